@@ -1,0 +1,147 @@
+//! The Internet checksum: ones' complement sums (RFC 1071), their update (RFC 1624) and the pseudo-header.
+
+use std::net::IpAddr;
+use std::ops::Add;
+
+/// A ones' complement sum in progress.
+///
+/// Sums of separate runs of bytes may be added as long as every run but the last has an even length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// Adds up `bytes` as big-endian 16-bit words, an odd last byte being the high one of its word.
+    pub fn of(bytes: &[u8]) -> Self {
+        // The byte order of the words does not matter until the end (RFC 1071 section 2 (B)), nor does their width.
+        let (words, rest) = bytes.as_chunks::<4>();
+        let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        sum += u64::from(u32::from_ne_bytes(last));
+        Self(u64::from(u16::from_be(fold(sum))))
+    }
+
+    /// The sum in 16 bits; 0 only if everything added was 0. What a partial checksum field holds.
+    pub fn folded(self) -> u16 {
+        fold(self.0)
+    }
+
+    /// The checksum: the complement of the sum.
+    pub fn checksum(self) -> u16 {
+        !self.folded()
+    }
+
+    /// The checksum for a transport header, where 0 means "none" in UDP and is sent as the equal 0xffff.
+    pub fn transport_checksum(self) -> u16 {
+        match self.checksum() {
+            0 => 0xffff,
+            checksum => checksum,
+        }
+    }
+}
+
+impl Add for Sum {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl From<u16> for Sum {
+    fn from(word: u16) -> Self {
+        Self(word.into())
+    }
+}
+
+/// The sum of the pseudo-header of TCP or UDP without its length, which [`Sum::from`] adds (RFC 9293 section 3.1,
+/// RFC 8200 section 8.1).
+pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8) -> Sum {
+    address(source) + address(destination) + Sum::from(u16::from(protocol))
+}
+
+/// The checksum after one of the words it covers changed from `old` to `new` (RFC 1624 equation 3).
+pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    (Sum::from(!checksum) + Sum::from(!old) + Sum::from(new)).checksum()
+}
+
+fn address(address: IpAddr) -> Sum {
+    match address {
+        IpAddr::V4(address) => Sum::of(&address.octets()),
+        IpAddr::V6(address) => Sum::of(&address.octets()),
+    }
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (sum & 0xffff) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 1071 section 3.
+    const EXAMPLE: [u8; 8] = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+
+    /// RFC 1071 as written: word by word.
+    fn slow(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        u16::try_from(sum).unwrap()
+    }
+
+    #[test]
+    fn the_rfc_example_adds_up() {
+        assert_eq!(Sum::of(&EXAMPLE).folded(), 0xddf2);
+        assert_eq!(Sum::of(&EXAMPLE).checksum(), !0xddf2);
+    }
+
+    #[test]
+    fn an_odd_last_byte_is_a_high_byte() {
+        assert_eq!(Sum::of(&[]).folded(), 0);
+        assert_eq!(Sum::of(&[0x12]).folded(), 0x1200);
+        assert_eq!(Sum::of(&[0x12, 0x34, 0x56]).folded(), 0x1234 + 0x5600);
+    }
+
+    #[test]
+    fn runs_of_even_length_may_be_added() {
+        let whole = Sum::of(&EXAMPLE[..7]).folded();
+        for split in [0, 2, 4, 6] {
+            let (left, right) = EXAMPLE[..7].split_at(split);
+            assert_eq!((Sum::of(left) + Sum::of(right)).folded(), whole);
+        }
+    }
+
+    #[test]
+    fn a_sum_that_complements_to_zero_is_sent_as_its_equal() {
+        assert_eq!(Sum::from(0xffff).checksum(), 0);
+        assert_eq!(Sum::from(0xffff).transport_checksum(), 0xffff);
+        assert_eq!(Sum::from(0x1234).transport_checksum(), !0x1234);
+    }
+
+    #[test]
+    fn the_rfc_1624_example_updates_to_zero() {
+        assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_wide_sum_is_the_narrow_sum(bytes: Vec<u8>) {
+            assert_eq!(Sum::of(&bytes).folded(), slow(&bytes));
+        }
+
+        #[test]
+        fn an_update_equals_a_new_sum(mut bytes in proptest::collection::vec(1u8.., 4..64), new: u16) {
+            let old = u16::from_be_bytes([bytes[0], bytes[1]]);
+            let before = Sum::of(&bytes).checksum();
+            bytes[..2].copy_from_slice(&new.to_be_bytes());
+            assert_eq!(update(before, old, new), Sum::of(&bytes).checksum());
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Merges neighbours of a flow that came from a peer into super-packets, each of which one gather write takes to the
+//! TUN device.
+//!
+//! A packet merges only into the newest item of its flow, so the order within a flow holds by construction; packets of
+//! different flows may change places within a batch. What may merge is what Linux's GRO merges (`coalesce/run.rs`), so
+//! that the kernel can cut the very same packets out of the super-packet again.
+//!
+//! Nothing that a peer says reaches the virtio-net header: every offset, length and sum in it is derived here from a
+//! packet that passed the rules of [`crate::receive`].
+
+mod open_flows;
+mod run;
+
+use std::net::IpAddr;
+
+use crate::datagram::Flags;
+use crate::ip::IpPacket;
+use crate::reason::DropReason;
+use crate::receive;
+use crate::transport::TransportHeader;
+use crate::tuple::FiveTuple;
+use crate::virtio::VirtioNetHeader;
+
+use open_flows::OpenFlows;
+use run::{MAX_HEADERS, Run, Shape};
+
+/// The most parts that one write has: what a TUN queue gathers.
+pub const MAX_PARTS: usize = 64;
+
+/// Which super-packets the TUN device takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merge {
+    /// TCP (TSO4 and TSO6).
+    pub tcp: bool,
+    /// UDP (USO), which needs Linux 6.2.
+    pub udp: bool,
+}
+
+impl Merge {
+    /// Every packet is written on its own.
+    pub const NOTHING: Self = Self { tcp: false, udp: false };
+    /// Whatever this crate can merge.
+    pub const ALL: Self = Self { tcp: true, udp: true };
+}
+
+/// One write to the TUN device.
+#[derive(Clone, Copy, Debug)]
+pub struct GatherWrite<'a> {
+    /// The header that goes in front.
+    pub header: VirtioNetHeader,
+    /// The packet or super-packet, in at most [`MAX_PARTS`] parts.
+    pub parts: &'a [&'a [u8]],
+    /// How many of the packets pushed it consists of.
+    pub packets: u64,
+    /// The length of these packets in bytes, the headers of each included.
+    pub bytes: u64,
+}
+
+/// Takes the packets of a batch and gives them back as writes, merged where that can be.
+///
+/// Payloads stay where they are: `B` owns a packet's bytes, and `as_ref` gives the same bytes at every call. Storage is
+/// kept from batch to batch.
+#[derive(Debug)]
+pub struct Coalescer<B> {
+    merge: Merge,
+    packets: Vec<Stored<B>>,
+    /// In the order in which the first packet of each was pushed.
+    items: Vec<Item>,
+    open: OpenFlows,
+}
+
+impl<B: AsRef<[u8]>> Coalescer<B> {
+    /// A coalescer that holds nothing.
+    pub fn new(merge: Merge) -> Self {
+        Self { merge, packets: Vec::new(), items: Vec::new(), open: OpenFlows::default() }
+    }
+
+    /// Checks one packet from a peer and keeps it until [`Self::flush`]; how many that are is the caller's to bound.
+    ///
+    /// # Errors
+    /// What [`receive::accept`] refuses, with its reasons; the packet is gone then.
+    pub fn push(&mut self, flags: Flags, packet: B) -> Result<(), DropReason> {
+        let view = IpPacket::parse(packet.as_ref()).map_err(|_| DropReason::BadPacket)?;
+        let partial = flags.partial_checksum();
+        let transport = if partial { Some(receive::flagged(&view)?) } else { TransportHeader::of(&view) };
+        let flagged = transport.filter(|_| partial);
+        if self.merge == Merge::NOTHING {
+            self.add(packet, flagged, None);
+            return Ok(());
+        }
+
+        let Some(transport) = transport else {
+            // A fragment shows no ports: it may belong to any flow between its addresses.
+            self.open.close_between(view.source(), view.destination());
+            self.add(packet, None, None);
+            return Ok(());
+        };
+        let shape = Shape::of(&view, transport, partial, self.merge);
+        let flow = FiveTuple::of(&view);
+        let newest = self.open.item_of(&flow);
+        if let (Some(shape), Some(item)) = (&shape, newest) {
+            let first = self.packets[self.items[item].first].packet.as_ref();
+            if let Some(run) = &mut self.items[item].run
+                && run.append(first, packet.as_ref(), shape)
+            {
+                if !run.is_open() {
+                    self.open.close(&flow);
+                }
+                self.append(item, packet);
+                return Ok(());
+            }
+        }
+        let run = shape.and_then(|shape| Run::starting_with(packet.as_ref(), shape));
+        if run.is_some() {
+            self.open.put(flow, self.items.len());
+        } else if newest.is_some() {
+            self.open.close(&flow);
+        }
+        self.add(packet, flagged, run);
+        Ok(())
+    }
+
+    /// Hands every packet to `write`, in the order of arrival of each write's first packet, and forgets them.
+    pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_>)) {
+        for item in &self.items {
+            match &item.run {
+                Some(run) if item.packets > 1 => self.write_run(item, run, &mut write),
+                _ => self.write_single(item, &mut write),
+            }
+        }
+        self.items.clear();
+        self.packets.clear();
+        self.open.clear();
+    }
+
+    /// Whether nothing waits to be flushed.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Begins a new item.
+    fn add(&mut self, packet: B, flagged: Option<TransportHeader>, run: Option<Run>) {
+        let (first, bytes) = (self.packets.len(), packet.as_ref().len() as u64);
+        self.packets.push(Stored { packet, next: None });
+        self.items.push(Item { first, last: first, packets: 1, bytes, flagged, run });
+    }
+
+    /// Adds a packet to an item.
+    fn append(&mut self, item: usize, packet: B) {
+        let (index, item) = (self.packets.len(), &mut self.items[item]);
+        item.packets += 1;
+        item.bytes += packet.as_ref().len() as u64;
+        self.packets[item.last].next = Some(index);
+        item.last = index;
+        self.packets.push(Stored { packet, next: None });
+    }
+
+    fn write_single(&self, item: &Item, write: &mut impl FnMut(GatherWrite<'_>)) {
+        let (packet, packets, bytes) = (self.packets[item.first].packet.as_ref(), item.packets, item.bytes);
+        let Some(transport) = item.flagged else {
+            return write(GatherWrite {
+                header: VirtioNetHeader::default(),
+                parts: &[packet],
+                packets,
+                bytes,
+            });
+        };
+        let field = transport.checksum_field();
+        let sum = transport.partial_checksum(packet, packet.len()).to_be_bytes();
+        write(GatherWrite {
+            header: transport.completion(),
+            parts: &[&packet[..field], &sum, &packet[field + 2..]],
+            packets,
+            bytes,
+        });
+    }
+
+    fn write_run(&self, item: &Item, run: &Run, write: &mut impl FnMut(GatherWrite<'_>)) {
+        let mut scratch = [0; MAX_HEADERS];
+        let (header, packet_header) =
+            run.super_packet(self.packets[item.first].packet.as_ref(), &mut scratch);
+        let payload_start = packet_header.len();
+        let mut parts: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+        parts[0] = packet_header;
+        let mut used = 1;
+        let mut next = Some(item.first);
+        while let Some(index) = next {
+            let stored = &self.packets[index];
+            parts[used] = &stored.packet.as_ref()[payload_start..];
+            used += 1;
+            next = stored.next;
+        }
+        write(GatherWrite { header, parts: &parts[..used], packets: item.packets, bytes: item.bytes });
+    }
+}
+
+/// A packet, and the next one of its item.
+#[derive(Debug)]
+struct Stored<B> {
+    packet: B,
+    next: Option<usize>,
+}
+
+/// What will be one write.
+#[derive(Debug)]
+struct Item {
+    /// Where in the list of packets its first one is.
+    first: usize,
+    last: usize,
+    packets: u64,
+    bytes: u64,
+    /// The transport header, if the packets are flagged as having a partial checksum.
+    flagged: Option<TransportHeader>,
+    /// There if more packets could be merged into this one when it came.
+    run: Option<Run>,
+}

@@ -1,0 +1,254 @@
+//! Which packets make one super-packet: the rules of Linux's GRO (`net/ipv4/tcp_offload.c`, `udp_offload.c`,
+//! `include/net/gro.h`, `net/ipv6/ip6_offload.c`), kept to because a kernel cuts the packets out again.
+//!
+//! A super-packet has one header, so whatever a kernel does not rewrite while cutting must be equal in all packets:
+//! acknowledgement and window too. A TCP that got merged acknowledgements would miss duplicates and the times at which
+//! they came, and bulk data, where merging pays, repeats both.
+
+use crate::checksum::Sum;
+use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion};
+use crate::transport::{TransportHeader, TransportKind};
+use crate::virtio::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
+use crate::wire::{put_u16, u16_at, u32_at};
+
+use super::{MAX_PARTS, Merge};
+
+/// The longest headers that are merged: IPv6 without extension headers, and TCP with all of its options.
+pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
+
+/// The longest super-packet, in bytes: with a link header (22 bytes for Ethernet with two VLAN tags) it stays below the
+/// 65,536 from which on a kernel cuts in software what its device could cut (`gso_features_check`).
+const MAX_SUPER_PACKET: usize = 65_535 - 24;
+
+/// The most packets of a run: one part of a write is the header. Less than what the kernel takes for UDP
+/// (`UDP_MAX_SEGMENTS` of `include/linux/udp.h`: 64, and 128 since Linux 6.9).
+const MAX_PACKETS: usize = MAX_PARTS - 1;
+
+/// The flag "don't fragment" beside the fragment offset (RFC 791 section 3.1).
+const DONT_FRAGMENT: u16 = 0x4000;
+
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
+const ECE: u8 = 0x40;
+
+/// Where the headers of a packet that may be merged are; equal for all packets of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    version: IpVersion,
+    transport: TransportHeader,
+    /// Whether the checksum is partial; then nothing is to be verified.
+    partial: bool,
+}
+
+impl Shape {
+    /// The shape of a packet if it may be merged at all: it carries data, has no IP options or extension headers, is
+    /// TCP with no flag but ACK, ECE, PSH and FIN, or UDP with a checksum and a length that is the packet's.
+    pub(super) fn of(
+        packet: &IpPacket<'_>,
+        transport: TransportHeader,
+        partial: bool,
+        merge: Merge,
+    ) -> Option<Self> {
+        let (bytes, version) = (packet.bytes(), packet.version());
+        let plain = match version {
+            IpVersion::V4 => transport.start == IPV4_HEADER && u16_at(bytes, 6) & !DONT_FRAGMENT == 0,
+            IpVersion::V6 => transport.start == IPV6_HEADER,
+        };
+        let allowed = match transport.kind {
+            TransportKind::Tcp => merge.tcp && bytes[transport.start + 13] & !(ECE | PSH | FIN) == ACK,
+            TransportKind::Udp => merge.udp && !transport.has_no_checksum(packet),
+        };
+        let carries_data = bytes.len() > transport.end;
+        (plain && allowed && carries_data && transport.may_be_partial(packet)).then_some(Self {
+            version,
+            transport,
+            partial,
+        })
+    }
+
+    /// Whether IP header and, unless that is partial, transport checksum are right. What is not must not be merged: the
+    /// super-packet's checksums are new ones.
+    fn checksums_hold(&self, packet: &[u8]) -> bool {
+        if self.version == IpVersion::V4 && Sum::of(&packet[..IPV4_HEADER]).folded() != 0xffff {
+            return false;
+        }
+        if self.partial {
+            return true;
+        }
+        let pseudo_header = self.transport.partial_checksum(packet, packet.len());
+        (Sum::from(pseudo_header) + Sum::of(&packet[self.transport.start..])).folded() == 0xffff
+    }
+}
+
+/// Packets of one flow that follow each other, of equal size but for the last.
+#[derive(Debug)]
+pub(super) struct Run {
+    shape: Shape,
+    /// Payload bytes of each packet but the last.
+    segment: usize,
+    /// Payload bytes of all.
+    payload: usize,
+    packets: usize,
+    identification: Identification,
+    /// PSH and FIN of the last packet.
+    closing_flags: u8,
+    /// Whether the first packet's checksums were verified.
+    verified: bool,
+    open: bool,
+}
+
+/// How the IPv4 identification goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identification {
+    Increments,
+    /// The same in all packets, which may not be fragmented, so that it means nothing (RFC 6864 section 4.1).
+    Fixed,
+}
+
+impl Run {
+    /// A run of one packet; `None` if no packet can follow it.
+    pub(super) fn starting_with(packet: &[u8], shape: Shape) -> Option<Self> {
+        let payload = packet.len() - shape.transport.end;
+        let mut run = Self {
+            shape,
+            segment: payload,
+            payload,
+            packets: 1,
+            identification: Identification::Increments,
+            closing_flags: 0,
+            verified: false,
+            open: true,
+        };
+        run.close_after(packet, payload);
+        run.open.then_some(run)
+    }
+
+    /// Whether another packet may follow.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Adds a packet if it goes on where the run ends; `first` is the run's first packet.
+    pub(super) fn append(&mut self, first: &[u8], next: &[u8], shape: &Shape) -> bool {
+        let payload = next.len() - shape.transport.end;
+        let follows = self.open
+            && *shape == self.shape
+            && payload <= self.segment
+            && next.len() + self.payload <= MAX_SUPER_PACKET
+            && self.same_ip_header(first, next)
+            && self.same_transport_header(first, next);
+        if !follows {
+            return false;
+        }
+        let Some(identification) = self.next_identification(first, next) else { return false };
+        self.verified = self.verified || shape.checksums_hold(first);
+        if !self.verified || !shape.checksums_hold(next) {
+            return false;
+        }
+        self.identification = identification;
+        self.payload += payload;
+        self.packets += 1;
+        self.close_after(next, payload);
+        true
+    }
+
+    /// Makes the super-packet's header out of its first packet's, whose checksum the kernel is to complete.
+    pub(super) fn super_packet<'a>(
+        &self,
+        first: &[u8],
+        scratch: &'a mut [u8; MAX_HEADERS],
+    ) -> (VirtioNetHeader, &'a [u8]) {
+        let transport = self.shape.transport;
+        let header = &mut scratch[..transport.end];
+        header.copy_from_slice(&first[..transport.end]);
+        let total = transport.end + self.payload;
+        match self.shape.version {
+            IpVersion::V4 => {
+                put_u16(header, 2, length(total));
+                put_u16(header, 10, 0);
+                let checksum = Sum::of(&header[..IPV4_HEADER]).checksum();
+                put_u16(header, 10, checksum);
+            }
+            IpVersion::V6 => put_u16(header, 4, length(total - IPV6_HEADER)),
+        }
+        match transport.kind {
+            TransportKind::Tcp => header[transport.start + 13] |= self.closing_flags,
+            TransportKind::Udp => put_u16(header, transport.start + 4, length(total - transport.start)),
+        }
+        let sum = transport.partial_checksum(header, total);
+        put_u16(header, transport.checksum_field(), sum);
+        let offload = VirtioNetHeader {
+            gso_type: match (transport.kind, self.shape.version) {
+                (TransportKind::Tcp, IpVersion::V4) => GSO_TCPV4,
+                (TransportKind::Tcp, IpVersion::V6) => GSO_TCPV6,
+                (TransportKind::Udp, _) => GSO_UDP_L4,
+            },
+            gso_size: length(self.segment),
+            ..transport.completion()
+        };
+        (offload, header)
+    }
+
+    /// Closes the run if nothing can follow the packet that was added last.
+    fn close_after(&mut self, packet: &[u8], payload: usize) {
+        if self.shape.transport.kind == TransportKind::Tcp {
+            self.closing_flags = packet[self.shape.transport.start + 13] & (PSH | FIN);
+        }
+        let has_room =
+            self.shape.transport.end + self.payload < MAX_SUPER_PACKET && self.packets < MAX_PACKETS;
+        self.open = payload == self.segment && self.closing_flags == 0 && has_room;
+    }
+
+    /// Compares all of the IP header but length, identification and checksum, and the ports that follow it.
+    fn same_ip_header(&self, first: &[u8], next: &[u8]) -> bool {
+        let ports_end = self.shape.transport.start + 4;
+        match self.shape.version {
+            // Traffic class, then fragment field, TTL and protocol, then addresses.
+            IpVersion::V4 => {
+                first[1] == next[1]
+                    && first[6..10] == next[6..10]
+                    && first[12..ports_end] == next[12..ports_end]
+            }
+            // Traffic class and flow label, then protocol, hop limit and addresses.
+            IpVersion::V6 => first[..4] == next[..4] && first[6..ports_end] == next[6..ports_end],
+        }
+    }
+
+    /// Compares all of the TCP header but its checksum, PSH and FIN, and asks for the sequence number that is due.
+    fn same_transport_header(&self, first: &[u8], next: &[u8]) -> bool {
+        let TransportHeader { kind, start, end } = self.shape.transport;
+        if kind == TransportKind::Udp {
+            return true;
+        }
+        let (first, next) = (&first[start..end], &next[start..end]);
+        let due = u64::from(u32_at(first, 4)) + self.payload as u64;
+        u64::from(u32_at(next, 4)) == due & u64::from(u32::MAX)
+            && first[8..13] == next[8..13]
+            && (first[13] ^ next[13]) & !(PSH | FIN) == 0
+            && first[14..16] == next[14..16]
+            && first[18..] == next[18..]
+    }
+
+    /// How the identification goes on with `next`, if it may: by one for each packet, or not at all where packets may
+    /// not be fragmented.
+    fn next_identification(&self, first: &[u8], next: &[u8]) -> Option<Identification> {
+        if self.shape.version == IpVersion::V6 {
+            return Some(self.identification);
+        }
+        let step = usize::from(u16_at(next, 4).wrapping_sub(u16_at(first, 4)));
+        let may_be_fixed = self.identification == Identification::Fixed
+            || (self.packets == 1 && u16_at(first, 6) & DONT_FRAGMENT != 0);
+        match step {
+            0 if may_be_fixed => Some(Identification::Fixed),
+            _ if self.identification == Identification::Increments && step == self.packets => {
+                Some(Identification::Increments)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn length(bytes: usize) -> u16 {
+    u16::try_from(bytes).expect("a super-packet is shorter than 64 KiB")
+}

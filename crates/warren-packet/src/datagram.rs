@@ -1,0 +1,318 @@
+//! How packets and fragments are framed in QUIC datagrams (DESIGN.md section 6).
+//!
+//! One header byte, kind in the high nibble and flags in the low one, then the body: a packet, or a fragment's
+//! `id: u32, total: u16, offset: u16` in big endian and its payload.
+
+use std::ops::Range;
+
+use bytes::BufMut;
+
+use crate::ip::MAX_PACKET;
+use crate::reason::DropReason;
+use crate::wire::{u16_at, u32_at};
+
+/// Bytes before a packet.
+pub const PACKET_OVERHEAD: usize = 1;
+/// Bytes before a fragment's payload.
+pub const FRAGMENT_OVERHEAD: usize = 9;
+
+const KIND_PACKET: u8 = 0;
+const KIND_FRAGMENT: u8 = 1;
+
+/// The flags of a packet, which each of its fragments repeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags {
+    partial_checksum: bool,
+}
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self::new(false);
+    /// The transport checksum is partial: the receiver's kernel completes it.
+    pub const PARTIAL_CHECKSUM: Self = Self::new(true);
+
+    const PARTIAL_CHECKSUM_BIT: u8 = 1;
+
+    /// Flags for a packet whose transport checksum is partial, or not.
+    pub const fn new(partial_checksum: bool) -> Self {
+        Self { partial_checksum }
+    }
+
+    /// Whether the transport checksum is partial.
+    pub const fn partial_checksum(self) -> bool {
+        self.partial_checksum
+    }
+
+    fn from_nibble(nibble: u8) -> Option<Self> {
+        (nibble & !Self::PARTIAL_CHECKSUM_BIT == 0).then_some(Self::new(nibble != 0))
+    }
+
+    fn header_byte(self, kind: u8) -> u8 {
+        kind << 4 | u8::from(self.partial_checksum)
+    }
+}
+
+/// What one QUIC datagram carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datagram<'a> {
+    /// A packet, not yet validated; never empty.
+    Packet {
+        /// Its flags.
+        flags: Flags,
+        /// Its bytes.
+        packet: &'a [u8],
+    },
+    /// A fragment of a packet.
+    Fragment(Fragment<'a>),
+}
+
+impl<'a> Datagram<'a> {
+    /// Reads a datagram's framing.
+    ///
+    /// # Errors
+    /// [`DropReason::BadDatagram`] for a reserved kind or flag, a header cut short or no body;
+    /// [`DropReason::BadFragment`] for a fragment that cannot be one of two or more.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
+        let [first, body @ ..] = datagram else { return Err(DropReason::BadDatagram) };
+        let flags = Flags::from_nibble(first & 0x0f).ok_or(DropReason::BadDatagram)?;
+        match first >> 4 {
+            KIND_PACKET if !body.is_empty() => Ok(Self::Packet { flags, packet: body }),
+            KIND_FRAGMENT if datagram.len() >= FRAGMENT_OVERHEAD => {
+                let fragment = Fragment {
+                    flags,
+                    id: u32_at(body, 0),
+                    total: u16_at(body, 4),
+                    offset: u16_at(body, 6),
+                    payload: &datagram[FRAGMENT_OVERHEAD..],
+                };
+                if fragment.is_possible() {
+                    Ok(Self::Fragment(fragment))
+                } else {
+                    Err(DropReason::BadFragment)
+                }
+            }
+            _ => Err(DropReason::BadDatagram),
+        }
+    }
+}
+
+/// A part of a packet that was too large for one datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment<'a> {
+    /// The packet's flags.
+    pub flags: Flags,
+    /// The packet's number among the connection's fragmented packets, wrapping.
+    pub id: u32,
+    /// Length of the whole packet in bytes.
+    pub total: u16,
+    /// Where the payload belongs in the packet, in bytes.
+    pub offset: u16,
+    /// The part.
+    pub payload: &'a [u8],
+}
+
+impl Fragment<'_> {
+    /// Whether the payload is some of the packet, lies inside it and is not all of it.
+    pub(crate) fn is_possible(&self) -> bool {
+        let total = usize::from(self.total);
+        !self.payload.is_empty()
+            && self.payload.len() < total
+            && usize::from(self.offset) + self.payload.len() <= total
+    }
+}
+
+/// Appends a datagram with a whole packet, given in `parts`, to `out`.
+pub fn write_packet(flags: Flags, parts: &[&[u8]], out: &mut impl BufMut) {
+    out.put_u8(flags.header_byte(KIND_PACKET));
+    for part in parts {
+        out.put_slice(part);
+    }
+}
+
+/// Appends a datagram with the bytes `range` of a packet, given in `parts`, to `out`; header and range are what
+/// [`Fragmenter::fragments`] yields.
+pub fn write_fragment(
+    header: &[u8; FRAGMENT_OVERHEAD],
+    range: Range<usize>,
+    parts: &[&[u8]],
+    out: &mut impl BufMut,
+) {
+    out.put_slice(header);
+    let mut part_start = 0;
+    for part in parts {
+        let start = range.start.saturating_sub(part_start).min(part.len());
+        let end = range.end.saturating_sub(part_start).min(part.len());
+        out.put_slice(&part[start..end.max(start)]);
+        part_start += part.len();
+    }
+}
+
+/// Cuts packets that are larger than a connection's datagrams into fragments. One per connection.
+#[derive(Clone, Debug, Default)]
+pub struct Fragmenter {
+    next_id: u32,
+}
+
+impl Fragmenter {
+    /// A fragmenter whose first packet gets number 0.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Plans the fragments of one packet: the header of each, and which bytes of the packet follow it.
+    ///
+    /// There are at least two, as equal in size as can be, and none makes a datagram of more than `max_datagram`
+    /// bytes. Yields nothing, and uses up no number, where that is impossible: a packet of less than 2 or more than
+    /// 65,535 bytes, or `max_datagram` below 10.
+    pub fn fragments(&mut self, flags: Flags, packet_len: usize, max_datagram: usize) -> Fragments {
+        let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
+        let total = match u16::try_from(packet_len) {
+            Ok(total) if total >= 2 && room > 0 => total,
+            _ => return Fragments { flags, id: self.next_id, total: 0, count: 0, next: 0 },
+        };
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        Fragments { flags, id, total, count: packet_len.div_ceil(room).max(2), next: 0 }
+    }
+}
+
+/// The fragments of one packet, from [`Fragmenter::fragments`].
+#[derive(Clone, Debug)]
+pub struct Fragments {
+    flags: Flags,
+    id: u32,
+    total: u16,
+    count: usize,
+    next: usize,
+}
+
+impl Fragments {
+    /// Where fragment `index` starts: the first `total % count` fragments are one byte longer than the others.
+    fn start(&self, index: usize) -> usize {
+        let total = usize::from(self.total);
+        index * (total / self.count) + index.min(total % self.count)
+    }
+
+    fn header(&self, offset: u16) -> [u8; FRAGMENT_OVERHEAD] {
+        let [i0, i1, i2, i3] = self.id.to_be_bytes();
+        let [t0, t1] = self.total.to_be_bytes();
+        let [o0, o1] = offset.to_be_bytes();
+        [self.flags.header_byte(KIND_FRAGMENT), i0, i1, i2, i3, t0, t1, o0, o1]
+    }
+}
+
+impl Iterator for Fragments {
+    type Item = ([u8; FRAGMENT_OVERHEAD], Range<usize>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == self.count {
+            return None;
+        }
+        let range = self.start(self.next)..self.start(self.next + 1);
+        self.next += 1;
+        let offset = u16::try_from(range.start).ok()?;
+        Some((self.header(offset), range))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.count - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Fragments {}
+
+const _: () =
+    assert!(MAX_PACKET == u16::MAX as usize, "a fragment's total must be able to say any packet's length");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_one_byte_and_its_parts() {
+        for (flags, first) in [(Flags::NONE, 0x00), (Flags::PARTIAL_CHECKSUM, 0x01)] {
+            let mut datagram = Vec::new();
+            write_packet(flags, &[&[1, 2], &[], &[3]], &mut datagram);
+            assert_eq!(datagram, [first, 1, 2, 3]);
+            assert_eq!(Datagram::parse(&datagram), Ok(Datagram::Packet { flags, packet: &[1, 2, 3] }));
+        }
+    }
+
+    #[test]
+    fn a_fragment_is_nine_bytes_and_its_payload() {
+        let mut fragmenter = Fragmenter { next_id: 0x0102_0304 };
+        let parts: [&[u8]; 3] = [&[1, 2], &[3, 4, 5, 6], &[7]];
+        let datagrams: Vec<Vec<u8>> = fragmenter
+            .fragments(Flags::PARTIAL_CHECKSUM, 7, 13)
+            .map(|(header, range)| {
+                let mut datagram = Vec::new();
+                write_fragment(&header, range, &parts, &mut datagram);
+                datagram
+            })
+            .collect();
+        assert_eq!(
+            datagrams,
+            [&[0x11, 1, 2, 3, 4, 0, 7, 0, 0, 1, 2, 3, 4][..], &[0x11, 1, 2, 3, 4, 0, 7, 0, 4, 5, 6, 7],]
+        );
+        let flags = Flags::PARTIAL_CHECKSUM;
+        let second = Fragment { flags, id: 0x0102_0304, total: 7, offset: 4, payload: &[5, 6, 7] };
+        assert_eq!(Datagram::parse(&datagrams[1]), Ok(Datagram::Fragment(second)));
+    }
+
+    #[test]
+    fn reserved_kinds_and_flags_are_refused() {
+        for first in 0..=u8::MAX {
+            let datagram = [first, 0, 0, 0, 0, 0, 9, 0, 0, 1];
+            let is_known = matches!(first, 0x00 | 0x01 | 0x10 | 0x11);
+            assert_eq!(Datagram::parse(&datagram).is_ok(), is_known, "{first:#04x}");
+            if !is_known {
+                assert_eq!(Datagram::parse(&datagram), Err(DropReason::BadDatagram));
+            }
+        }
+    }
+
+    #[test]
+    fn datagrams_without_a_body_are_refused() {
+        for datagram in [&[][..], &[0], &[1], &[0x10], &[0x10, 0, 0, 0, 0, 0, 9, 0]] {
+            assert_eq!(Datagram::parse(datagram), Err(DropReason::BadDatagram));
+        }
+    }
+
+    #[test]
+    fn fragments_that_cannot_be_one_of_several_are_refused() {
+        let parse = |total: u8, offset: u8, length: usize| {
+            let datagram = [&[0x10, 0, 0, 0, 0, 0, total, 0, offset][..], &vec![7; length]].concat();
+            Datagram::parse(&datagram).map(|_| ())
+        };
+        assert_eq!(parse(9, 0, 8), Ok(()));
+        assert_eq!(parse(9, 8, 1), Ok(()));
+        for (total, offset, length) in
+            [(9, 0, 0), (9, 9, 1), (9, 2, 8), (9, 0, 9), (9, 0, 10), (0, 0, 0), (0, 0, 1)]
+        {
+            assert_eq!(
+                parse(total, offset, length),
+                Err(DropReason::BadFragment),
+                "{total} {offset} {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_cut_yields_nothing_and_uses_no_number() {
+        let mut fragmenter = Fragmenter { next_id: u32::MAX };
+        for (packet_len, max_datagram) in [(0, 1_200), (1, 1_200), (65_536, 1_200), (2_000, 9), (2_000, 0)] {
+            let fragments = fragmenter.fragments(Flags::NONE, packet_len, max_datagram);
+            assert_eq!((fragments.len(), fragments.count()), (0, 0));
+        }
+        assert_eq!(fragmenter.fragments(Flags::NONE, 2, 1_200).len(), 2);
+        assert_eq!(fragmenter.next_id, 0, "ids wrap");
+    }
+
+    #[test]
+    fn the_largest_packet_in_the_smallest_datagrams_is_cut() {
+        let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, 10);
+        assert_eq!(fragments.len(), 65_535);
+        assert_eq!(fragments.last().map(|(_, range)| range), Some(65_534..65_535));
+    }
+}

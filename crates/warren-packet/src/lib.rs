@@ -1,0 +1,27 @@
+//! Packets as bytes: header views, 5-tuples, segmenting and coalescing, datagram framing, reassembly and
+//! validation.
+//!
+//! Nothing here does I/O, waits or asks for the time: bytes and an `Instant` go in, packets come out. Every function
+//! that reads bytes from elsewhere accepts any input without a panic; this crate alone indexes into packets, behind
+//! types ([`ip::IpPacket`], [`datagram::Datagram`]) that exist only when their lengths hold.
+#![forbid(unsafe_code)]
+#![allow(clippy::indexing_slicing)] // bounds are proven once, by the type that owns the slice
+
+pub mod checksum;
+pub mod coalesce;
+pub mod datagram;
+pub mod ip;
+pub mod reason;
+pub mod reassembly;
+pub mod receive;
+pub mod segment;
+pub mod tuple;
+pub mod virtio;
+
+mod extension;
+mod rewrite;
+mod transport;
+mod wire;
+
+pub use ip::Malformed;
+pub use reason::DropReason;

@@ -1,0 +1,139 @@
+//! Why a packet was dropped: the closed set of reasons, and a counter of each.
+
+/// Declares the reasons once: variant, name in JSON and metrics, sentence for people.
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $description:literal;)*) => {
+        /// Why a packet or a datagram was dropped. Every drop has exactly one reason and is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DropReason {
+            $(#[doc = $description] $variant,)*
+        }
+
+        impl DropReason {
+            /// Every reason, in the order in which they are shown.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// The reason's name in JSON and metrics, in snake case; it never changes.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// What happened, as a sentence for people.
+            pub fn description(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $description,)*
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    BadDatagram "bad_datagram" "A datagram from the peer was not framed as the protocol says.";
+    BadPacket "bad_packet" "The bytes were not one whole IPv4 or IPv6 packet.";
+    BadChecksumFlag "bad_checksum_flag" "A packet was flagged as having a partial checksum where none can be.";
+    BadFragment "bad_fragment" "Fragments of a packet overlapped or disagreed.";
+    FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
+    SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
+    WrongDestination "wrong_destination" "The destination address is not one that this side holds.";
+    NoRoute "no_route" "No session holds the destination address.";
+    NoConnection "no_connection" "The session has no live connection.";
+    NotAttached "not_attached" "The connection does not belong to a session yet.";
+    Isolated "isolated" "Clients of this exit may not reach each other.";
+    QueueFull "queue_full" "The connection's queue was full.";
+    TooLarge "too_large" "The packet was larger than can be carried.";
+    ConnectionLost "connection_lost" "The connection ended while the packet waited.";
+    TransportFull "transport_full" "The QUIC library's send buffer was full.";
+    TransportTooLarge "transport_too_large" "The datagram no longer fitted the path when it was to be sent.";
+    ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
+    TunWrite "tun_write" "The TUN device did not take the packet.";
+    TunRead "tun_read" "What the TUN device handed over could not be used.";
+}
+
+/// How often each reason occurred.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DropCounters {
+    counts: [u64; DropReason::ALL.len()],
+}
+
+impl DropCounters {
+    /// Counts one drop.
+    pub fn add(&mut self, reason: DropReason) {
+        self.add_many(reason, 1);
+    }
+
+    /// Counts `count` drops of one reason.
+    pub fn add_many(&mut self, reason: DropReason, count: u64) {
+        self.counts[reason as usize] += count;
+    }
+
+    /// How often `reason` occurred.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.counts[reason as usize]
+    }
+
+    /// Every reason with its count, those of 0 included.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.into_iter().zip(self.counts)
+    }
+
+    /// All drops together.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds another's counts to these.
+    pub fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_the_variants_in_snake_case_and_unique() {
+        let names: HashSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), DropReason::ALL.len());
+        for reason in DropReason::ALL {
+            let mut snake = String::new();
+            for letter in format!("{reason:?}").chars() {
+                if letter.is_uppercase() && !snake.is_empty() {
+                    snake.push('_');
+                }
+                snake.extend(letter.to_lowercase());
+            }
+            assert_eq!(reason.name(), snake);
+        }
+    }
+
+    #[test]
+    fn descriptions_are_sentences() {
+        for reason in DropReason::ALL {
+            assert!(reason.description().ends_with('.'), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn counters_keep_reasons_apart_and_merge() {
+        let mut one = DropCounters::default();
+        one.add(DropReason::BadDatagram);
+        one.add_many(DropReason::TunRead, 3);
+        let mut other = DropCounters::default();
+        other.add(DropReason::TunRead);
+        one.merge(&other);
+        assert_eq!(one.get(DropReason::BadDatagram), 1);
+        assert_eq!(one.get(DropReason::TunRead), 4);
+        assert_eq!(one.get(DropReason::QueueFull), 0);
+        assert_eq!(one.total(), 5);
+        assert_eq!(one.iter().map(|(_, count)| count).sum::<u64>(), 5);
+        assert_eq!(one.iter().count(), DropReason::ALL.len());
+    }
+}

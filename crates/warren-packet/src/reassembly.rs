@@ -1,0 +1,324 @@
+//! Puts the fragments of one connection's packets together again, in bounded memory and with every loss counted.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::datagram::{Flags, Fragment};
+use crate::ip::MAX_PACKET;
+use crate::reason::DropReason;
+
+mod assembly;
+mod history;
+
+use assembly::Assembly;
+use history::{History, Place};
+
+/// How long an assembly waits for its last fragment.
+pub const MAX_AGE: Duration = Duration::from_secs(1);
+/// An assembly is dropped once this many newer ids exist.
+pub const MAX_NEWER_IDS: u32 = 1_024;
+
+/// How much an [`Assembler`] holds at once; where a new packet would exceed it, the oldest assembly is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Packets in assembly; at least 1 is allowed in any case.
+    pub max_assemblies: usize,
+    /// Bytes of packets in assembly, counted whole; at least 65,535 are allowed in any case.
+    pub max_bytes: usize,
+}
+
+impl Default for Limits {
+    /// 64 packets of at most 256 KiB together: 128 packets of 2,000 bytes, or four of the largest.
+    fn default() -> Self {
+        Self { max_assemblies: 64, max_bytes: 256 * 1024 }
+    }
+}
+
+/// A packet whose fragments all arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reassembled {
+    /// The packet's flags.
+    pub flags: Flags,
+    /// Its bytes, not yet validated.
+    pub packet: Vec<u8>,
+}
+
+/// The packets of one connection of which some fragments have arrived.
+///
+/// Each packet of which a fragment was inserted is counted exactly once: it is returned by [`Self::insert`], or an
+/// error of it, or is in the count that [`Self::expire`] returns, or is still among [`Self::pending`]. This holds for
+/// ids up to 4,096 below the newest; beyond those, each fragment counts as a packet of its own.
+#[derive(Debug)]
+pub struct Assembler {
+    limits: Limits,
+    /// Oldest first.
+    assemblies: VecDeque<Assembly>,
+    bytes: usize,
+    history: History,
+    /// Assemblies dropped since [`Self::expire`] last told.
+    dropped: u64,
+}
+
+impl Assembler {
+    /// An assembler that has seen nothing.
+    pub fn new(limits: Limits) -> Self {
+        let limits = Limits {
+            max_assemblies: limits.max_assemblies.max(1),
+            max_bytes: limits.max_bytes.max(MAX_PACKET),
+        };
+        Self { limits, assemblies: VecDeque::new(), bytes: 0, history: History::new(), dropped: 0 }
+    }
+
+    /// Adds a fragment that arrived at `now`, and returns the packet if it was the last.
+    ///
+    /// A fragment of a packet that was completed or dropped before is ignored: that packet has been counted.
+    ///
+    /// # Errors
+    /// The reason for which this fragment's packet is dropped, to be counted as one packet:
+    /// [`DropReason::BadFragment`] if it overlaps or repeats another or disagrees with it on length or flags,
+    /// [`DropReason::FragmentTimeout`] if 1,024 or more newer ids were seen.
+    pub fn insert(
+        &mut self,
+        now: Instant,
+        fragment: Fragment<'_>,
+    ) -> Result<Option<Reassembled>, DropReason> {
+        if !fragment.is_possible() {
+            return Err(DropReason::BadFragment);
+        }
+        self.drop_expired(now);
+        match self.history.place(fragment.id) {
+            Place::Finished => return Ok(None),
+            Place::Forgotten => return Err(DropReason::FragmentTimeout),
+            Place::TooOld => {
+                self.history.finish(fragment.id);
+                return Err(DropReason::FragmentTimeout);
+            }
+            Place::Open => {}
+        }
+        self.drop_overtaken();
+
+        let index = match self.assemblies.iter().rposition(|assembly| assembly.id() == fragment.id) {
+            Some(index) => index,
+            None => self.open(now, &fragment),
+        };
+        let added = self.assemblies[index].add(&fragment);
+        match added {
+            Ok(false) => Ok(None),
+            Ok(true) => Ok(self.remove(index).map(Assembly::into_packet)),
+            Err(reason) => {
+                self.remove(index);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Drops the assemblies that are 1 s old at `now`, and returns how many were dropped since the last call for
+    /// their age, for newer ids or for the limits; each is one packet lost to [`DropReason::FragmentTimeout`].
+    pub fn expire(&mut self, now: Instant) -> u64 {
+        self.drop_expired(now);
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// When [`Self::expire`] has something to drop next.
+    pub fn timeout(&self) -> Option<Instant> {
+        self.assemblies.front().map(|oldest| oldest.started() + MAX_AGE)
+    }
+
+    /// How many packets are in assembly.
+    pub fn pending(&self) -> usize {
+        self.assemblies.len()
+    }
+
+    /// Ends the assembler with its connection, and returns how many packets are lost by that or were dropped since
+    /// the last [`Self::expire`].
+    pub fn finish(self) -> u64 {
+        self.dropped + self.assemblies.len() as u64
+    }
+
+    /// Starts an assembly, for which older ones may have to go, and returns its index.
+    fn open(&mut self, now: Instant, fragment: &Fragment<'_>) -> usize {
+        let total = usize::from(fragment.total);
+        while self.assemblies.len() >= self.limits.max_assemblies
+            || self.bytes + total > self.limits.max_bytes
+        {
+            self.drop_at(0);
+        }
+        self.bytes += total;
+        self.assemblies.push_back(Assembly::new(now, fragment));
+        self.assemblies.len() - 1
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        while let Some(oldest) = self.assemblies.front()
+            && now.saturating_duration_since(oldest.started()) >= MAX_AGE
+        {
+            self.drop_at(0);
+        }
+    }
+
+    fn drop_overtaken(&mut self) {
+        for index in (0..self.assemblies.len()).rev() {
+            if self.history.newer_than(self.assemblies[index].id()) >= MAX_NEWER_IDS {
+                self.drop_at(index);
+            }
+        }
+    }
+
+    fn drop_at(&mut self, index: usize) {
+        self.remove(index);
+        self.dropped += 1;
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Assembly> {
+        let assembly = self.assemblies.remove(index)?;
+        self.bytes -= assembly.total();
+        self.history.finish(assembly.id());
+        Some(assembly)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: [u8; 500] = [7; 500];
+
+    /// One half of a packet of 1,000 bytes.
+    fn half(id: u32, offset: u16) -> Fragment<'static> {
+        Fragment { flags: Flags::NONE, id, total: 1_000, offset, payload: &HALF }
+    }
+
+    fn whole() -> Reassembled {
+        Reassembled { flags: Flags::NONE, packet: vec![7; 1_000] }
+    }
+
+    fn assembler(max_assemblies: usize) -> Assembler {
+        Assembler::new(Limits { max_assemblies, max_bytes: usize::MAX })
+    }
+
+    #[test]
+    fn an_assembly_lives_for_one_second_less_a_nanosecond() {
+        let start = Instant::now();
+        let mut assembler = assembler(64);
+        assert_eq!(assembler.insert(start, half(0, 0)), Ok(None));
+        assert_eq!(assembler.timeout(), Some(start + MAX_AGE));
+        assert_eq!(assembler.expire(start + MAX_AGE - Duration::from_nanos(1)), 0);
+        assert_eq!(assembler.expire(start + MAX_AGE), 1);
+        assert_eq!(assembler.expire(start + MAX_AGE), 0);
+        assert_eq!((assembler.pending(), assembler.timeout()), (0, None));
+    }
+
+    #[test]
+    fn a_fragment_that_comes_too_late_completes_nothing_and_is_not_counted_again() {
+        let start = Instant::now();
+        let mut assembler = assembler(64);
+        assert_eq!(assembler.insert(start, half(0, 0)), Ok(None));
+        assert_eq!(assembler.insert(start + MAX_AGE, half(0, 500)), Ok(None));
+        assert_eq!((assembler.pending(), assembler.expire(start + MAX_AGE * 9)), (0, 1));
+    }
+
+    #[test]
+    fn an_assembly_lives_for_1023_newer_ids() {
+        for (first, newer, completes) in [(5, 1_023, true), (5, 1_024, false), (u32::MAX - 9, 1_023, true)] {
+            let now = Instant::now();
+            let mut assembler = assembler(usize::MAX);
+            for step in 0..=newer {
+                assert_eq!(assembler.insert(now, half(first.wrapping_add(step), 0)), Ok(None));
+            }
+            let last = assembler.insert(now, half(first, 500));
+            assert_eq!(last, Ok(completes.then(whole)));
+            assert_eq!(assembler.expire(now), u64::from(!completes));
+            assert_eq!(assembler.pending(), 1_023 + usize::from(!completes));
+        }
+    }
+
+    #[test]
+    fn a_packet_first_seen_after_1024_newer_ones_is_dropped_once() {
+        let now = Instant::now();
+        let mut assembler = assembler(64);
+        assert_eq!(assembler.insert(now, half(2_000, 0)), Ok(None));
+        assert_eq!(assembler.insert(now, half(976, 0)), Err(DropReason::FragmentTimeout));
+        assert_eq!(assembler.insert(now, half(976, 500)), Ok(None));
+        assert_eq!(assembler.expire(now), 0);
+        assert_eq!(assembler.insert(now, half(977, 0)), Ok(None));
+        assert_eq!(assembler.insert(now, half(977, 500)), Ok(Some(whole())));
+    }
+
+    #[test]
+    fn the_oldest_assembly_goes_where_one_more_would_be_too_many() {
+        let now = Instant::now();
+        let mut assembler = assembler(2);
+        for id in 0..3 {
+            assert_eq!(assembler.insert(now, half(id, 0)), Ok(None));
+        }
+        assert_eq!((assembler.pending(), assembler.expire(now)), (2, 1));
+        assert_eq!(assembler.insert(now, half(0, 500)), Ok(None));
+        assert_eq!(assembler.insert(now, half(1, 500)), Ok(Some(whole())));
+        assert_eq!(assembler.insert(now, half(2, 500)), Ok(Some(whole())));
+    }
+
+    #[test]
+    fn memory_is_bounded_by_whole_packets() {
+        let now = Instant::now();
+        let mut assembler = Assembler::new(Limits { max_assemblies: 1_000, max_bytes: 100_000 });
+        for id in 0..500 {
+            let total = if id % 7 == 0 { u16::MAX } else { 1_500 };
+            let fragment = Fragment { flags: Flags::NONE, id, total, offset: 0, payload: &[1] };
+            assert_eq!(assembler.insert(now, fragment), Ok(None));
+            let held: usize = assembler.assemblies.iter().map(Assembly::total).sum();
+            assert_eq!(assembler.bytes, held);
+            assert!(held <= 100_000);
+        }
+        assert_eq!(assembler.pending() as u64 + assembler.expire(now), 500);
+    }
+
+    #[test]
+    fn limits_always_leave_room_for_one_packet() {
+        let now = Instant::now();
+        let mut assembler = Assembler::new(Limits { max_assemblies: 0, max_bytes: 0 });
+        let (start, end) = ([1; 65_000], [2; 535]);
+        let fragment = Fragment { flags: Flags::NONE, id: 0, total: u16::MAX, offset: 0, payload: &start };
+        assert_eq!(assembler.insert(now, fragment), Ok(None));
+        let fragment = Fragment { offset: 65_000, payload: &end, ..fragment };
+        assert!(matches!(assembler.insert(now, fragment), Ok(Some(whole)) if whole.packet.len() == 65_535));
+    }
+
+    #[test]
+    fn a_repeated_or_disagreeing_fragment_drops_the_packet_for_good() {
+        let first = half(0, 0);
+        for bad in [
+            first,
+            Fragment { offset: 499, ..first },
+            Fragment { total: 1_001, offset: 500, ..first },
+            Fragment { flags: Flags::PARTIAL_CHECKSUM, offset: 500, ..first },
+        ] {
+            let now = Instant::now();
+            let mut assembler = assembler(64);
+            assert_eq!(assembler.insert(now, first), Ok(None));
+            assert_eq!(assembler.insert(now, bad), Err(DropReason::BadFragment));
+            assert_eq!(assembler.insert(now, half(0, 500)), Ok(None));
+            assert_eq!((assembler.pending(), assembler.bytes, assembler.finish()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_fragment_made_by_hand_is_checked_too() {
+        let now = Instant::now();
+        let mut assembler = assembler(64);
+        for (total, offset, payload) in [(1_000, 501, &HALF[..]), (500, 0, &HALF), (0, 0, &[]), (9, 3, &[])] {
+            let fragment = Fragment { flags: Flags::NONE, id: 0, total, offset, payload };
+            assert_eq!(assembler.insert(now, fragment), Err(DropReason::BadFragment));
+        }
+        assert_eq!(assembler.finish(), 0);
+    }
+
+    #[test]
+    fn what_is_pending_is_lost_with_the_connection() {
+        let now = Instant::now();
+        let mut assembler = assembler(2);
+        for id in 0..5 {
+            assert_eq!(assembler.insert(now, half(id, 0)), Ok(None));
+        }
+        assert_eq!(assembler.finish(), 5);
+    }
+}

@@ -1,0 +1,97 @@
+//! One packet of which some fragments have arrived.
+
+use std::time::Instant;
+
+use crate::datagram::{Flags, Fragment};
+use crate::reason::DropReason;
+use crate::reassembly::Reassembled;
+
+#[derive(Debug)]
+pub(super) struct Assembly {
+    id: u32,
+    flags: Flags,
+    started: Instant,
+    /// As long as the packet.
+    packet: Vec<u8>,
+    /// One bit for each byte of `packet` that is there.
+    filled: Vec<u64>,
+    missing: usize,
+}
+
+impl Assembly {
+    /// An assembly for the packet of `fragment`, with nothing in it yet.
+    pub(super) fn new(started: Instant, fragment: &Fragment<'_>) -> Self {
+        let total = usize::from(fragment.total);
+        Self {
+            id: fragment.id,
+            flags: fragment.flags,
+            started,
+            packet: vec![0; total],
+            filled: vec![0; total.div_ceil(BITS)],
+            missing: total,
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Length of the whole packet in bytes.
+    pub(super) fn total(&self) -> usize {
+        self.packet.len()
+    }
+
+    /// Adds a fragment that lies inside its own total, and says whether the packet is complete.
+    pub(super) fn add(&mut self, fragment: &Fragment<'_>) -> Result<bool, DropReason> {
+        if usize::from(fragment.total) != self.total() || fragment.flags != self.flags {
+            return Err(DropReason::BadFragment);
+        }
+        let start = usize::from(fragment.offset);
+        let end = start + fragment.payload.len();
+        for (word, mask) in masks(start, end) {
+            if self.filled[word] & mask != 0 {
+                return Err(DropReason::BadFragment);
+            }
+            self.filled[word] |= mask;
+        }
+        self.packet[start..end].copy_from_slice(fragment.payload);
+        self.missing -= fragment.payload.len();
+        Ok(self.missing == 0)
+    }
+
+    /// The packet, once [`Self::add`] said that it is complete.
+    pub(super) fn into_packet(self) -> Reassembled {
+        Reassembled { flags: self.flags, packet: self.packet }
+    }
+}
+
+const BITS: usize = u64::BITS as usize;
+
+/// The words in which the bits `start..end` lie, and which bits of each are theirs.
+fn masks(start: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
+    (start / BITS..end.div_ceil(BITS)).map(move |word| {
+        let from = start.saturating_sub(word * BITS);
+        let to = (end - word * BITS).min(BITS);
+        (word, (u64::MAX >> (BITS - to)) & (u64::MAX << from))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_cover_exactly_their_bits() {
+        for (start, end) in [(0, 1), (0, 64), (0, 65), (63, 64), (63, 65), (64, 128), (5, 200), (127, 129)] {
+            let mut bits: Vec<usize> = Vec::new();
+            for (word, mask) in masks(start, end) {
+                bits.extend((0..BITS).filter(|bit| mask >> bit & 1 == 1).map(|bit| word * BITS + bit));
+            }
+            assert_eq!(bits, (start..end).collect::<Vec<_>>());
+        }
+    }
+}

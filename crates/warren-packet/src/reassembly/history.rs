@@ -1,0 +1,133 @@
+//! Which packets of a connection have been completed or dropped, so that none is counted twice.
+
+use super::MAX_NEWER_IDS;
+
+/// How far back, in ids, finished packets are remembered: four times as long as an assembly can live.
+const REMEMBERED: u32 = 4 * MAX_NEWER_IDS;
+const WORDS: usize = REMEMBERED as usize / 64;
+
+/// The newest id, and one bit for it and each of those before it. Ids wrap; the nearer way round is meant.
+#[derive(Debug)]
+pub(super) struct History {
+    newest: Option<u32>,
+    finished: [u64; WORDS],
+}
+
+/// Where an id stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Its packet may be assembled.
+    Open,
+    /// Its packet was completed or dropped.
+    Finished,
+    /// Too many newer ids were seen, and none of its fragments before.
+    TooOld,
+    /// So old that nothing is known of it.
+    Forgotten,
+}
+
+impl History {
+    pub(super) fn new() -> Self {
+        Self { newest: None, finished: [0; WORDS] }
+    }
+
+    /// Where `id` stands, now that it was seen.
+    pub(super) fn place(&mut self, id: u32) -> Place {
+        self.advance(id);
+        match self.newer_than(id) {
+            newer if newer >= REMEMBERED => Place::Forgotten,
+            _ if self.is_finished(id) => Place::Finished,
+            newer if newer >= MAX_NEWER_IDS => Place::TooOld,
+            _ => Place::Open,
+        }
+    }
+
+    /// How many ids are newer than `id`, up to the newest that was seen.
+    pub(super) fn newer_than(&self, id: u32) -> u32 {
+        self.newest.map_or(0, |newest| newest.wrapping_sub(id))
+    }
+
+    /// Remembers that the packet `id` was completed or dropped, as long as it is remembered at all.
+    pub(super) fn finish(&mut self, id: u32) {
+        if self.newer_than(id) < REMEMBERED {
+            let (word, bit) = position(id);
+            self.finished[word] |= bit;
+        }
+    }
+
+    fn is_finished(&self, id: u32) -> bool {
+        let (word, bit) = position(id);
+        self.finished[word] & bit != 0
+    }
+
+    /// Makes `id` the newest if it is newer, and forgets as many of the oldest.
+    fn advance(&mut self, id: u32) {
+        let newest = *self.newest.get_or_insert(id);
+        let ahead = id.wrapping_sub(newest);
+        if ahead == 0 || ahead > u32::MAX / 2 {
+            return;
+        }
+        self.newest = Some(id);
+        if ahead >= REMEMBERED {
+            self.finished = [0; WORDS];
+            return;
+        }
+        for step in 0..ahead {
+            let (word, bit) = position(id.wrapping_sub(step));
+            self.finished[word] &= !bit;
+        }
+    }
+}
+
+/// The word and the bit in it of an id. The size divides 2^32, so that ids may wrap.
+fn position(id: u32) -> (usize, u64) {
+    let slot = id % REMEMBERED;
+    ((slot / 64) as usize, 1 << (slot % 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_stay_open_for_1023_newer_ones() {
+        let mut history = History::new();
+        assert_eq!(history.place(10), Place::Open);
+        assert_eq!(history.place(10 + 1_023), Place::Open);
+        assert_eq!(history.place(10), Place::Open);
+        assert_eq!(history.place(10 + 1_024), Place::Open);
+        assert_eq!(history.place(10), Place::TooOld);
+        assert_eq!(history.place(10u32.wrapping_sub(3_071)), Place::TooOld);
+        assert_eq!(history.place(10u32.wrapping_sub(3_072)), Place::Forgotten);
+    }
+
+    #[test]
+    fn finished_ids_stay_so_until_they_are_forgotten() {
+        let mut history = History::new();
+        for id in [u32::MAX - 5, u32::MAX, 0, 7] {
+            assert_eq!(history.place(id), Place::Open);
+            history.finish(id);
+            assert_eq!(history.place(id), Place::Finished);
+        }
+        assert_eq!(history.place(4_000), Place::Open);
+        assert_eq!(history.place(u32::MAX - 5), Place::Finished);
+        assert_eq!(history.place(u32::MAX - 4), Place::TooOld);
+        assert_eq!(history.place(4_096), Place::Open);
+        assert_eq!(history.place(0), Place::Forgotten);
+        assert_eq!(history.place(7), Place::Finished);
+    }
+
+    #[test]
+    fn a_leap_forgets_everything() {
+        let mut history = History::new();
+        for id in 0..REMEMBERED {
+            history.place(id);
+            history.finish(id);
+        }
+        let leap = REMEMBERED * 3;
+        for id in leap..leap + 10 {
+            assert_eq!(history.place(id), Place::Open);
+        }
+        assert_eq!(history.place(0), Place::Forgotten);
+    }
+}

@@ -1,0 +1,37 @@
+//! Validation of what a peer sent before it reaches the kernel.
+
+use crate::datagram::Flags;
+use crate::ip::IpPacket;
+use crate::reason::DropReason;
+use crate::transport::TransportHeader;
+use crate::virtio::VirtioNetHeader;
+use crate::wire::put_u16;
+
+/// Checks one packet from a peer and makes the virtio header to write it to the TUN device with.
+///
+/// A packet flagged as having a partial checksum gets the pseudo-header's sum, computed here, into its checksum
+/// field; where that field is comes from the packet alone.
+///
+/// # Errors
+/// [`DropReason::BadPacket`] if it is not exactly one IP packet; [`DropReason::BadChecksumFlag`] if it is flagged but
+/// is not an unfragmented TCP or UDP packet whose checksum covers all of the rest, or is UDP without a checksum.
+pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropReason> {
+    let view = IpPacket::parse(packet).map_err(|_| DropReason::BadPacket)?;
+    if !flags.partial_checksum() {
+        return Ok(VirtioNetHeader::default());
+    }
+    let transport = flagged(&view)?;
+    let sum = transport.partial_checksum(packet, packet.len());
+    put_u16(packet, transport.checksum_field(), sum);
+    Ok(transport.completion())
+}
+
+/// The transport header of a packet that is flagged as having a partial checksum.
+///
+/// # Errors
+/// [`DropReason::BadChecksumFlag`] as [`accept`].
+pub(crate) fn flagged(packet: &IpPacket<'_>) -> Result<TransportHeader, DropReason> {
+    TransportHeader::of(packet)
+        .filter(|transport| transport.may_be_partial(packet) && !transport.has_no_checksum(packet))
+        .ok_or(DropReason::BadChecksumFlag)
+}

@@ -1,0 +1,136 @@
+//! Cuts what a TUN device with vnet_hdr hands over into packets that are ready to be framed.
+//!
+//! Where the headers are comes from the packet, never from the virtio header's hints. Transport checksums are left
+//! partial where the receiver can find and complete them (DESIGN.md section 6), else they are completed here.
+
+use crate::checksum::Sum;
+use crate::datagram::Flags;
+use crate::ip::{IpPacket, IpVersion, Malformed};
+use crate::rewrite::Rewrite;
+use crate::transport::{TransportHeader, TransportKind};
+use crate::virtio::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
+use crate::wire::put_u16;
+
+/// The most bytes of headers that can be rewritten: 60 of IPv4 and 60 of TCP leave ample room for IPv6 extension
+/// headers and for tunnels inside.
+pub const MAX_HEADERS: usize = 512;
+
+/// One packet in two parts: headers that were rewritten, and bytes that were not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// The rewritten start of the packet; empty if nothing had to be.
+    pub header: &'a [u8],
+    /// The rest of the packet, straight from the super-packet.
+    pub payload: &'a [u8],
+    /// Whether the transport checksum field holds the pseudo-header's sum alone.
+    pub partial_checksum: bool,
+}
+
+impl<'a> Segment<'a> {
+    /// Length of the packet in bytes.
+    pub fn len(&self) -> usize {
+        self.header.len() + self.payload.len()
+    }
+
+    /// Whether there is no packet; [`segment`] never emits such a one.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Both parts, in the shape that [`crate::datagram::write_packet`] takes.
+    pub fn parts(&self) -> [&'a [u8]; 2] {
+        [self.header, self.payload]
+    }
+
+    /// The flags to frame the packet with.
+    pub fn flags(&self) -> Flags {
+        Flags::new(self.partial_checksum)
+    }
+}
+
+/// Cuts one read from the TUN device into packets and hands each to `emit`, in order.
+///
+/// # Errors
+/// [`Malformed`] if it is not one whole IP packet, or not one that the virtio header can mean; nothing was emitted.
+pub fn segment(
+    header: VirtioNetHeader,
+    super_packet: &[u8],
+    emit: &mut dyn FnMut(Segment<'_>),
+) -> Result<(), Malformed> {
+    let packet = IpPacket::parse(super_packet)?;
+    let kind = match (header.gso_type & !GSO_ECN, packet.version()) {
+        (GSO_NONE, _) if header.needs_checksum() => return finish_checksum(header, &packet, emit),
+        (GSO_NONE, _) => {
+            emit(Segment { header: &[], payload: super_packet, partial_checksum: false });
+            return Ok(());
+        }
+        (GSO_TCPV4, IpVersion::V4) | (GSO_TCPV6, IpVersion::V6) => TransportKind::Tcp,
+        (GSO_UDP_L4, _) => TransportKind::Udp,
+        _ => return Err(Malformed::Offload { gso_type: header.gso_type }),
+    };
+    let transport = TransportHeader::of(&packet)
+        .filter(|transport| transport.kind == kind)
+        .ok_or(Malformed::Offload { gso_type: header.gso_type })?;
+    cut(header, &packet, transport, emit)
+}
+
+/// Emits one packet whose checksum the kernel left partial: as it is, or completed.
+fn finish_checksum(
+    header: VirtioNetHeader,
+    packet: &IpPacket<'_>,
+    emit: &mut dyn FnMut(Segment<'_>),
+) -> Result<(), Malformed> {
+    let bytes = packet.bytes();
+    let start = usize::from(header.checksum_start);
+    let field = start + usize::from(header.checksum_offset);
+    if let Some(transport) = TransportHeader::of(packet)
+        && (transport.start, transport.checksum_field()) == (start, field)
+    {
+        let no_checksum = transport.has_no_checksum(packet);
+        if no_checksum || transport.may_be_partial(packet) {
+            emit(Segment { header: &[], payload: bytes, partial_checksum: !no_checksum });
+            return Ok(());
+        }
+    }
+
+    let end = field + 2;
+    if start < packet.header_length() || end > bytes.len() {
+        return Err(Malformed::ChecksumPosition { start, field });
+    }
+    let mut scratch = [0; MAX_HEADERS];
+    let header = scratch.get_mut(..end).ok_or(Malformed::HeaderTooLong { header_length: end })?;
+    header.copy_from_slice(&bytes[..end]);
+    put_u16(header, field, Sum::of(&bytes[start..]).transport_checksum());
+    emit(Segment { header, payload: &bytes[end..], partial_checksum: false });
+    Ok(())
+}
+
+/// Cuts a TCP or UDP super-packet into segments of `gso_size` payload bytes, the last one being shorter.
+fn cut(
+    header: VirtioNetHeader,
+    packet: &IpPacket<'_>,
+    transport: TransportHeader,
+    emit: &mut dyn FnMut(Segment<'_>),
+) -> Result<(), Malformed> {
+    let step = usize::from(header.gso_size);
+    if step == 0 {
+        return Err(Malformed::SegmentSize);
+    }
+    let mut rewrite =
+        Rewrite::new(header, packet, transport).ok_or(Malformed::Offload { gso_type: header.gso_type })?;
+    let partial_checksum = rewrite.leaves_checksum_partial();
+    let (original, payload) = packet.bytes().split_at(transport.end);
+    let mut scratch = [0; MAX_HEADERS];
+    let header =
+        scratch.get_mut(..transport.end).ok_or(Malformed::HeaderTooLong { header_length: transport.end })?;
+    header.copy_from_slice(original);
+
+    let count = payload.len().div_ceil(step).max(1); // a super-packet without payload is one segment
+    for index in 0..count {
+        let start = index * step;
+        let payload = &payload[start..payload.len().min(start + step)];
+        rewrite.next(header, payload, index == 0, index + 1 == count);
+        emit(Segment { header, payload, partial_checksum });
+    }
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! Properties of the crate's public functions, with etherparse as the judge of what a valid packet is.
+#![allow(clippy::indexing_slicing, clippy::unwrap_used)]
+
+mod build;
+
+mod any_input;
+mod coalesce;
+mod coalesce_rules;
+mod flow;
+mod reassembly;
+mod receive;
+mod segment;
+mod written;
