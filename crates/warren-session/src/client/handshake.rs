@@ -1,0 +1,122 @@
+//! What the client says on a new connection, and what it makes of the answers.
+
+use std::time::Instant;
+
+use super::link::Phase;
+use super::{ClientAction, ClientSession, Established, Loss, Welcome, WelcomeError};
+use crate::PROTOCOL_VERSION;
+use crate::goodbye::{Goodbye, Violation};
+use crate::message::{self, Attach, Hello, Message, Network};
+
+/// Received bytes are decoded in pieces of this size, so that the decoder's buffer stays within its bound.
+const PIECE: usize = 16 * 1_024;
+
+impl ClientSession {
+    /// The QUIC handshake with the exit is done, and its key was the pinned one.
+    pub fn connected(&mut self, _now: Instant, index: u32) {
+        let Some(Phase::Connecting { deadline }) = self.link(index).map(|link| link.phase) else { return };
+        let (message, phase) = match (&self.session, index) {
+            (Some(session), _) => {
+                let attach_token = session.welcome.attach_token.as_bytes().to_vec();
+                let attach = Attach { session: session.welcome.session, attach_token, index };
+                (Message::Attach(attach), Phase::Attaching { deadline })
+            }
+            (None, 0) => (Message::Hello(self.hello()), Phase::Hello { deadline }),
+            (None, _) => {
+                self.drop_link(index, Some(Goodbye::Superseded));
+                return;
+            }
+        };
+        if let Some(link) = self.link_mut(index) {
+            link.phase = phase;
+        }
+        self.actions.push_back(ClientAction::Send { index, bytes: message::encode(&message) });
+    }
+
+    /// Bytes came on the connection's control stream.
+    pub fn received(&mut self, now: Instant, index: u32, bytes: &[u8]) {
+        for piece in bytes.chunks(PIECE) {
+            let Some(link) = self.link_mut(index).filter(|link| link.is_open()) else { return };
+            link.decoder.push(piece);
+            // A link that is dropped gets a new decoder, which holds nothing.
+            while let Some(link) = self.link_mut(index) {
+                match link.decoder.next() {
+                    Ok(Some(message)) => self.handle(now, index, message),
+                    Ok(None) => break,
+                    Err(error) => return self.violated(now, index, error.into()),
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, now: Instant, index: u32, message: Message) {
+        let Some(phase) = self.link(index).filter(|link| link.is_open()).map(|link| link.phase) else {
+            return;
+        };
+        match (phase, message) {
+            (_, Message::Goodbye(goodbye)) => self.told_goodbye(now, index, &goodbye),
+            (Phase::Hello { .. }, Message::Welcome(welcome)) => self.welcomed(now, index, &welcome),
+            (Phase::Attaching { .. }, Message::Attached(attached)) if attached.index == index => {
+                self.attached(now, index);
+            }
+            (Phase::Attaching { .. }, Message::Attached(_)) => self.violated(now, index, Violation::BadIndex),
+            (
+                _,
+                Message::Hello(_)
+                | Message::Welcome(_)
+                | Message::Attach(_)
+                | Message::Attached(_)
+                | Message::Enrol(_),
+            ) => {
+                self.violated(now, index, Violation::OutOfOrder);
+            }
+        }
+    }
+
+    fn welcomed(&mut self, now: Instant, index: u32, message: &message::Welcome) {
+        let welcome = match Welcome::parse(message, &self.config) {
+            Ok(welcome) => welcome,
+            Err(error) => return self.bad_welcome(now, index, &error),
+        };
+        self.actions.push_back(ClientAction::Welcome(Box::new(welcome.clone())));
+        self.session = Some(Established { welcome, since: now });
+        self.attached(now, index);
+    }
+
+    fn told_goodbye(&mut self, now: Instant, index: u32, message: &message::Goodbye) {
+        let Some(reason) = Goodbye::from_message(message) else {
+            let code = message.reason;
+            let why = format!(
+                "the exit closed the connection for a reason that this version does not know (code {code}): update Warren here"
+            );
+            return self.lost(
+                now,
+                index,
+                Loss { answered: true, ..Loss::broken(why).closing(Goodbye::ClientStopped) },
+            );
+        };
+        self.farewell(now, index, reason, Some(reason));
+    }
+
+    /// The exit broke the protocol: that connection is given up, and tried again later.
+    fn violated(&mut self, now: Instant, index: u32, violation: Violation) {
+        let why = Goodbye::Protocol(violation).to_string();
+        self.lost(now, index, Loss::violation(violation, why));
+    }
+
+    fn bad_welcome(&mut self, now: Instant, index: u32, error: &WelcomeError) {
+        let why = format!("the exit offered a session that cannot be used: {error}");
+        self.lost(now, index, Loss::violation(Violation::BadWelcome, why));
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            features: self.config.features,
+            connections_wanted: self.config.connections,
+            name: self.config.name.clone(),
+            nonce: self.nonce.to_vec(),
+            prefixes: self.config.prefixes.iter().copied().map(Network::from).collect(),
+        }
+    }
+}

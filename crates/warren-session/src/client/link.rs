@@ -1,0 +1,178 @@
+//! One index of the session: its connection, or when the next attempt is due.
+
+use std::time::{Duration, Instant};
+
+use super::{ClientAction, ClientSession, ClientState, Loss, backoff};
+use crate::HANDSHAKE_TIMEOUT;
+use crate::goodbye::Goodbye;
+use crate::message::MessageDecoder;
+
+/// Time that a connection or session must have held for its loss to begin a new outage. What breaks sooner continues the one
+/// before, so that an exit which accepts and drops at once is not asked without a pause.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Whether something that began at `since` has held long enough.
+pub(super) fn is_stable(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= STABLE_AFTER
+}
+
+/// One index of the session.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pub(super) phase: Phase,
+    pub(super) decoder: MessageDecoder,
+    /// When the outage began that goes on, if there has been a loss since the connection last was stable.
+    outage: Option<Instant>,
+    /// When the latest attempt began.
+    attempted: Option<Instant>,
+}
+
+/// Where an index stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not wanted now: the session is not open, or connection 0 tries for all.
+    #[default]
+    Parked,
+    /// The next attempt begins at this time.
+    Waiting { at: Instant },
+    /// The QUIC handshake runs.
+    Connecting { deadline: Instant },
+    /// `Hello` was sent, `Welcome` is due.
+    Hello { deadline: Instant },
+    /// `Attach` was sent, `Attached` is due.
+    Attaching { deadline: Instant },
+    /// Traffic flows.
+    Attached { since: Instant },
+}
+
+impl Link {
+    /// When something is to be done if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Parked | Phase::Attached { .. } => None,
+            Phase::Waiting { at: due }
+            | Phase::Connecting { deadline: due }
+            | Phase::Hello { deadline: due }
+            | Phase::Attaching { deadline: due } => Some(due),
+        }
+    }
+
+    /// Whether the driver has a connection of this index.
+    pub(super) fn is_connection(&self) -> bool {
+        match self.phase {
+            Phase::Parked | Phase::Waiting { .. } => false,
+            Phase::Connecting { .. }
+            | Phase::Hello { .. }
+            | Phase::Attaching { .. }
+            | Phase::Attached { .. } => true,
+        }
+    }
+
+    /// Whether bytes can be sent and received.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_connection() && !matches!(self.phase, Phase::Connecting { .. })
+    }
+
+    fn attached_since(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Attached { since } => Some(since),
+            Phase::Parked
+            | Phase::Waiting { .. }
+            | Phase::Connecting { .. }
+            | Phase::Hello { .. }
+            | Phase::Attaching { .. } => None,
+        }
+    }
+}
+
+impl ClientSession {
+    pub(super) fn link(&self, index: u32) -> Option<&Link> {
+        self.links.get(usize::try_from(index).ok()?)
+    }
+
+    pub(super) fn link_mut(&mut self, index: u32) -> Option<&mut Link> {
+        self.links.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Number of connections that carry traffic.
+    pub(super) fn up_count(&self) -> u32 {
+        let attached = self.links.iter().filter(|link| link.attached_since().is_some()).count();
+        u32::try_from(attached).expect("at most MAX_CONNECTIONS")
+    }
+
+    /// Begins an attempt.
+    pub(super) fn attempt(&mut self, now: Instant, index: u32) {
+        let Some(link) = self.link_mut(index) else { return };
+        link.phase = Phase::Connecting { deadline: now + HANDSHAKE_TIMEOUT };
+        link.attempted = Some(now);
+        link.decoder = MessageDecoder::new();
+        self.actions.push_back(ClientAction::Connect { index });
+    }
+
+    /// Traffic may flow on a connection; the first of them lets the others try.
+    pub(super) fn attached(&mut self, now: Instant, index: u32) {
+        let was_down = self.up_count() == 0;
+        let Some(link) = self.link_mut(index) else { return };
+        link.phase = Phase::Attached { since: now };
+        self.actions.push_back(ClientAction::Attach { index });
+        self.state = ClientState::Up { attached: self.up_count() };
+        if was_down {
+            let granted = self.session.as_ref().map_or(0, |session| session.welcome.connections);
+            for other in 0..granted {
+                if self.link(other).is_some_and(|link| link.phase == Phase::Parked) {
+                    self.attempt(now, other);
+                }
+            }
+        }
+    }
+
+    /// Forgets the connection of an index, closing it if it is not gone already; returns since when it carried traffic, if
+    /// it did.
+    pub(super) fn drop_link(&mut self, index: u32, closing: Option<Goodbye>) -> Option<Instant> {
+        let link = self.link_mut(index)?;
+        let since = link.attached_since();
+        link.phase = Phase::Parked;
+        link.decoder = MessageDecoder::new();
+        if since.is_some() {
+            self.actions.push_back(ClientAction::Detach { index });
+        }
+        self.actions.extend(closing.map(|reason| ClientAction::Close { index, reason }));
+        since
+    }
+
+    pub(super) fn park(&mut self, index: u32) {
+        if let Some(link) = self.link_mut(index) {
+            link.phase = Phase::Parked;
+        }
+    }
+
+    /// Plans the next attempt: the first of an outage at once unless the exit said no, later ones by back-off, counted from
+    /// where the attempt before began.
+    pub(super) fn plan(&mut self, now: Instant, index: u32, was_stable: bool, loss: &Loss) {
+        let mut random = [0; 2];
+        (self.entropy)(&mut random);
+        let Some(link) = self.link_mut(index) else { return };
+        if was_stable {
+            link.outage = None;
+        }
+        let is_first = link.outage.is_none();
+        let outage = now.saturating_duration_since(*link.outage.get_or_insert(now));
+        let wait = backoff::wait(outage, u16::from_ne_bytes(random));
+        let at = match link.attempted {
+            _ if loss.answered => now + wait,
+            _ if is_first => now,
+            Some(attempted) => (attempted + wait).max(now),
+            None => now + wait,
+        };
+        link.phase = Phase::Waiting { at };
+    }
+
+    /// Brings connection 0 to try for all now that none is left, whatever it was waiting for.
+    pub(super) fn wake_first(&mut self, now: Instant, was_stable: bool) {
+        let Some(first) = self.link_mut(0) else { return };
+        if was_stable && !first.is_connection() {
+            first.outage = Some(now);
+            first.phase = Phase::Waiting { at: now };
+        }
+    }
+}

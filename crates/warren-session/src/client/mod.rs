@@ -1,0 +1,280 @@
+//! The client's side of a session, without I/O: events and time go in, [`ClientAction`]s come out.
+//!
+//! Connection 0 opens the session with `Hello`, the others join it with `Attach`, and so does any that was lost. When none is
+//! left, connection 0 alone tries, first to attach again, and with `Hello` once the exit does not know the session any more.
+//!
+//! The caller names connections by their index. After [`ClientAction::Close`] it must not report anything more of that connection,
+//! since the index may name a new one by then.
+
+mod action;
+mod backoff;
+mod handshake;
+mod link;
+#[cfg(test)]
+mod tests;
+mod welcome;
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+pub use self::action::{ClientAction, ClientState, ConnectionEnd, Stop};
+pub use self::welcome::{Welcome, WelcomeError};
+
+use self::link::{Link, Phase};
+use crate::clients::MAX_NAME_LENGTH;
+use crate::goodbye::{Goodbye, Violation};
+use crate::message;
+use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
+
+/// Configuration of a client's session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Number of connections to ask for, 1 to [`MAX_CONNECTIONS`]; others are clamped.
+    pub connections: u32,
+    /// This host's name, for the exit's operator to read; characters that the protocol does not allow become dashes.
+    pub name: String,
+    /// Bit set of optional features that the client has.
+    pub features: u64,
+    /// Networks behind this client to ask the exit to route to it, at most [`MAX_PREFIXES`].
+    pub prefixes: Vec<IpNet>,
+}
+
+/// The session of one client with one exit.
+pub struct ClientSession {
+    config: ClientConfig,
+    entropy: Entropy,
+    nonce: [u8; 16],
+    state: ClientState,
+    session: Option<Established>,
+    links: Vec<Link>,
+    actions: VecDeque<ClientAction>,
+}
+
+/// A session that the exit has granted.
+#[derive(Debug)]
+struct Established {
+    welcome: Welcome,
+    since: Instant,
+}
+
+impl ClientSession {
+    /// Makes a session that does nothing until [`Self::start`]; `entropy` gives the nonce of this process and jitter.
+    pub fn new(config: ClientConfig, mut entropy: Entropy) -> Self {
+        let mut config = config;
+        config.connections = config.connections.clamp(1, MAX_CONNECTIONS);
+        config.name = host_name(&config.name);
+        config.prefixes = config.prefixes.iter().map(IpNet::trunc).take(MAX_PREFIXES).collect();
+        let mut nonce = [0; 16];
+        entropy(&mut nonce);
+        let links = (0..config.connections).map(|_| Link::default()).collect();
+        Self {
+            config,
+            entropy,
+            nonce,
+            state: ClientState::Idle,
+            session: None,
+            links,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Starts to connect.
+    pub fn start(&mut self, now: Instant) {
+        if self.state == ClientState::Idle {
+            self.state = ClientState::Connecting;
+            self.attempt(now, 0);
+        }
+    }
+
+    /// Says goodbye to the exit and stops for good.
+    pub fn stop(&mut self, _now: Instant) {
+        self.stop_with(Stop::Requested);
+    }
+
+    /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
+    pub fn poll_action(&mut self) -> Option<ClientAction> {
+        self.actions.pop_front()
+    }
+
+    /// Where the session stands.
+    pub fn state(&self) -> &ClientState {
+        &self.state
+    }
+
+    /// What the exit granted, as long as the session is not known to be over.
+    pub fn welcome(&self) -> Option<&Welcome> {
+        self.session.as_ref().map(|session| &session.welcome)
+    }
+
+    /// When [`Self::handle_timeout`] must be called next, if no other event comes before.
+    pub fn timeout(&self) -> Option<Instant> {
+        self.links.iter().filter_map(Link::due).min()
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for index in 0..self.config.connections {
+            let Some(link) = self.link(index).filter(|link| link.due().is_some_and(|due| due <= now)) else {
+                continue;
+            };
+            if matches!(link.phase, Phase::Waiting { .. }) {
+                self.attempt(now, index);
+                continue;
+            }
+            let seconds = HANDSHAKE_TIMEOUT.as_secs();
+            let why = format!(
+                "the exit did not answer within {seconds} s: check its address, and that UDP packets reach it and come back"
+            );
+            self.lost(now, index, Loss::broken(why).closing(Goodbye::TimedOut));
+        }
+    }
+
+    /// The connection of an index is gone, not by [`ClientAction::Close`].
+    pub fn closed(&mut self, now: Instant, index: u32, why: ConnectionEnd) {
+        if !self.link(index).is_some_and(Link::is_connection) {
+            return;
+        }
+        match why {
+            ConnectionEnd::Goodbye(reason) => self.farewell(now, index, reason, None),
+            ConnectionEnd::Lost(why) => self.lost(now, index, Loss::broken(why)),
+            ConnectionEnd::Refused(why) => {
+                self.drop_link(index, None);
+                self.stop_with(Stop::Refused(why));
+            }
+        }
+    }
+
+    /// The exit said why it ends a connection that is gone already, or that is to be closed with `closing`.
+    fn farewell(&mut self, now: Instant, index: u32, reason: Goodbye, closing: Option<Goodbye>) {
+        let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting);
+        if reason.is_final() {
+            self.drop_link(index, closing);
+            self.stop_with(Stop::Goodbye(reason));
+        } else if restarted && self.session.is_some() {
+            self.begin_anew(now, index, Loss { closing, ..Loss::said(reason) });
+        } else {
+            self.lost(now, index, Loss { closing, ..Loss::said(reason) });
+        }
+    }
+
+    /// A connection or an attempt has failed: says what that means for traffic, and plans the next attempt.
+    fn lost(&mut self, now: Instant, index: u32, loss: Loss) {
+        let was_up = self.up_count() > 0;
+        let was_stable = self.drop_link(index, loss.closing).is_some_and(|since| link::is_stable(since, now));
+        let any_up = self.up_count() > 0;
+        if was_up && any_up {
+            self.state = ClientState::Up { attached: self.up_count() };
+        }
+        self.plan(now, index, was_stable, &loss);
+        if any_up {
+            return;
+        }
+        if was_up || index == 0 {
+            self.say_down(now, &loss);
+        }
+        if index != 0 {
+            // Connection 0 tries for all of them.
+            self.park(index);
+            self.wake_first(now, was_stable);
+        }
+    }
+
+    /// The exit has forgotten the session: drops all of it and says Hello again.
+    fn begin_anew(&mut self, now: Instant, index: u32, loss: Loss) {
+        let was_up = self.up_count() > 0;
+        let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
+        self.drop_link(index, loss.closing);
+        for other in 0..self.config.connections {
+            if self.link(other).is_some_and(Link::is_connection) {
+                self.drop_link(other, Some(Goodbye::Superseded));
+            }
+            self.park(other);
+        }
+        if was_up {
+            self.say_down(now, &loss);
+        }
+        let at_once = was_stable && loss.goodbye == Some(Goodbye::UnknownSession);
+        if at_once { self.attempt(now, 0) } else { self.plan(now, 0, false, &loss) }
+    }
+
+    fn say_down(&mut self, now: Instant, loss: &Loss) {
+        let since = match self.state {
+            ClientState::Down { since, .. } => since,
+            ClientState::Idle
+            | ClientState::Connecting
+            | ClientState::Up { .. }
+            | ClientState::Stopped(_) => now,
+        };
+        self.state = ClientState::Down { since, reason: loss.why.clone() };
+        self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye: loss.goodbye });
+    }
+
+    fn stop_with(&mut self, stop: Stop) {
+        if matches!(self.state, ClientState::Stopped(_)) {
+            return;
+        }
+        for index in 0..self.config.connections {
+            let Some(link) = self.link(index).filter(|link| link.is_connection()) else { continue };
+            if link.is_open() {
+                let bytes = message::encode(&Goodbye::ClientStopped.to_message());
+                self.actions.push_back(ClientAction::Send { index, bytes });
+            }
+            self.drop_link(index, Some(Goodbye::ClientStopped));
+        }
+        self.links.iter_mut().for_each(|link| link.phase = Phase::Parked);
+        self.session = None;
+        self.state = ClientState::Stopped(stop.clone());
+        self.actions.push_back(ClientAction::Stopped { reason: stop });
+    }
+}
+
+/// Why a connection or an attempt failed.
+#[derive(Debug)]
+struct Loss {
+    why: String,
+    /// What the exit said, if it did.
+    goodbye: Option<Goodbye>,
+    /// What the connection is closed with, if it is there still.
+    closing: Option<Goodbye>,
+    /// Whether the exit was there: to ask it again at once would not help.
+    answered: bool,
+}
+
+impl Loss {
+    fn broken(why: String) -> Self {
+        Self { why, goodbye: None, closing: None, answered: false }
+    }
+
+    /// The exit broke the protocol.
+    fn violation(violation: Violation, why: String) -> Self {
+        Self { why, goodbye: None, closing: Some(Goodbye::Protocol(violation)), answered: true }
+    }
+
+    fn said(reason: Goodbye) -> Self {
+        Self { why: reason.to_string(), goodbye: Some(reason), closing: None, answered: true }
+    }
+
+    fn closing(self, reason: Goodbye) -> Self {
+        Self { closing: Some(reason), ..self }
+    }
+}
+
+impl std::fmt::Debug for ClientSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientSession")
+            .field("state", &self.state)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes any host's name one that the protocol allows.
+fn host_name(name: &str) -> String {
+    let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    name.chars()
+        .take(MAX_NAME_LENGTH)
+        .map(|character| if allowed(character) { character } else { '-' })
+        .collect()
+}

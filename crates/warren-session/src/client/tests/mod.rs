@@ -1,0 +1,311 @@
+mod harness;
+
+use std::time::Duration;
+
+use self::harness::*;
+use super::ClientAction as Action;
+use super::*;
+use crate::goodbye::Versions;
+use crate::message::{Attached, Message, MessageDecoder, Network, encode};
+
+#[test]
+fn connection_zero_opens_the_session_and_the_others_join_it() {
+    let mut client = Client::new(3);
+    assert_eq!(client.actions(), [Action::Connect { index: 0 }]);
+    client.session.connected(client.now, 0);
+    assert!(
+        matches!(client.said(0), Message::Hello(hello) if hello.connections_wanted == 3 && hello.name == "my-host")
+    );
+    client.receive(0, &Message::Welcome(welcome(3)));
+    let actions = client.actions();
+    assert!(
+        matches!(
+            actions[..],
+            [
+                Action::Welcome(_),
+                Action::Attach { index: 0 },
+                Action::Connect { index: 1 },
+                Action::Connect { index: 2 }
+            ]
+        ),
+        "{actions:?}"
+    );
+    client.session.connected(client.now, 2);
+    let Message::Attach(attach) = client.said(2) else { panic!() };
+    assert_eq!((attach.session, attach.index, attach.attach_token), (77, 2, vec![5; 16]));
+    client.receive(2, &Message::Attached(Attached { index: 2 }));
+    assert_eq!(client.actions(), [Action::Attach { index: 2 }]);
+    assert_eq!(*client.session.state(), ClientState::Up { attached: 2 });
+}
+
+#[test]
+fn a_lost_connection_attaches_again_by_itself_and_at_once() {
+    let mut client = Client::up(2);
+    client.advance(60);
+    client.lose(1);
+    assert_eq!(client.actions(), [Action::Detach { index: 1 }, Action::Connect { index: 1 }]);
+    client.session.connected(client.now, 1);
+    assert!(matches!(client.said(1), Message::Attach(attach) if attach.index == 1));
+    assert_eq!(*client.session.state(), ClientState::Up { attached: 1 });
+}
+
+#[test]
+fn when_all_are_lost_it_says_down_and_connection_zero_tries_for_all() {
+    let mut client = Client::up(3);
+    client.advance(60);
+    for index in [2, 0, 1] {
+        client.lose(index);
+    }
+    let actions = client.actions();
+    let downs: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Down { .. })).collect();
+    assert!(matches!(downs[..], [Action::Down { reason, goodbye: None }] if reason == "gone"), "{actions:?}");
+    assert!(matches!(client.session.state(), ClientState::Down { .. }));
+    // The attempts that ran fail as well; from then on there is one at a time.
+    client.lose(2);
+    client.lose(0);
+    for _ in 0..40 {
+        client.now = client.session.timeout().unwrap();
+        client.session.handle_timeout(client.now);
+        for action in client.actions() {
+            assert!(!matches!(action, Action::Connect { index: 1.. }), "{action:?}");
+        }
+    }
+    client.reach(0);
+    assert!(matches!(client.said(0), Message::Attach(_)));
+    client.receive(0, &Message::Attached(Attached { index: 0 }));
+    let actions = client.actions();
+    let connects = actions.iter().filter(|action| matches!(action, Action::Connect { .. })).count();
+    assert_eq!(connects, 2, "the others follow: {actions:?}");
+}
+
+#[test]
+fn connection_zero_does_not_wait_out_its_own_outage_when_all_are_lost() {
+    let mut client = Client::up(2);
+    client.advance(60);
+    client.lose(0);
+    for _ in 0..40 {
+        client.lose(0);
+        client.now = client.session.timeout().unwrap();
+        client.session.handle_timeout(client.now);
+    }
+    client.lose(0);
+    assert!(client.session.timeout().unwrap() > client.now + Duration::from_secs(10));
+    client.actions();
+    client.lose(1);
+    assert!(client.actions().contains(&Action::Connect { index: 0 }));
+}
+
+#[test]
+fn an_unknown_session_begins_anew_with_hello_on_connection_zero() {
+    let mut client = Client::up(2);
+    client.advance(60);
+    client.lose(0);
+    client.lose(1);
+    client.actions();
+    client.session.connected(client.now, 0);
+    assert!(matches!(client.said(0), Message::Attach(_)));
+    client.receive(0, &Goodbye::UnknownSession.to_message());
+    let closed = Action::Close { index: 0, reason: Goodbye::UnknownSession };
+    assert_eq!(client.actions(), [closed, Action::Connect { index: 0 }]);
+    client.session.connected(client.now, 0);
+    assert!(matches!(client.said(0), Message::Hello(_)));
+    assert!(client.session.welcome().is_none());
+}
+
+#[test]
+fn an_unknown_session_on_any_connection_drops_all_of_it() {
+    let mut client = Client::up(2);
+    client.advance(60);
+    client.lose(1);
+    client.actions();
+    client.session.connected(client.now, 1);
+    client.actions();
+    client.receive(1, &Goodbye::UnknownSession.to_message());
+    assert_eq!(
+        client.actions(),
+        [
+            Action::Close { index: 1, reason: Goodbye::UnknownSession },
+            Action::Detach { index: 0 },
+            Action::Close { index: 0, reason: Goodbye::Superseded },
+            Action::Down {
+                reason: Goodbye::UnknownSession.to_string(),
+                goodbye: Some(Goodbye::UnknownSession)
+            },
+            Action::Connect { index: 0 },
+        ]
+    );
+}
+
+#[test]
+fn the_nonce_stays_the_same_for_the_life_of_the_process() {
+    let mut client = Client::new(1);
+    client.session.connected(client.now, 0);
+    let Message::Hello(first) = client.said(0) else { panic!() };
+    client.lose(0);
+    client.reach(0);
+    assert!(
+        matches!(client.said(0), Message::Hello(second) if second.nonce == first.nonce && first.nonce.len() == 16)
+    );
+}
+
+#[test]
+fn a_restarting_exit_is_asked_again_after_a_pause() {
+    let mut client = Client::up(1);
+    client.advance(60);
+    client.receive(0, &Goodbye::Restarting.to_message());
+    let actions = client.actions();
+    let [Action::Detach { index: 0 }, Action::Close { index: 0, .. }, Action::Down { goodbye, .. }] =
+        actions.as_slice()
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*goodbye, Some(Goodbye::Restarting));
+    let wait = client.session.timeout().unwrap() - client.now;
+    assert!((Duration::from_millis(200)..=Duration::from_millis(300)).contains(&wait), "{wait:?}");
+    client.reach(0);
+    assert!(matches!(client.said(0), Message::Hello(_)), "the session is gone with the exit");
+}
+
+#[test]
+fn final_goodbyes_stop_it_whether_they_come_as_message_or_close_code() {
+    let version = Goodbye::Version(Some(Versions { exit: 2, client: 1 }));
+    for reason in [Goodbye::NotEnrolled, Goodbye::Revoked, Goodbye::Replaced, Goodbye::Disabled, version] {
+        let mut client = Client::up(2);
+        client.receive(1, &reason.to_message());
+        client.stopped_with(&Stop::Goodbye(reason));
+        let mut client = Client::up(2);
+        client.session.closed(client.now, 0, ConnectionEnd::Goodbye(reason));
+        client.stopped_with(&Stop::Goodbye(reason));
+    }
+}
+
+#[test]
+fn what_can_never_work_stops_it_with_the_sentence() {
+    let mut client = Client::new(2);
+    client.actions();
+    client.session.closed(client.now, 0, ConnectionEnd::Refused("wrong key".into()));
+    assert_eq!(client.actions(), [Action::Stopped { reason: Stop::Refused("wrong key".into()) }]);
+    assert_eq!(client.session.timeout(), None);
+}
+
+#[test]
+fn stop_says_goodbye_on_every_open_connection() {
+    let mut client = Client::up(2);
+    client.lose(1);
+    client.advance(1);
+    client.actions();
+    client.session.stop(client.now);
+    let actions = client.actions();
+    assert!(
+        matches!(
+            actions[..],
+            [
+                Action::Send { index: 0, .. },
+                Action::Detach { index: 0 },
+                Action::Close { index: 0, reason: Goodbye::ClientStopped },
+                Action::Close { index: 1, reason: Goodbye::ClientStopped },
+                Action::Stopped { reason: Stop::Requested },
+            ]
+        ),
+        "{actions:?}"
+    );
+    client.lose(0);
+    client.session.start(client.now);
+    client.advance(60);
+    assert_eq!(client.actions(), []);
+}
+
+#[test]
+fn an_attempt_that_is_not_answered_is_closed_after_five_seconds() {
+    let mut client = Client::new(1);
+    client.session.connected(client.now, 0);
+    client.actions();
+    client.advance(4);
+    assert_eq!(client.actions(), []);
+    client.advance(1);
+    let actions = client.actions();
+    assert!(
+        matches!(&actions[..], [Action::Close { index: 0, reason: Goodbye::TimedOut }, Action::Down { reason, .. }]
+            if reason.contains("did not answer within 5 s")),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn attempts_thin_out_while_the_exit_is_away_and_never_cease() {
+    let mut client = Client::new(1);
+    let (began, mut attempts) = (client.now, Vec::new());
+    while client.now - began < Duration::from_secs(3_600) {
+        while client.actions().contains(&Action::Connect { index: 0 }) {
+            attempts.push(client.now - began);
+            client.lose(0);
+        }
+        client.now = client.session.timeout().unwrap();
+        client.session.handle_timeout(client.now);
+    }
+    assert_eq!(attempts[..2], [Duration::ZERO, Duration::ZERO], "the first retry is at once");
+    for pair in attempts[1..].windows(2) {
+        let gap = pair[1] - pair[0];
+        let (shortest, longest) = (pair[1] / 8, pair[1] / 2);
+        assert!(gap >= Duration::from_millis(200).max(shortest.min(Duration::from_secs(24))), "{pair:?}");
+        assert!(gap <= Duration::from_millis(300).max(longest.min(Duration::from_secs(36))), "{pair:?}");
+    }
+    assert!((100..200).contains(&attempts.len()), "{} attempts", attempts.len());
+}
+
+#[test]
+fn an_exit_that_accepts_and_drops_at_once_is_not_asked_without_a_pause() {
+    let mut client = Client::new(1);
+    let (began, mut attempts) = (client.now, 0);
+    while client.now - began < Duration::from_secs(60) {
+        if client.actions().contains(&Action::Connect { index: 0 }) {
+            attempts += 1;
+            client.session.connected(client.now, 0);
+            let is_hello = matches!(client.said(0), Message::Hello(_));
+            let attached = Message::Attached(Attached { index: 0 });
+            let answer = if is_hello { Message::Welcome(welcome(1)) } else { attached };
+            client.receive(0, &answer);
+            client.receive(0, &Goodbye::UnknownSession.to_message());
+        }
+        client.now = client.session.timeout().unwrap();
+        client.session.handle_timeout(client.now);
+    }
+    assert!((10..40).contains(&attempts), "{attempts} attempts in a minute");
+}
+
+#[test]
+fn what_the_exit_must_not_say_closes_the_connection_and_is_tried_again_later() {
+    let out_of_order = [
+        Message::Attached(Attached { index: 0 }),
+        Message::Hello(message::Hello::default()),
+        Message::Welcome(message::Welcome { mtu: 1_279, ..welcome(1) }),
+    ];
+    for wrong in out_of_order {
+        let mut client = Client::new(1);
+        client.session.connected(client.now, 0);
+        client.actions();
+        client.receive(0, &wrong);
+        let actions = client.actions();
+        assert!(
+            matches!(actions[..], [Action::Close { reason: Goodbye::Protocol(_), .. }, Action::Down { .. }]),
+            "{wrong:?}: {actions:?}"
+        );
+        assert!(client.session.timeout().unwrap() > client.now);
+    }
+    let mut client = Client::up(1);
+    client.receive(0, &Message::Welcome(welcome(1)));
+    let close = Action::Close { index: 0, reason: Goodbye::Protocol(Violation::OutOfOrder) };
+    assert_eq!(client.actions()[..2], [Action::Detach { index: 0 }, close]);
+}
+
+#[test]
+fn events_of_connections_that_are_not_there_are_ignored() {
+    let mut client = Client::up(2);
+    for index in [2, 7, u32::MAX] {
+        client.session.connected(client.now, index);
+        client.receive(index, &Message::Attached(Attached { index }));
+        client.session.closed(client.now, index, ConnectionEnd::Lost("gone".into()));
+    }
+    assert_eq!(client.actions(), []);
+    assert_eq!(*client.session.state(), ClientState::Up { attached: 2 });
+}

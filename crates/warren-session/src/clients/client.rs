@@ -1,0 +1,88 @@
+//! One enrolled client.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::timestamp;
+use crate::PeerKey;
+use crate::pool::Lease;
+
+/// Longest name of a client in characters, as a DNS label (RFC 1035 section 2.3.4).
+pub const MAX_NAME_LENGTH: usize = 63;
+
+/// A client that the exit's operator enrolled: one `[[client]]` table of `clients.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// Unique name, `[a-z0-9][a-z0-9._-]{0,62}`.
+    pub name: String,
+    /// Unique key, the one that the TLS handshake must prove.
+    pub public_key: PeerKey,
+    /// Static IPv4 address, chosen by the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<Ipv4Addr>,
+    /// Static IPv6 address, chosen by the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Addr>,
+    /// Sticky IPv4 address, given by the pool; written by the exit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased_ipv4: Option<Ipv4Addr>,
+    /// Sticky IPv6 address, given by the pool; written by the exit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leased_ipv6: Option<Ipv6Addr>,
+    /// Networks behind the client that it may ask the exit to route to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<IpNet>,
+    /// Whether the client is refused although it is enrolled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
+    /// When the client was enrolled.
+    #[serde(with = "timestamp")]
+    pub created: SystemTime,
+    /// When the client was last online; exact to some minutes while it is.
+    #[serde(default, with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<SystemTime>,
+}
+
+impl Client {
+    /// A client with a name and a key, and nothing else said.
+    pub fn new(name: impl Into<String>, public_key: PeerKey, created: SystemTime) -> Self {
+        Self {
+            name: name.into(),
+            public_key,
+            ipv4: None,
+            ipv6: None,
+            leased_ipv4: None,
+            leased_ipv6: None,
+            prefixes: Vec::new(),
+            disabled: false,
+            created,
+            last_seen: None,
+        }
+    }
+
+    /// The addresses that are this client's, static before sticky; empty where it has had none yet.
+    pub fn lease(&self) -> Lease {
+        Lease { ipv4: self.ipv4.or(self.leased_ipv4), ipv6: self.ipv6.or(self.leased_ipv6) }
+    }
+
+    /// The addresses that the operator chose.
+    pub fn static_lease(&self) -> Lease {
+        Lease { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+
+    /// The addresses that the pool gave.
+    pub fn sticky_lease(&self) -> Lease {
+        Lease { ipv4: self.leased_ipv4, ipv6: self.leased_ipv6 }
+    }
+}
+
+/// Whether a text can be the name of a client: `[a-z0-9][a-z0-9._-]{0,62}`.
+pub fn is_valid_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    let starts_well = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    starts_well && name.len() <= MAX_NAME_LENGTH && name.bytes().all(allowed)
+}

@@ -1,0 +1,277 @@
+//! All enrolled clients: names, keys, static addresses and prefixes are unique among them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::client::{Client, is_valid_name};
+use crate::PeerKey;
+use crate::pool::Lease;
+
+/// The enrolled clients of one exit; reads and writes the shape of `clients.toml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ClientsFile", into = "ClientsFile")]
+pub struct ClientRegistry {
+    clients: BTreeMap<PeerKey, Client>,
+    names: BTreeMap<String, PeerKey>,
+}
+
+/// Why a change to the registry is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RegistryError {
+    /// The name has characters or a length that names may not have.
+    #[error("{name:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore")]
+    BadName {
+        /// The refused name.
+        name: String,
+    },
+    /// Another client has the name.
+    #[error("there is a client {name:?} already: choose another name, or remove that one first")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// Another client has the key.
+    #[error(
+        "client {name:?} cannot have the key {key}: it is the key of {holder:?}; make another with `warren keygen`"
+    )]
+    KeyTaken {
+        /// The client that was to be added.
+        name: String,
+        /// The key of both.
+        key: PeerKey,
+        /// The client that has it.
+        holder: String,
+    },
+    /// Another client has the static address.
+    #[error("client {name:?} cannot have the address {address}: it is that of {holder:?}; choose another")]
+    AddressTaken {
+        /// The client that was to be added.
+        name: String,
+        /// The address of both.
+        address: IpAddr,
+        /// The client that has it.
+        holder: String,
+    },
+    /// A prefix has bits set behind its length.
+    #[error("client {name:?}: the prefix {prefix} is no network address: write {}", prefix.trunc())]
+    BadPrefix {
+        /// The client that was to be added.
+        name: String,
+        /// The refused prefix.
+        prefix: IpNet,
+    },
+    /// Two prefixes overlap, so that it is not clear to whom packets go.
+    #[error(
+        "client {name:?} cannot have the prefix {prefix}: it overlaps {other} of {holder:?}; choose another"
+    )]
+    PrefixTaken {
+        /// The client that was to be added.
+        name: String,
+        /// Its prefix.
+        prefix: IpNet,
+        /// The prefix that overlaps.
+        other: IpNet,
+        /// The client that has that one; may be the same.
+        holder: String,
+    },
+    /// More prefixes than one client may have.
+    #[error("client {name:?} has {count} prefixes: at most {} are possible", crate::MAX_PREFIXES)]
+    TooManyPrefixes {
+        /// The client that was to be added.
+        name: String,
+        /// How many it has.
+        count: usize,
+    },
+    /// No client has the name.
+    #[error("there is no client {name:?}: `warren exit client list` shows those there are")]
+    NoSuchClient {
+        /// The name asked for.
+        name: String,
+    },
+}
+
+/// The shape of `clients.toml`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientsFile {
+    #[serde(default)]
+    client: Vec<Client>,
+}
+
+impl ClientRegistry {
+    /// A registry without clients.
+    pub const fn new() -> Self {
+        Self { clients: BTreeMap::new(), names: BTreeMap::new() }
+    }
+
+    /// Enrols a client. A sticky lease of another client on one of its static addresses is given up.
+    ///
+    /// # Errors
+    ///
+    /// If its name, key, static addresses or prefixes are invalid or another client's; nothing has changed then.
+    pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
+        self.check(&client)?;
+        for other in self.clients.values_mut() {
+            other.leased_ipv4 = other.leased_ipv4.filter(|leased| client.ipv4 != Some(*leased));
+            other.leased_ipv6 = other.leased_ipv6.filter(|leased| client.ipv6 != Some(*leased));
+        }
+        self.names.insert(client.name.clone(), client.public_key);
+        self.clients.insert(client.public_key, client);
+        Ok(())
+    }
+
+    /// Removes a client.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name.
+    pub fn remove(&mut self, name: &str) -> Result<Client, RegistryError> {
+        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
+        let key = self.names.remove(name).ok_or_else(no_such_client)?;
+        self.clients.remove(&key).ok_or_else(no_such_client)
+    }
+
+    /// Gives a client another name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of the old name, or the new one is invalid or another client's.
+    pub fn rename(&mut self, old: &str, new: &str) -> Result<(), RegistryError> {
+        let no_such_client = || RegistryError::NoSuchClient { name: old.to_owned() };
+        let key = *self.names.get(old).ok_or_else(no_such_client)?;
+        if !is_valid_name(new) {
+            return Err(RegistryError::BadName { name: new.to_owned() });
+        }
+        if self.names.get(new).is_some_and(|holder| *holder != key) {
+            return Err(RegistryError::NameTaken { name: new.to_owned() });
+        }
+        self.clients.get_mut(&key).ok_or_else(no_such_client)?.name = new.to_owned();
+        self.names.remove(old);
+        self.names.insert(new.to_owned(), key);
+        Ok(())
+    }
+
+    /// Refuses a client from now on, or admits it again; returns its key.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name.
+    pub fn set_disabled(&mut self, name: &str, disabled: bool) -> Result<PeerKey, RegistryError> {
+        let key = self.names.get(name).copied();
+        let client = key.and_then(|key| self.clients.get_mut(&key));
+        let client = client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+        client.disabled = disabled;
+        Ok(client.public_key)
+    }
+
+    /// The client with a key.
+    pub fn by_key(&self, key: PeerKey) -> Option<&Client> {
+        self.clients.get(&key)
+    }
+
+    /// The client with a name.
+    pub fn by_name(&self, name: &str) -> Option<&Client> {
+        self.clients.get(self.names.get(name)?)
+    }
+
+    /// Every client, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.names.values().filter_map(|key| self.clients.get(key))
+    }
+
+    /// Number of clients.
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there is no client.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    /// Records what the pool holds for a client; returns whether that is news.
+    pub(crate) fn record_lease(&mut self, key: PeerKey, lease: Lease) -> bool {
+        let Some(client) = self.clients.get_mut(&key) else { return false };
+        let before = client.sticky_lease();
+        client.leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
+        client.leased_ipv6 = lease.ipv6.filter(|_| client.ipv6.is_none());
+        client.sticky_lease() != before
+    }
+
+    pub(crate) fn record_seen(&mut self, key: PeerKey, when: SystemTime) {
+        if let Some(client) = self.clients.get_mut(&key) {
+            client.last_seen = Some(when);
+        }
+    }
+
+    /// Checks that a client can be added.
+    pub(crate) fn check(&self, client: &Client) -> Result<(), RegistryError> {
+        let name = || client.name.clone();
+        if !is_valid_name(&client.name) {
+            return Err(RegistryError::BadName { name: name() });
+        }
+        if self.names.contains_key(&client.name) {
+            return Err(RegistryError::NameTaken { name: name() });
+        }
+        if let Some(holder) = self.by_key(client.public_key) {
+            let (key, holder) = (client.public_key, holder.name.clone());
+            return Err(RegistryError::KeyTaken { name: name(), key, holder });
+        }
+        for address in client.static_lease().addresses() {
+            if let Some(holder) = self.clients.values().find(|other| other.static_lease().contains(address)) {
+                return Err(RegistryError::AddressTaken {
+                    name: name(),
+                    address,
+                    holder: holder.name.clone(),
+                });
+            }
+        }
+        self.check_prefixes(client)
+    }
+
+    fn check_prefixes(&self, client: &Client) -> Result<(), RegistryError> {
+        let name = || client.name.clone();
+        let count = client.prefixes.len();
+        if count > crate::MAX_PREFIXES {
+            return Err(RegistryError::TooManyPrefixes { name: name(), count });
+        }
+        for (position, &prefix) in client.prefixes.iter().enumerate() {
+            if prefix.trunc() != prefix {
+                return Err(RegistryError::BadPrefix { name: name(), prefix });
+            }
+            let own = client.prefixes.iter().take(position).map(|other| (client, other));
+            let others = self
+                .clients
+                .values()
+                .flat_map(|holder| holder.prefixes.iter().map(move |other| (holder, other)));
+            let overlap =
+                own.chain(others).find(|(_, other)| other.contains(&prefix) || prefix.contains(*other));
+            if let Some((holder, other)) = overlap {
+                let (other, holder) = (*other, holder.name.clone());
+                return Err(RegistryError::PrefixTaken { name: name(), prefix, other, holder });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<ClientsFile> for ClientRegistry {
+    type Error = RegistryError;
+
+    fn try_from(file: ClientsFile) -> Result<Self, RegistryError> {
+        let mut registry = Self::new();
+        file.client.into_iter().try_for_each(|client| registry.add(client))?;
+        Ok(registry)
+    }
+}
+
+impl From<ClientRegistry> for ClientsFile {
+    fn from(registry: ClientRegistry) -> Self {
+        Self { client: registry.iter().cloned().collect() }
+    }
+}

@@ -1,0 +1,135 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+use crate::PeerKey;
+
+const FILE: &str = r#"
+[[client]]
+name = "laptop"
+public_key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+leased_ipv4 = "10.66.0.2"
+leased_ipv6 = "fd66::2"
+created = "2026-11-21T09:10:00Z"
+last_seen = "2026-11-21T10:00:00Z"
+
+[[client]]
+name = "office"
+public_key = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI="
+ipv4 = "10.66.0.9"
+ipv6 = "fd66::9"
+prefixes = ["192.168.7.0/24"]
+disabled = true
+created = "2026-11-20T00:00:00Z"
+"#;
+
+#[test]
+fn the_file_reads_back_as_it_was_written() {
+    let registry: ClientRegistry = toml::from_str(FILE).unwrap();
+    let office = registry.by_name("office").unwrap();
+    assert_eq!(office.ipv4, Some("10.66.0.9".parse().unwrap()));
+    assert!(office.disabled && registry.by_key(key(1)).unwrap().leased_ipv4.is_some());
+    assert_eq!(toml::to_string(&registry).unwrap().trim(), FILE.trim());
+    assert_eq!(toml::from_str::<ClientRegistry>("").unwrap(), ClientRegistry::new());
+}
+
+#[test]
+fn a_file_with_an_unknown_key_or_a_bad_value_is_refused_by_name() {
+    let refused = |from: &str, to: &str| {
+        assert!(FILE.contains(from), "{from}");
+        toml::from_str::<ClientRegistry>(&FILE.replacen(from, to, 1)).unwrap_err().to_string()
+    };
+    assert!(refused("disabled = true", "disable = true").contains("disable"));
+    assert!(refused("[[client]]", "[[clients]]").contains("clients"));
+    assert!(refused("\"office\"", "\"laptop\"").contains("there is a client \"laptop\" already"));
+    assert!(refused("\"office\"", "\"My Office\"").contains("\"My Office\" cannot be a client's name"));
+    assert!(refused("AQEBAQEB", "AQEB").contains("a public key is 32 bytes"));
+    assert!(refused("2026-11-21T09:10:00Z", "yesterday").contains("\"yesterday\" is no time"));
+    assert!(refused("192.168.7.0/24", "192.168.7.1/24").contains("write 192.168.7.0/24"));
+}
+
+#[test]
+fn names_keys_and_static_addresses_are_unique() {
+    let mut registry = ClientRegistry::new();
+    let first = Client { ipv4: Some("10.0.0.9".parse().unwrap()), ..client("a", 1) };
+    registry.add(first.clone()).unwrap();
+    let before = registry.clone();
+    assert!(matches!(registry.add(client("a", 2)), Err(RegistryError::NameTaken { .. })));
+    assert!(
+        matches!(registry.add(client("b", 1)), Err(RegistryError::KeyTaken { holder, .. }) if holder == "a")
+    );
+    let same_address = Client { ipv4: first.ipv4, ..client("b", 2) };
+    assert!(
+        matches!(registry.add(same_address), Err(RegistryError::AddressTaken { holder, .. }) if holder == "a")
+    );
+    assert_eq!(registry, before);
+}
+
+#[test]
+fn names_are_what_a_label_can_be() {
+    for name in ["a", "laptop-2", "x.y_z", &"n".repeat(63)] {
+        assert!(is_valid_name(name), "{name}");
+    }
+    for name in ["", "A", "-a", ".a", "a b", "ä", "a/b", &"n".repeat(64)] {
+        assert_eq!(
+            ClientRegistry::new().add(client(name, 1)),
+            Err(RegistryError::BadName { name: name.to_owned() })
+        );
+    }
+}
+
+#[test]
+fn prefixes_of_clients_do_not_overlap() {
+    let mut registry = ClientRegistry::new();
+    let with = |name: &str, number, prefixes: &[&str]| Client {
+        prefixes: prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+        ..client(name, number)
+    };
+    registry.add(with("a", 1, &["192.168.0.0/16", "fd01::/48"])).unwrap();
+    let inside = registry.add(with("b", 2, &["192.168.3.0/24"])).unwrap_err();
+    assert!(inside.to_string().contains("overlaps 192.168.0.0/16 of \"a\""), "{inside}");
+    assert!(registry.add(with("b", 2, &["192.0.0.0/8"])).is_err(), "around");
+    assert!(registry.add(with("b", 2, &["10.0.0.0/8", "10.1.0.0/16"])).is_err(), "within itself");
+    registry.add(with("b", 2, &["10.0.0.0/8", "fd02::/48"])).unwrap();
+}
+
+#[test]
+fn a_client_can_be_renamed_disabled_and_removed() {
+    let mut registry = ClientRegistry::new();
+    registry.add(client("a", 1)).unwrap();
+    registry.add(client("b", 2)).unwrap();
+    assert!(matches!(registry.rename("a", "b"), Err(RegistryError::NameTaken { .. })));
+    assert!(matches!(registry.rename("c", "d"), Err(RegistryError::NoSuchClient { .. })));
+    registry.rename("a", "z").unwrap();
+    assert_eq!(registry.set_disabled("z", true), Ok(key(1)));
+    assert!(registry.by_key(key(1)).is_some_and(|client| client.name == "z" && client.disabled));
+    assert_eq!(registry.by_name("a"), None);
+    assert_eq!(registry.iter().map(|client| client.name.as_str()).collect::<Vec<_>>(), ["b", "z"]);
+    assert_eq!(registry.remove("z").map(|client| client.public_key), Ok(key(1)));
+    assert_eq!((registry.len(), registry.by_key(key(1))), (1, None));
+}
+
+#[test]
+fn a_static_address_ends_a_sticky_lease_on_it() {
+    let mut registry: ClientRegistry = toml::from_str(FILE).unwrap();
+    registry.add(Client { ipv4: Some("10.66.0.2".parse().unwrap()), ..client("new", 3) }).unwrap();
+    let laptop = registry.by_name("laptop").unwrap();
+    assert_eq!((laptop.leased_ipv4, laptop.leased_ipv6.is_some()), (None, true));
+}
+
+#[test]
+fn times_that_rfc_3339_cannot_write_are_written_as_the_nearest_it_can() {
+    let mut registry = ClientRegistry::new();
+    registry.add(Client { created: UNIX_EPOCH - Duration::from_secs(9), ..client("a", 1) }).unwrap();
+    let far = UNIX_EPOCH + Duration::from_secs(400_000_000_000);
+    registry.add(Client { created: far, ..client("b", 2) }).unwrap();
+    let text = toml::to_string(&registry).unwrap();
+    assert!(text.contains("1970-01-01T00:00:00Z") && text.contains("9999-12-31T23:59:59Z"), "{text}");
+}
+
+fn client(name: &str, number: u8) -> Client {
+    Client::new(name, key(number), UNIX_EPOCH)
+}
+
+fn key(number: u8) -> PeerKey {
+    PeerKey([number; 32])
+}

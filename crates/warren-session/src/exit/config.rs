@@ -1,0 +1,182 @@
+//! What an exit is configured with, and the pool that comes of it.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use thiserror::Error;
+
+use crate::clients::{Client, ClientRegistry};
+use crate::message::is_unicast;
+use crate::pool::{AddressPool, Lease, PoolError};
+use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
+
+/// Configuration of an exit's sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitConfig {
+    /// Inner IPv4 network, from which clients get their addresses.
+    pub ipv4: Option<Ipv4Net>,
+    /// Inner IPv6 network.
+    pub ipv6: Option<Ipv6Net>,
+    /// Inner MTU in bytes, at least [`MIN_MTU`].
+    pub mtu: u16,
+    /// DNS servers that clients are told, at most [`MAX_DNS_SERVERS`].
+    pub dns: Vec<IpAddr>,
+    /// Networks that the exit carries traffic to, at most [`MAX_ROUTES`].
+    pub routes: Vec<IpNet>,
+    /// Most connections that a session gets, 1 to [`MAX_CONNECTIONS`].
+    pub max_connections: u32,
+    /// Interval of keep-alives that clients are told, 100 ms to 10 min.
+    pub keep_alive: Duration,
+    /// Bit set of optional features that the exit has.
+    pub features: u64,
+}
+
+/// Bounds of the keep-alive interval: below it is a flood, above it no NAT keeps a mapping (RFC 4787 section 4.3 asks for 5 min).
+pub(crate) const KEEP_ALIVE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(600);
+
+impl Default for ExitConfig {
+    /// No network yet, MTU 1380, 32 connections, keep-alives each 15 s.
+    fn default() -> Self {
+        Self {
+            ipv4: None,
+            ipv6: None,
+            mtu: 1_380,
+            dns: Vec::new(),
+            routes: Vec::new(),
+            max_connections: 32,
+            keep_alive: Duration::from_secs(15),
+            features: 0,
+        }
+    }
+}
+
+/// Why an exit cannot start with its configuration and clients.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// The networks are not usable.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A client's static address cannot be its own.
+    #[error("client {name:?}: {source}")]
+    StaticAddress {
+        /// The client.
+        name: String,
+        /// What is wrong.
+        source: PoolError,
+    },
+    /// A client's prefix overlaps the exit's own networks.
+    #[error(
+        "client {name:?}: the prefix {prefix} overlaps the exit's inner network {network}; choose another"
+    )]
+    PrefixInPool {
+        /// The client.
+        name: String,
+        /// Its prefix.
+        prefix: IpNet,
+        /// The network.
+        network: IpNet,
+    },
+    /// A route has bits set behind its prefix.
+    #[error("the route {route} is no network address: write {}", route.trunc())]
+    BadRoute {
+        /// The route.
+        route: IpNet,
+    },
+    /// A DNS server's address is none that clients could reach.
+    #[error("{address} cannot be the DNS server of clients: it is a local or reserved address")]
+    BadDnsServer {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A number or a list is out of its bounds.
+    #[error("{what} is {value}: it must be {bounds}")]
+    OutOfBounds {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        bounds: String,
+    },
+}
+
+impl ExitConfig {
+    /// Checks everything that does not depend on clients.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if let Some(&route) = self.routes.iter().find(|route| route.trunc() != **route) {
+            return Err(ConfigError::BadRoute { route });
+        }
+        if let Some(&address) = self.dns.iter().find(|address| !is_unicast(address)) {
+            return Err(ConfigError::BadDnsServer { address });
+        }
+        let bounded = |what, fits, value: String, bounds: String| {
+            if fits { Ok(()) } else { Err(ConfigError::OutOfBounds { what, value, bounds }) }
+        };
+        bounded("the MTU", self.mtu >= MIN_MTU, self.mtu.to_string(), format!("at least {MIN_MTU}"))?;
+        let (dns, routes, connections) = (self.dns.len(), self.routes.len(), self.max_connections);
+        let at_most = |most: usize| format!("at most {most}");
+        bounded(
+            "the number of DNS servers",
+            dns <= MAX_DNS_SERVERS,
+            dns.to_string(),
+            at_most(MAX_DNS_SERVERS),
+        )?;
+        bounded("the number of routes", routes <= MAX_ROUTES, routes.to_string(), at_most(MAX_ROUTES))?;
+        bounded(
+            "the number of connections",
+            (1..=MAX_CONNECTIONS).contains(&connections),
+            connections.to_string(),
+            format!("1 to {MAX_CONNECTIONS}"),
+        )?;
+        let keep_alive = self.keep_alive;
+        bounded(
+            "the keep-alive interval",
+            KEEP_ALIVE.contains(&keep_alive),
+            format!("{keep_alive:?}"),
+            format!("{:?} to {:?}", KEEP_ALIVE.start(), KEEP_ALIVE.end()),
+        )
+    }
+
+    /// Makes the pool and gives the clients of `registry` what is theirs; sticky leases that no longer fit are dropped there.
+    pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, ConfigError> {
+        let mut pool = AddressPool::new(self.ipv4, self.ipv6)?;
+        let seen = |client: &Client| client.last_seen.unwrap_or(client.created);
+        for client in registry.iter() {
+            check_prefixes(&pool, client)?;
+            reserve(&mut pool, client, seen(client))?;
+        }
+        let held: Vec<(_, Lease)> = registry
+            .iter()
+            .map(|client| {
+                (client.public_key, pool.restore(client.public_key, client.sticky_lease(), seen(client)))
+            })
+            .collect();
+        for (key, lease) in held {
+            registry.record_lease(key, lease);
+        }
+        Ok(pool)
+    }
+}
+
+/// Reserves a client's static addresses; returns the keys that lost a sticky lease for them.
+pub(super) fn reserve(
+    pool: &mut AddressPool,
+    client: &Client,
+    seen: SystemTime,
+) -> Result<Vec<crate::PeerKey>, ConfigError> {
+    pool.reserve(client.public_key, client.static_lease(), seen)
+        .map_err(|source| ConfigError::StaticAddress { name: client.name.clone(), source })
+}
+
+/// Checks that no prefix of a client takes traffic that belongs to other clients.
+pub(super) fn check_prefixes(pool: &AddressPool, client: &Client) -> Result<(), ConfigError> {
+    for &prefix in &client.prefixes {
+        let overlaps = |network: &IpNet| network.contains(&prefix) || prefix.contains(network);
+        if let Some(network) = pool.networks().find(overlaps) {
+            return Err(ConfigError::PrefixInPool { name: client.name.clone(), prefix, network });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The connections of an exit: whose they are, and what may come next on them.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::{Deadline, ExitSessions, SessionId};
+use crate::PeerKey;
+use crate::goodbye::{Goodbye, Violation};
+use crate::message::{Message, MessageDecoder, MessageError};
+
+/// Most connections of keys that are not enrolled, all together, that may wait to say what they want.
+const MAX_STRANGERS: u32 = 256;
+
+/// Longest message of a key that is not enrolled, in bytes.
+const MAX_STRANGERS_MESSAGE: usize = 4_096;
+
+/// Received bytes are decoded in pieces of this size, so that the decoder's buffer stays within its bound.
+const PIECE: usize = 16 * 1_024;
+
+/// All connections of an exit, with bounds for those that have not said yet what they want.
+#[derive(Debug)]
+pub(super) struct Connections {
+    connections: BTreeMap<u64, Connection>,
+    max_waiting_per_key: u32,
+    /// Number of waiting connections of each enrolled key.
+    waiting: BTreeMap<PeerKey, u32>,
+    /// Number of waiting connections of all other keys together.
+    strangers: u32,
+}
+
+#[derive(Debug)]
+struct Connection {
+    key: PeerKey,
+    decoder: MessageDecoder,
+    phase: Phase,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It must say what it wants by the deadline.
+    Waiting { deadline: Instant, enrolled: bool },
+    /// It carries traffic of a session.
+    Attached { session: SessionId, index: u32 },
+}
+
+impl Connections {
+    pub(super) fn new(max_waiting_per_key: u32) -> Self {
+        Self { connections: BTreeMap::new(), max_waiting_per_key, waiting: BTreeMap::new(), strangers: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.connections.keys().copied().collect()
+    }
+
+    pub(super) fn of_key(&self, key: PeerKey) -> Vec<u64> {
+        let own = self.connections.iter().filter(|(_, connection)| connection.key == key);
+        own.map(|(number, _)| *number).collect()
+    }
+
+    pub(super) fn phase(&self, connection: u64) -> Option<(PeerKey, Phase)> {
+        self.connections.get(&connection).map(|connection| (connection.key, connection.phase))
+    }
+
+    /// Moves a waiting connection to a session; returns the deadline that is void now.
+    pub(super) fn attach(&mut self, connection: u64, session: SessionId, index: u32) -> Option<Instant> {
+        let connection = self.connections.get_mut(&connection)?;
+        let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
+        let key = connection.key;
+        self.leave(key, before)
+    }
+
+    /// Forgets a connection. The outer `None` means it was not there, the inner that it has no deadline.
+    pub(super) fn remove(&mut self, connection: u64) -> Option<Option<Instant>> {
+        let removed = self.connections.remove(&connection)?;
+        Some(self.leave(removed.key, removed.phase))
+    }
+
+    /// Returns false, and takes nothing, if too many wait already.
+    fn add(&mut self, connection: u64, key: PeerKey, enrolled: bool, deadline: Instant) -> bool {
+        let (waiting, most) = match enrolled {
+            true => (self.waiting.get(&key).copied().unwrap_or(0), self.max_waiting_per_key),
+            false => (self.strangers, MAX_STRANGERS),
+        };
+        if waiting >= most {
+            return false;
+        }
+        match enrolled {
+            true => *self.waiting.entry(key).or_default() += 1,
+            false => self.strangers += 1,
+        }
+        let decoder =
+            if enrolled { MessageDecoder::new() } else { MessageDecoder::with_limit(MAX_STRANGERS_MESSAGE) };
+        self.connections
+            .insert(connection, Connection { key, decoder, phase: Phase::Waiting { deadline, enrolled } });
+        true
+    }
+
+    fn next_message(&mut self, connection: u64) -> Result<Option<Message>, MessageError> {
+        self.connections.get_mut(&connection).map_or(Ok(None), |connection| connection.decoder.next())
+    }
+
+    fn push(&mut self, connection: u64, piece: &[u8]) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.decoder.push(piece);
+        }
+    }
+
+    fn leave(&mut self, key: PeerKey, phase: Phase) -> Option<Instant> {
+        let Phase::Waiting { deadline, enrolled } = phase else { return None };
+        if !enrolled {
+            self.strangers -= 1;
+        } else if let Some(waiting) = self.waiting.get_mut(&key) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.waiting.remove(&key);
+            }
+        }
+        Some(deadline)
+    }
+}
+
+impl ExitSessions {
+    /// A connection is there whose TLS handshake proved `key`. Its number names no other connection that is open.
+    pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey) {
+        self.closed(now, connection);
+        let enrolled = self.registry.by_key(key).is_some();
+        let deadline = now + crate::HANDSHAKE_TIMEOUT;
+        if let Some(reason) = self.leaving {
+            return self.turn_away(connection, reason);
+        }
+        if !self.connections.add(connection, key, enrolled, deadline) {
+            return self.turn_away(connection, Goodbye::Full);
+        }
+        self.deadlines.add(deadline, Deadline::Handshake(connection));
+    }
+
+    /// Bytes came on the connection's control stream.
+    pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
+        for piece in bytes.chunks(PIECE) {
+            self.connections.push(connection, piece);
+            loop {
+                match self.connections.next_message(connection) {
+                    Ok(Some(message)) => self.handle(now, connection, message),
+                    Ok(None) => break,
+                    Err(error) => return self.refuse(now, connection, Goodbye::Protocol(error.into())),
+                }
+            }
+        }
+    }
+
+    /// The connection is gone: closed by the client, lost, or timed out.
+    pub fn closed(&mut self, now: Instant, connection: u64) {
+        let Some((_, phase)) = self.connections.phase(connection) else { return };
+        if let Some(Some(deadline)) = self.connections.remove(connection) {
+            self.deadlines.remove(deadline, Deadline::Handshake(connection));
+        }
+        if let Phase::Attached { session, index } = phase {
+            self.detach(now, session, connection, index);
+        }
+    }
+
+    fn handle(&mut self, now: Instant, connection: u64, message: Message) {
+        let Some((key, phase)) = self.connections.phase(connection) else { return };
+        match (phase, message) {
+            (Phase::Attached { session, .. }, Message::Goodbye(goodbye)) => {
+                match Goodbye::from_message(&goodbye) {
+                    Some(Goodbye::ClientStopped) => self.end(now, session, super::EndReason::ClientStopped),
+                    _ => self.refuse(now, connection, Goodbye::ClientStopped),
+                }
+            }
+            (Phase::Attached { .. }, _) => {
+                self.refuse(now, connection, Goodbye::Protocol(Violation::OutOfOrder));
+            }
+            (Phase::Waiting { .. }, message) => self.greet(now, connection, key, message),
+        }
+    }
+
+    /// Tells a connection why it is closed, taking it away from its session if it has one.
+    pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
+        let Some((key, phase)) = self.connections.phase(connection) else { return };
+        // Whatever a stranger says wrong, it learns only that it is one.
+        let reason = if self.registry.by_key(key).is_some() { reason } else { Goodbye::NotEnrolled };
+        if let Phase::Attached { session, index } = phase {
+            self.detach(now, session, connection, index);
+        }
+        self.dismiss(connection, reason);
+    }
+
+    /// What a connection is told that let its time pass.
+    pub(super) fn silent_reason(&self, connection: u64) -> Goodbye {
+        let enrolled =
+            self.connections.phase(connection).is_some_and(|(key, _)| self.registry.by_key(key).is_some());
+        if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
+    }
+
+    /// Closes a connection that was never taken in.
+    fn turn_away(&mut self, connection: u64, reason: Goodbye) {
+        let bytes = crate::message::encode(&reason.to_message());
+        self.actions.push_back(super::ExitAction::Send { connection, bytes });
+        self.actions.push_back(super::ExitAction::Close { connection, reason });
+    }
+}

@@ -1,0 +1,223 @@
+//! What a connection's first message asks for, and the answer.
+
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+use super::session::{NONCE_LENGTH, Nonce};
+use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
+use crate::clients::{Client, MAX_NAME_LENGTH};
+use crate::goodbye::{Goodbye, Versions, Violation};
+use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
+use crate::pool::Lease;
+use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PeerKey};
+
+/// A `Hello` that was checked.
+struct Wish {
+    nonce: Nonce,
+    host: String,
+    connections: u32,
+    features: u64,
+    prefixes: Vec<IpNet>,
+}
+
+impl ExitSessions {
+    /// Answers the first message of a connection.
+    pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PeerKey, message: Message) {
+        let answer = match (self.registry.by_key(key), message) {
+            (None, _) => Err(Goodbye::NotEnrolled),
+            (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
+            (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
+            (Some(_), Message::Attach(attach)) => self.attach(now, connection, key, &attach),
+            (Some(_), Message::Goodbye(_)) => Err(Goodbye::ClientStopped),
+            (Some(_), Message::Welcome(_) | Message::Attached(_) | Message::Enrol(_)) => {
+                Err(Goodbye::Protocol(Violation::OutOfOrder))
+            }
+        };
+        if let Err(reason) = answer {
+            self.refuse(now, connection, reason);
+        }
+    }
+
+    fn hello(&mut self, now: Instant, connection: u64, key: PeerKey, hello: Hello) -> Result<(), Goodbye> {
+        let wish = Wish::parse(hello)?;
+        if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
+            return Err(Goodbye::Replaced);
+        }
+        let leased = self.pool.lease(key).map_err(|_| Goodbye::PoolEmpty)?;
+        self.end_previous(now, key, wish.nonce);
+        // Ending the previous session counted the key as offline.
+        let lease = self.pool.lease(key).map_or(leased.lease, |leased| leased.lease);
+        self.record_leases(now, key, &leased.taken_from);
+        let session = self.open(now, key, lease, wish);
+        let (id, welcome) = (session.id, self.welcome(&session));
+        self.by_key.insert(key, id);
+        self.sessions.insert(id, session);
+        self.attach_connection(now, id, connection, 0);
+        self.send(connection, &Message::Welcome(welcome));
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        now: Instant,
+        connection: u64,
+        key: PeerKey,
+        attach: &Attach,
+    ) -> Result<(), Goodbye> {
+        let id = SessionId(attach.session);
+        if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_session(id)) {
+            return Err(Goodbye::Replaced);
+        }
+        // A wrong token is answered as a session that is not there: who guesses learns nothing.
+        let token = AttachToken::from_wire(&attach.attach_token);
+        let session =
+            self.sessions.get(&id).filter(|session| session.key == key && Some(session.token) == token);
+        let session = session.ok_or(Goodbye::UnknownSession)?;
+        if attach.index >= session.connections() {
+            return Err(Goodbye::Protocol(Violation::BadIndex));
+        }
+        self.attach_connection(now, id, connection, attach.index);
+        self.send(connection, &Message::Attached(Attached { index: attach.index }));
+        Ok(())
+    }
+
+    /// Ends the session that the key has, if any: another host's for good, the same process's silently.
+    fn end_previous(&mut self, now: Instant, key: PeerKey, nonce: Nonce) {
+        let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
+        let (id, previous_nonce) = (previous.id, previous.nonce);
+        if previous_nonce == nonce {
+            return self.end(now, id, EndReason::Superseded);
+        }
+        self.predecessors.entry(key).or_default().add(id, previous_nonce);
+        self.end(now, id, EndReason::Replaced);
+    }
+
+    /// Brings the registry up to date with the pool.
+    fn record_leases(&mut self, now: Instant, key: PeerKey, taken_from: &[PeerKey]) {
+        let mut news = false;
+        for &changed in taken_from.iter().chain([&key]) {
+            news |= self.registry.record_lease(changed, self.pool.lease_of(changed));
+        }
+        self.registry.record_seen(key, self.clock.at(now));
+        if news {
+            self.persist();
+        }
+    }
+
+    fn open(&mut self, now: Instant, key: PeerKey, lease: Lease, wish: Wish) -> Session {
+        let id = SessionId(self.next_session);
+        self.next_session = self.next_session.wrapping_add(1);
+        let mut token = [0; AttachToken::LENGTH];
+        (self.entropy)(&mut token);
+        let client = self.registry.by_key(key);
+        let connections = wish.connections.clamp(1, self.config.max_connections);
+        let session = Session {
+            id,
+            key,
+            name: client.map(|client| client.name.clone()).unwrap_or_default(),
+            host: wish.host,
+            lease,
+            prefixes: client.map(|client| granted(&wish.prefixes, client)).unwrap_or_default(),
+            features: wish.features & self.config.features,
+            opened: now,
+            token: AttachToken::new(token),
+            nonce: wish.nonce,
+            connections: vec![None; usize::try_from(connections).expect("at most MAX_CONNECTIONS")],
+            offline_deadline: None,
+        };
+        let (name, prefixes) = (session.name.clone(), session.prefixes.clone());
+        self.actions.push_back(ExitAction::Open { session: id, key, name, lease, prefixes, connections });
+        session
+    }
+
+    /// Joins a waiting connection to a session, in place of the one that has the index.
+    fn attach_connection(&mut self, now: Instant, id: SessionId, connection: u64, index: u32) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(deadline) = session.offline_deadline.take() {
+            self.deadlines.remove(deadline, super::Deadline::Session(id));
+        }
+        let before = session.attach(connection, index).flatten();
+        if let Some(before) = before {
+            self.actions.push_back(ExitAction::Detach { session: id, connection: before, index });
+        }
+        if let Some(deadline) = self.connections.attach(connection, id, index) {
+            self.deadlines.remove(deadline, super::Deadline::Handshake(connection));
+        }
+        self.actions.push_back(ExitAction::Attach { session: id, connection, index });
+        if let Some(before) = before {
+            self.refuse(now, before, Goodbye::Superseded);
+        }
+    }
+
+    fn welcome(&self, session: &Session) -> Welcome {
+        let (gateway_ipv4, gateway_ipv6) = (self.pool.gateway_ipv4(), self.pool.gateway_ipv6());
+        let own = |address: Option<std::net::IpAddr>, prefix_length: Option<u8>| {
+            Some(Network { address: ip_to_wire(address?), prefix_length: prefix_length?.into() })
+        };
+        let networks = |networks: &[IpNet]| networks.iter().copied().map(Network::from).collect();
+        Welcome {
+            session: session.id.0,
+            attach_token: session.token.as_bytes().to_vec(),
+            ipv4: own(session.lease.ipv4.map(Into::into), gateway_ipv4.map(|network| network.prefix_len())),
+            ipv6: own(session.lease.ipv6.map(Into::into), gateway_ipv6.map(|network| network.prefix_len())),
+            mtu: self.config.mtu.into(),
+            dns: self.config.dns.iter().copied().map(ip_to_wire).collect(),
+            routes: networks(&self.config.routes),
+            connections: session.connections(),
+            keep_alive_milliseconds: u32::try_from(self.config.keep_alive.as_millis())
+                .expect("at most ten minutes"),
+            features: session.features,
+            gateway_ipv4: gateway_ipv4.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
+            gateway_ipv6: gateway_ipv6.map(|gateway| ip_to_wire(gateway.addr().into())).unwrap_or_default(),
+            prefixes: networks(&session.prefixes),
+        }
+    }
+
+    fn send(&mut self, connection: u64, message: &Message) {
+        self.actions.push_back(ExitAction::Send { connection, bytes: message::encode(message) });
+    }
+}
+
+impl Wish {
+    /// The version comes first: what other versions put into the other fields is not for this one to judge.
+    fn parse(hello: Hello) -> Result<Self, Goodbye> {
+        if hello.version != PROTOCOL_VERSION {
+            return Err(Goodbye::Version(Some(Versions { exit: PROTOCOL_VERSION, client: hello.version })));
+        }
+        if !is_host_name(&hello.name) {
+            return Err(Goodbye::Protocol(Violation::BadName));
+        }
+        let nonce = <[u8; NONCE_LENGTH]>::try_from(hello.nonce.as_slice());
+        let nonce = nonce.map_err(|_| Goodbye::Protocol(Violation::BadNonce))?;
+        if hello.prefixes.len() > MAX_PREFIXES {
+            return Err(Goodbye::Protocol(Violation::BadPrefix));
+        }
+        let prefixes: Option<Vec<_>> = hello.prefixes.iter().map(Network::network).collect();
+        Ok(Self {
+            nonce,
+            host: hello.name,
+            connections: hello.connections_wanted,
+            features: hello.features,
+            prefixes: prefixes.ok_or(Goodbye::Protocol(Violation::BadPrefix))?,
+        })
+    }
+}
+
+/// Whether a text can be a host's name for itself: up to 63 of letters, digits, dot, dash and underscore, or nothing.
+fn is_host_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_LENGTH
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Those of the wanted prefixes that lie in networks which the operator set for the client, each once.
+fn granted(wanted: &[IpNet], client: &Client) -> Vec<IpNet> {
+    let mut granted: Vec<_> = wanted
+        .iter()
+        .copied()
+        .filter(|wanted| client.prefixes.iter().any(|own| own.contains(wanted)))
+        .collect();
+    granted.sort_unstable();
+    granted.dedup();
+    granted
+}

@@ -1,0 +1,248 @@
+//! The exit's side of sessions, without I/O: connections, bytes and time go in, [`ExitAction`]s come out.
+//!
+//! The caller numbers connections, never using a number twice, tells what happens to them, and after each call carries
+//! out every action in order. It promises nothing else: bytes may be anything, and events of connections that are gone
+//! are ignored.
+
+mod action;
+mod admin;
+mod config;
+mod connections;
+mod deadlines;
+mod handshake;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant, SystemTime};
+
+pub use self::action::{EndReason, ExitAction};
+pub use self::admin::AdminError;
+pub use self::config::{ConfigError, ExitConfig};
+pub use self::session::{Session, SessionId};
+
+pub(crate) use self::config::KEEP_ALIVE;
+
+use self::connections::Connections;
+use self::deadlines::{Deadline, Deadlines};
+use self::session::Predecessors;
+use crate::clients::ClientRegistry;
+use crate::goodbye::Goodbye;
+use crate::message;
+use crate::pool::AddressPool;
+use crate::{Entropy, PeerKey};
+
+/// Time that a session without connections stays attachable.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Interval at which `last_seen` of clients that are online is brought up to date, for the order in which a full pool takes
+/// leases back after a crash.
+const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Connections of one key that may wait beyond those of one full session: attempts whose client gave up unheard.
+const WAITING_SLACK: u32 = 8;
+
+/// Every session of one exit.
+pub struct ExitSessions {
+    config: ExitConfig,
+    registry: ClientRegistry,
+    pool: AddressPool,
+    clock: WallClock,
+    entropy: Entropy,
+    sessions: BTreeMap<SessionId, Session>,
+    by_key: BTreeMap<PeerKey, SessionId>,
+    predecessors: BTreeMap<PeerKey, Predecessors>,
+    connections: Connections,
+    deadlines: Deadlines,
+    actions: VecDeque<ExitAction>,
+    next_session: u64,
+    /// Set by [`Self::shutdown`]: what every later connection is told.
+    leaving: Option<Goodbye>,
+}
+
+/// One moment on both clocks: turns the monotonic time that calls carry into dates for the registry.
+#[derive(Clone, Copy, Debug)]
+struct WallClock {
+    instant: Instant,
+    wall: SystemTime,
+}
+
+impl WallClock {
+    fn at(self, now: Instant) -> SystemTime {
+        self.wall.checked_add(now.saturating_duration_since(self.instant)).unwrap_or(self.wall)
+    }
+}
+
+impl ExitSessions {
+    /// Makes the state of an exit that starts at `now`, which is `wall` on the calendar, with what earlier runs left in `registry`.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid or a client's static address cannot be that client's.
+    pub fn new(
+        config: ExitConfig,
+        registry: ClientRegistry,
+        now: Instant,
+        wall: SystemTime,
+        mut entropy: Entropy,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        let mut registry = registry;
+        let pool = config.fill_pool(&mut registry)?;
+        // Numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
+        let mut first_session = [0; 8];
+        entropy(&mut first_session);
+        let mut deadlines = Deadlines::default();
+        deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
+        Ok(Self {
+            connections: Connections::new(config.max_connections.saturating_add(WAITING_SLACK)),
+            config,
+            registry,
+            pool,
+            clock: WallClock { instant: now, wall },
+            entropy,
+            sessions: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            predecessors: BTreeMap::new(),
+            deadlines,
+            actions: VecDeque::new(),
+            // JSON numbers are exact up to 2^53; half of that leaves room to count.
+            next_session: u64::from_be_bytes(first_session) >> 12,
+            leaving: None,
+        })
+    }
+
+    /// Says that the calendar reads `wall` at `now`; for after a step of the system's clock.
+    pub fn set_wall_clock(&mut self, now: Instant, wall: SystemTime) {
+        self.clock = WallClock { instant: now, wall };
+    }
+
+    /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
+    pub fn poll_action(&mut self) -> Option<ExitAction> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] must be called next, if no other event comes before.
+    pub fn timeout(&self) -> Option<Instant> {
+        self.deadlines.next()
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(deadline) = self.deadlines.pop_due(now) {
+            match deadline {
+                Deadline::Handshake(connection) => {
+                    let reason = self.silent_reason(connection);
+                    self.dismiss(connection, reason);
+                }
+                Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
+                Deadline::LastSeen => self.stamp_online(now),
+            }
+        }
+    }
+
+    /// The enrolled clients with their leases, as they are to be persisted.
+    pub fn registry(&self) -> &ClientRegistry {
+        &self.registry
+    }
+
+    /// Every open session.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
+    }
+
+    /// The session of a number, while it is open.
+    pub fn session(&self, session: SessionId) -> Option<&Session> {
+        self.sessions.get(&session)
+    }
+
+    /// The exit's own inner addresses.
+    pub fn pool(&self) -> &AddressPool {
+        &self.pool
+    }
+
+    /// Ends every session, closes every connection with `reason`, and refuses those that still come.
+    pub fn shutdown(&mut self, now: Instant, reason: Goodbye) {
+        self.leaving = Some(reason);
+        let sessions: Vec<_> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.end(now, session, EndReason::Shutdown(reason));
+        }
+        for connection in self.connections.all() {
+            self.dismiss(connection, reason);
+        }
+    }
+
+    /// Ends a session: detaches and closes its connections, keeps its lease for the key.
+    fn end(&mut self, now: Instant, session: SessionId, reason: EndReason) {
+        let Some(ended) = self.sessions.remove(&session) else { return };
+        if let Some(deadline) = ended.offline_deadline {
+            self.deadlines.remove(deadline, Deadline::Session(session));
+        }
+        self.by_key.remove(&ended.key);
+        for (index, connection) in ended.attached() {
+            self.actions.push_back(ExitAction::Detach { session, connection, index });
+        }
+        self.actions.push_back(ExitAction::End { session, reason });
+        for (_, connection) in ended.attached() {
+            self.dismiss(connection, reason.goodbye());
+        }
+        let wall = self.clock.at(now);
+        self.pool.set_offline(ended.key, wall);
+        self.registry.record_seen(ended.key, wall);
+        self.persist();
+    }
+
+    /// Tells a connection the reason and closes it. The session it belongs to must know already.
+    fn dismiss(&mut self, connection: u64, reason: Goodbye) {
+        let Some(deadline) = self.connections.remove(connection) else { return };
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(deadline, Deadline::Handshake(connection));
+        }
+        let bytes = message::encode(&reason.to_message());
+        self.actions.push_back(ExitAction::Send { connection, bytes });
+        self.actions.push_back(ExitAction::Close { connection, reason });
+    }
+
+    /// Takes a connection away from its session, which stays attachable for a while.
+    fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32) {
+        let Some(state) = self.sessions.get_mut(&session) else { return };
+        if !state.detach(connection, index) {
+            return;
+        }
+        self.actions.push_back(ExitAction::Detach { session, connection, index });
+        if state.attached().next().is_none() {
+            let deadline = now + SESSION_TIMEOUT;
+            state.offline_deadline = Some(deadline);
+            self.deadlines.add(deadline, Deadline::Session(session));
+        }
+    }
+
+    fn stamp_online(&mut self, now: Instant) {
+        let wall = self.clock.at(now);
+        for session in self.sessions.values() {
+            self.registry.record_seen(session.key, wall);
+        }
+        if !self.sessions.is_empty() {
+            self.persist();
+        }
+        self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
+    }
+
+    /// Asks for the registry to be written; what is asked for already is not asked twice in a row.
+    fn persist(&mut self) {
+        if self.actions.back() != Some(&ExitAction::Persist) {
+            self.actions.push_back(ExitAction::Persist);
+        }
+    }
+}
+
+impl std::fmt::Debug for ExitSessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExitSessions")
+            .field("sessions", &self.sessions.len())
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}

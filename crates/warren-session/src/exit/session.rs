@@ -1,0 +1,136 @@
+//! One session, and what is remembered of those it replaced.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+use crate::pool::Lease;
+use crate::{AttachToken, PeerKey};
+
+/// Number of a session at one exit; not used twice in one run, and hardly ever in two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Length in bytes of the nonce that a client process puts into its Hello.
+pub(crate) const NONCE_LENGTH: usize = 16;
+
+/// What tells one client process from another.
+pub(crate) type Nonce = [u8; NONCE_LENGTH];
+
+/// One client's attachment to this exit.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(super) id: SessionId,
+    pub(super) key: PeerKey,
+    pub(super) name: String,
+    pub(super) host: String,
+    pub(super) lease: Lease,
+    pub(super) prefixes: Vec<IpNet>,
+    pub(super) features: u64,
+    pub(super) opened: Instant,
+    pub(super) token: AttachToken,
+    pub(super) nonce: Nonce,
+    /// The connection of each index.
+    pub(super) connections: Vec<Option<u64>>,
+    /// When it ends unless a connection is attached; set while there is none.
+    pub(super) offline_deadline: Option<Instant>,
+}
+
+impl Session {
+    /// The session's number.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The client's key.
+    pub fn key(&self) -> PeerKey {
+        self.key
+    }
+
+    /// The client's name in the registry.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The client's name for itself; may be empty.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The client's inner addresses.
+    pub fn lease(&self) -> Lease {
+        self.lease
+    }
+
+    /// Networks behind the client that were granted.
+    pub fn prefixes(&self) -> &[IpNet] {
+        &self.prefixes
+    }
+
+    /// Bit set of the features that both sides have.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// When the session was opened.
+    pub fn opened(&self) -> Instant {
+        self.opened
+    }
+
+    /// Number of connections that the session may have.
+    pub fn connections(&self) -> u32 {
+        u32::try_from(self.connections.len()).expect("at most MAX_CONNECTIONS")
+    }
+
+    /// The connections that the session has, with their indices.
+    pub fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
+        (0..).zip(&self.connections).filter_map(|(index, connection)| Some((index, (*connection)?)))
+    }
+
+    /// Puts a connection at an index of the session; returns the one that was there, or `None` if there is no such index.
+    pub(super) fn attach(&mut self, connection: u64, index: u32) -> Option<Option<u64>> {
+        let slot = self.connections.get_mut(usize::try_from(index).ok()?)?;
+        Some(slot.replace(connection))
+    }
+
+    /// Takes a connection from its index; returns whether it was there.
+    pub(super) fn detach(&mut self, connection: u64, index: u32) -> bool {
+        let slot = usize::try_from(index).ok().and_then(|index| self.connections.get_mut(index));
+        let Some(slot) = slot.filter(|slot| **slot == Some(connection)) else { return false };
+        *slot = None;
+        true
+    }
+}
+
+/// The latest client processes of one key that were replaced by another host: each is told so for good, even if it was
+/// away when it happened.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
+
+impl Predecessors {
+    /// How many are remembered for each key.
+    const MOST: usize = 8;
+
+    pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((session, nonce));
+    }
+
+    pub(super) fn has_session(&self, session: SessionId) -> bool {
+        self.0.iter().any(|(replaced, _)| *replaced == session)
+    }
+
+    pub(super) fn has_nonce(&self, nonce: Nonce) -> bool {
+        self.0.iter().any(|(_, replaced)| *replaced == nonce)
+    }
+}

@@ -1,0 +1,115 @@
+//! An exit with two clients, driven by hand.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::*;
+use crate::message::encode;
+
+pub(super) const ALICE: PeerKey = PeerKey([1; 32]);
+pub(super) const BOB: PeerKey = PeerKey([2; 32]);
+pub(super) const STRANGER: PeerKey = PeerKey([99; 32]);
+pub(super) const NONCE_A: u8 = 0xaa;
+pub(super) const NONCE_B: u8 = 0xbb;
+
+/// An exit with the clients alice and bob, and what it last did.
+pub(super) struct Exit {
+    pub(super) sessions: ExitSessions,
+    pub(super) now: Instant,
+    pub(super) welcome: Option<Welcome>,
+    pub(super) last_closes: Vec<(u64, Goodbye)>,
+}
+
+impl Exit {
+    pub(super) fn new() -> Self {
+        Self::with(network())
+    }
+
+    pub(super) fn with(config: ExitConfig) -> Self {
+        let mut registry = ClientRegistry::new();
+        registry.add(Client::new("alice", ALICE, UNIX_EPOCH)).unwrap();
+        registry.add(Client::new("bob", BOB, UNIX_EPOCH)).unwrap();
+        Self::start(config, registry)
+    }
+
+    pub(super) fn from_file(file: &str) -> Self {
+        Self::start(network(), toml::from_str(file).unwrap())
+    }
+
+    pub(super) fn start(config: ExitConfig, registry: ClientRegistry) -> Self {
+        let (now, mut counter) = (Instant::now(), 0u8);
+        let entropy = Box::new(move |bytes: &mut [u8]| {
+            counter = counter.wrapping_add(1);
+            bytes.fill(counter);
+        });
+        let config = ExitConfig { max_connections: 4, ..config };
+        let sessions = ExitSessions::new(config, registry, now, SystemTime::now(), entropy).unwrap();
+        Self { sessions, now, welcome: None, last_closes: Vec::new() }
+    }
+
+    /// Connects with a key and says one thing.
+    pub(super) fn say(&mut self, connection: u64, key: PeerKey, message: &Message) -> Vec<Action> {
+        self.sessions.connected(self.now, connection, key);
+        self.sessions.received(self.now, connection, &encode(message));
+        self.actions()
+    }
+
+    pub(super) fn attach(&self, index: u32) -> Message {
+        let welcome = self.welcome.as_ref().unwrap();
+        Message::Attach(Attach {
+            session: welcome.session,
+            attach_token: welcome.attach_token.clone(),
+            index,
+        })
+    }
+
+    pub(super) fn advance(&mut self, seconds: u64) -> Vec<Action> {
+        self.now += Duration::from_secs(seconds);
+        self.sessions.handle_timeout(self.now);
+        self.actions()
+    }
+
+    pub(super) fn actions(&mut self) -> Vec<Action> {
+        let actions: Vec<_> = std::iter::from_fn(|| self.sessions.poll_action()).collect();
+        self.last_closes.clear();
+        for action in &actions {
+            if let Action::Close { connection, reason } = action {
+                self.last_closes.push((*connection, *reason));
+            }
+            if let Action::Send { bytes, .. } = action {
+                let mut decoder = MessageDecoder::new();
+                decoder.push(bytes);
+                if let Ok(Some(Message::Welcome(welcome))) = decoder.next() {
+                    self.welcome = Some(welcome);
+                }
+            }
+        }
+        actions
+    }
+
+    pub(super) fn closes(&mut self) -> Vec<(u64, Goodbye)> {
+        self.actions();
+        self.last_closes.clone()
+    }
+
+    pub(super) fn lease_of(&self, key: PeerKey) -> crate::pool::Lease {
+        self.sessions.registry().by_key(key).unwrap().lease()
+    }
+}
+
+pub(super) fn network() -> ExitConfig {
+    ExitConfig {
+        ipv4: Some("10.66.0.0/24".parse().unwrap()),
+        ipv6: Some("fd66::/64".parse().unwrap()),
+        ..ExitConfig::default()
+    }
+}
+
+pub(super) fn hello(nonce: u8) -> Message {
+    Message::Hello(Hello {
+        version: PROTOCOL_VERSION,
+        connections_wanted: 4,
+        name: "host".into(),
+        nonce: vec![nonce; 16],
+        ..Hello::default()
+    })
+}

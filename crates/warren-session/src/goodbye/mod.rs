@@ -1,0 +1,245 @@
+//! Why one side leaves: a closed set of reasons, their codes, and the sentences that a user reads.
+
+mod violation;
+
+use std::fmt;
+
+pub use self::violation::Violation;
+use crate::message;
+
+/// The reason with which a side ends a connection or a session.
+///
+/// It travels twice: as a `Goodbye` message on the control stream and as QUIC application close code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Goodbye {
+    /// The exit does not know the client's key. Final.
+    NotEnrolled,
+    /// The exit's operator removed the client while it was connected. Final.
+    Revoked,
+    /// Another host opened a newer session with the same key. Final.
+    Replaced,
+    /// The sides speak different versions of the control protocol. Final.
+    Version(Option<Versions>),
+    /// The exit's operator disabled the client. Final.
+    Disabled,
+    /// Every inner address is held by a client that is online.
+    PoolEmpty,
+    /// The exit stops or restarts.
+    Restarting,
+    /// The exit does not know the session that was to be attached to (it restarted, or the session ended).
+    UnknownSession,
+    /// Too many connections of this key, or of strangers, have not said yet what they want.
+    Full,
+    /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
+    TimedOut,
+    /// A newer connection of the same client process took the place of this one.
+    Superseded,
+    /// The client was stopped by its user; its session ends.
+    ClientStopped,
+    /// The other side broke the protocol.
+    Protocol(Violation),
+}
+
+/// The protocol versions of both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Versions {
+    /// What the exit speaks.
+    pub exit: u32,
+    /// What the client speaks.
+    pub client: u32,
+}
+
+/// First code of protocol violations; the violation's own number is added to it.
+const PROTOCOL_CODES: u32 = 0x100;
+
+impl Goodbye {
+    /// Every reason but the violations, each once.
+    pub const ALL: [Self; 12] = [
+        Self::NotEnrolled,
+        Self::Revoked,
+        Self::Replaced,
+        Self::Version(None),
+        Self::Disabled,
+        Self::PoolEmpty,
+        Self::Restarting,
+        Self::UnknownSession,
+        Self::Full,
+        Self::TimedOut,
+        Self::Superseded,
+        Self::ClientStopped,
+    ];
+
+    /// The number on the wire and in QUIC's application close; those below 0x10 are final.
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::NotEnrolled => 0x01,
+            Self::Revoked => 0x02,
+            Self::Replaced => 0x03,
+            Self::Version(_) => 0x04,
+            Self::Disabled => 0x05,
+            Self::PoolEmpty => 0x10,
+            Self::Restarting => 0x11,
+            Self::UnknownSession => 0x12,
+            Self::Full => 0x13,
+            Self::TimedOut => 0x14,
+            Self::Superseded => 0x15,
+            Self::ClientStopped => 0x20,
+            Self::Protocol(violation) => PROTOCOL_CODES + violation.number(),
+        }
+    }
+
+    /// The reason of a code, without the details that only the message carries; `None` if this version knows none.
+    pub fn from_code(code: u32) -> Option<Self> {
+        if let Some(number) = code.checked_sub(PROTOCOL_CODES) {
+            return Violation::from_number(number).map(Self::Protocol);
+        }
+        Self::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+
+    /// Whether a client that is told this stops for good instead of reconnecting.
+    pub const fn is_final(self) -> bool {
+        self.code() < 0x10
+    }
+
+    pub(crate) fn to_message(self) -> message::Message {
+        let versions = match self {
+            Self::Version(versions) => versions,
+            Self::NotEnrolled
+            | Self::Revoked
+            | Self::Replaced
+            | Self::Disabled
+            | Self::PoolEmpty
+            | Self::Restarting
+            | Self::UnknownSession
+            | Self::Full
+            | Self::TimedOut
+            | Self::Superseded
+            | Self::ClientStopped
+            | Self::Protocol(_) => None,
+        };
+        message::Message::Goodbye(message::Goodbye {
+            reason: self.code(),
+            exit_version: versions.map_or(0, |versions| versions.exit),
+            client_version: versions.map_or(0, |versions| versions.client),
+        })
+    }
+
+    pub(crate) fn from_message(message: &message::Goodbye) -> Option<Self> {
+        let versions = Versions { exit: message.exit_version, client: message.client_version };
+        let reason = Self::from_code(message.reason)?;
+        let named = matches!(reason, Self::Version(_)) && versions.exit != versions.client;
+        Some(if named { Self::Version(Some(versions)) } else { reason })
+    }
+}
+
+/// The sentence for the user: what happened, and what to do about it.
+impl fmt::Display for Goodbye {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sentence = match self {
+            Self::NotEnrolled => {
+                "the exit does not know this client's key: have its operator add it with \
+                 `warren exit client add NAME --public-key KEY`"
+            }
+            Self::Revoked => {
+                "the exit's operator has removed this client: ask for a new profile if you still need access"
+            }
+            Self::Replaced => {
+                "another host opened a session with this client's key and took over: give every host a key of its \
+                 own, or run `warren up` again to take the session back"
+            }
+            Self::Version(Some(Versions { exit, client })) => {
+                return write!(
+                    f,
+                    "the exit speaks protocol version {exit} and the client version {client}: update Warren on the \
+                     side with the lower number"
+                );
+            }
+            Self::Version(None) => {
+                "exit and client speak different versions of the protocol: update Warren on the older side"
+            }
+            Self::Disabled => {
+                "the exit's operator has disabled this client: ask for `warren exit client enable NAME` there, then \
+                 run `warren up` again"
+            }
+            Self::PoolEmpty => {
+                "the exit has no inner address left, all are in use: have its operator remove clients or choose \
+                 larger networks in exit.toml"
+            }
+            Self::Restarting => "the exit is restarting: the client reconnects by itself once it is back",
+            Self::UnknownSession => {
+                "the exit does not know this session any more: the client opens a new one by itself"
+            }
+            Self::Full => "too many connections are waiting at the exit: the client tries again by itself",
+            Self::TimedOut => {
+                "the handshake was not finished within 5 s: check that UDP packets pass in both directions"
+            }
+            Self::Superseded => {
+                "a newer connection of the same client took the place of this one: nothing to do"
+            }
+            Self::ClientStopped => "the client was stopped: run `warren up` there to start it again",
+            Self::Protocol(violation) => {
+                return write!(
+                    f,
+                    "the other side broke the protocol ({violation}): this is a defect, report it with both versions \
+                     of Warren"
+                );
+            }
+        };
+        f.write_str(sentence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn everything() -> Vec<Goodbye> {
+        Goodbye::ALL.into_iter().chain(Violation::ALL.into_iter().map(Goodbye::Protocol)).collect()
+    }
+
+    #[test]
+    fn every_code_belongs_to_one_reason_and_leads_back_to_it() {
+        let mut codes = std::collections::BTreeSet::new();
+        for reason in everything() {
+            assert!(codes.insert(reason.code()), "{reason:?} shares its code");
+            assert_eq!(Goodbye::from_code(reason.code()), Some(reason));
+        }
+        assert_eq!(codes.len(), 12 + Violation::ALL.len());
+        for unknown in [0, 0x0f, 0xff, PROTOCOL_CODES, 0x1ff, u32::MAX] {
+            assert_eq!(Goodbye::from_code(unknown), None);
+        }
+    }
+
+    #[test]
+    fn only_what_reconnecting_cannot_mend_is_final() {
+        use Goodbye::*;
+        let finals: Vec<_> = everything().into_iter().filter(|reason| reason.is_final()).collect();
+        assert_eq!(finals, [NotEnrolled, Revoked, Replaced, Version(None), Disabled]);
+    }
+
+    #[test]
+    fn a_reason_survives_the_message_with_its_versions() {
+        let named = Goodbye::Version(Some(Versions { exit: 2, client: 1 }));
+        for reason in everything().into_iter().chain([named]) {
+            let message::Message::Goodbye(wire) = reason.to_message() else { panic!("not a goodbye") };
+            assert_eq!(Goodbye::from_message(&wire), Some(reason));
+        }
+    }
+
+    #[test]
+    fn the_version_sentence_names_both_versions() {
+        let sentence = Goodbye::Version(Some(Versions { exit: 7, client: 3 })).to_string();
+        assert!(sentence.contains("exit speaks protocol version 7") && sentence.contains("client version 3"));
+    }
+
+    #[test]
+    fn every_sentence_says_what_happened_and_what_follows() {
+        for reason in everything() {
+            let sentence = reason.to_string();
+            let (what, advice) =
+                sentence.split_once(": ").unwrap_or_else(|| panic!("no advice in {sentence:?}"));
+            assert!(what.len() > 15 && advice.len() > 8, "{sentence}");
+            assert!(!sentence.ends_with('.') && !sentence.contains("  "), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Sessions as state machines: control messages, leases, the client registry, and both sides of the handshake.
+//!
+//! Nothing here does I/O or reads a clock. Bytes, events and time go in, actions come out:
+//! [`exit::ExitSessions`] is the exit's side, [`client::ClientSession`] the client's, and `docs/warren-v1.proto`
+//! is the schema of what they say to each other.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod clients;
+pub mod exit;
+pub mod goodbye;
+mod key;
+pub mod message;
+pub mod pool;
+mod token;
+
+pub use goodbye::Goodbye;
+pub use key::{KeyError, PeerKey};
+pub use token::AttachToken;
+
+/// Version of the control protocol that this build speaks; it stands in every `Hello`.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// ALPN protocol name (RFC 7301) that both sides offer and require.
+pub const ALPN: &[u8] = b"warren/1";
+
+/// Time for a connection to finish its handshake, on either side: what has said nothing by then is closed.
+pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Most connections that one session may have, whatever a configuration asks for.
+pub const MAX_CONNECTIONS: u32 = 256;
+
+/// Most prefixes (networks behind one client) that one `Hello` may ask for.
+pub const MAX_PREFIXES: usize = 64;
+
+/// Most routes that one `Welcome` may carry: about 24 bytes each, well below a message's 65,535.
+pub const MAX_ROUTES: usize = 1_024;
+
+/// Most DNS servers that one `Welcome` may carry.
+pub const MAX_DNS_SERVERS: usize = 16;
+
+/// Smallest inner MTU in bytes: IPv6 needs 1,280 (RFC 8200 section 5).
+pub const MIN_MTU: u16 = 1_280;
+
+/// Source of random bytes: fills the slice it is given. Must be a cryptographic one outside tests.
+pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;

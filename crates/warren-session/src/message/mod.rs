@@ -1,0 +1,123 @@
+//! The messages of the control stream: Protocol Buffers behind a length prefix.
+//!
+//! Each message is `u16` big-endian length, then one `Message` envelope of `docs/warren-v1.proto`. Fields and messages that
+//! this version does not know are ignored, so that both can come and go.
+
+mod address;
+mod decoder;
+#[cfg(test)]
+mod schema;
+mod wire;
+
+use prost::Message as _;
+
+pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder, MessageError};
+pub use self::wire::{Attach, Attached, Enrol, Goodbye, Hello, Network, Welcome};
+
+pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
+
+/// Length of the length prefix in bytes.
+const PREFIX_LENGTH: usize = 2;
+
+/// One message of the control stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Client to exit on connection 0: opens a session.
+    Hello(Hello),
+    /// Exit to client: the session is open.
+    Welcome(Welcome),
+    /// Client to exit: joins a connection to an open session.
+    Attach(Attach),
+    /// Exit to client: the connection has joined.
+    Attached(Attached),
+    /// Either way: the sender leaves, and why.
+    Goodbye(Goodbye),
+    /// Client to exit: asks for its key to be enrolled.
+    Enrol(Enrol),
+}
+
+/// Writes a message with its length prefix.
+///
+/// # Panics
+///
+/// If the message is longer than [`MAX_MESSAGE_LENGTH`]. What this crate sends is bounded far below by
+/// [`crate::MAX_ROUTES`], [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names.
+pub fn encode(message: &Message) -> Vec<u8> {
+    let body = match message.clone() {
+        Message::Hello(hello) => wire::Body::Hello(hello),
+        Message::Welcome(welcome) => wire::Body::Welcome(welcome),
+        Message::Attach(attach) => wire::Body::Attach(attach),
+        Message::Attached(attached) => wire::Body::Attached(attached),
+        Message::Goodbye(goodbye) => wire::Body::Goodbye(goodbye),
+        Message::Enrol(enrol) => wire::Body::Enrol(enrol),
+    };
+    let envelope = wire::Message { body: Some(body) };
+    let length = u16::try_from(envelope.encoded_len()).expect("senders keep messages below the limit");
+    let mut bytes = Vec::with_capacity(PREFIX_LENGTH + usize::from(length));
+    bytes.extend_from_slice(&length.to_be_bytes());
+    envelope.encode(&mut bytes).expect("a Vec grows as needed");
+    bytes
+}
+
+/// Reads one envelope; `None` is a message that this version does not know.
+fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
+    let wire::Message { body } = wire::Message::decode(envelope).map_err(|_| MessageError::Malformed)?;
+    Ok(body.map(|body| match body {
+        wire::Body::Hello(hello) => Message::Hello(hello),
+        wire::Body::Welcome(welcome) => Message::Welcome(welcome),
+        wire::Body::Attach(attach) => Message::Attach(attach),
+        wire::Body::Attached(attached) => Message::Attached(attached),
+        wire::Body::Goodbye(goodbye) => Message::Goodbye(goodbye),
+        wire::Body::Enrol(enrol) => Message::Enrol(enrol),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of version 1 are fixed: a second implementation reads them.
+    #[test]
+    fn the_bytes_on_the_wire_are_those_of_version_1() {
+        let hello = Hello {
+            version: 1,
+            features: 0x05,
+            connections_wanted: 4,
+            name: "ab".into(),
+            nonce: vec![0xaa; 2],
+            prefixes: vec![Network { address: vec![10, 0, 0, 0], prefix_length: 8 }],
+        };
+        #[rustfmt::skip]
+        let expected = [
+            0x00, 0x1a, 0x0a, 0x18, 0x08, 0x01, 0x10, 0x05, 0x18, 0x04, 0x22, 0x02, b'a', b'b', 0x2a, 0x02, 0xaa, 0xaa,
+            0x32, 0x08, 0x0a, 0x04, 10, 0, 0, 0, 0x10, 0x08,
+        ];
+        assert_eq!(encode(&Message::Hello(hello)), expected);
+        assert_eq!(
+            encode(&Message::Attach(Attach { session: 300, attach_token: vec![1], index: 2 })),
+            [0x00, 0x0a, 0x1a, 0x08, 0x08, 0xac, 0x02, 0x12, 0x01, 0x01, 0x18, 0x02]
+        );
+        assert_eq!(encode(&Message::Attached(Attached { index: 0 })), [0x00, 0x02, 0x22, 0x00]);
+    }
+
+    #[test]
+    fn the_largest_welcome_fits_into_a_message() {
+        let network = Network { address: vec![0xff; 16], prefix_length: 128 };
+        let welcome = Welcome {
+            session: u64::MAX,
+            attach_token: vec![0xff; 16],
+            ipv4: Some(Network { address: vec![0xff; 4], prefix_length: 32 }),
+            ipv6: Some(network.clone()),
+            mtu: u32::MAX,
+            dns: vec![vec![0xff; 16]; crate::MAX_DNS_SERVERS],
+            routes: vec![network.clone(); crate::MAX_ROUTES],
+            connections: u32::MAX,
+            keep_alive_milliseconds: u32::MAX,
+            features: u64::MAX,
+            gateway_ipv4: vec![0xff; 4],
+            gateway_ipv6: vec![0xff; 16],
+            prefixes: vec![network; crate::MAX_PREFIXES],
+        };
+        assert!(encode(&Message::Welcome(welcome)).len() < usize::from(u16::MAX) / 2);
+    }
+}

@@ -1,0 +1,150 @@
+//! The structs of `docs/warren-v1.proto`, field by field in the same order; a test keeps both equal.
+
+/// Envelope of every message.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Message {
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6")]
+    pub(super) body: Option<Body>,
+}
+
+/// What an envelope holds.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Body {
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    #[prost(message, tag = "2")]
+    Welcome(Welcome),
+    #[prost(message, tag = "3")]
+    Attach(Attach),
+    #[prost(message, tag = "4")]
+    Attached(Attached),
+    #[prost(message, tag = "5")]
+    Goodbye(Goodbye),
+    #[prost(message, tag = "6")]
+    Enrol(Enrol),
+}
+
+/// An address with a prefix length: an interface address or a network.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Network {
+    /// 4 bytes for IPv4, 16 for IPv6, network order.
+    #[prost(bytes = "vec", tag = "1")]
+    pub address: Vec<u8>,
+    /// 0 to 32, or 0 to 128.
+    #[prost(uint32, tag = "2")]
+    pub prefix_length: u32,
+}
+
+/// Opens a session.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Hello {
+    /// Protocol version of the client.
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Bit set of optional features that the client has.
+    #[prost(uint64, tag = "2")]
+    pub features: u64,
+    /// Number of connections that the client wants in the session.
+    #[prost(uint32, tag = "3")]
+    pub connections_wanted: u32,
+    /// The client's name for itself, for the exit's operator to read; may be empty.
+    #[prost(string, tag = "4")]
+    pub name: String,
+    /// 16 random bytes, chosen once per client process: tells a client that lost its session from a second host.
+    #[prost(bytes = "vec", tag = "5")]
+    pub nonce: Vec<u8>,
+    /// Networks behind the client that it asks the exit to route to it.
+    #[prost(message, repeated, tag = "6")]
+    pub prefixes: Vec<Network>,
+}
+
+/// The session is open.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Welcome {
+    /// The session's number at this exit.
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// 16 random bytes that an `Attach` must repeat.
+    #[prost(bytes = "vec", tag = "2")]
+    pub attach_token: Vec<u8>,
+    /// The client's inner IPv4 address with the prefix length of the exit's network.
+    #[prost(message, optional, tag = "3")]
+    pub ipv4: Option<Network>,
+    /// The client's inner IPv6 address with the prefix length of the exit's network.
+    #[prost(message, optional, tag = "4")]
+    pub ipv6: Option<Network>,
+    /// Inner MTU in bytes.
+    #[prost(uint32, tag = "5")]
+    pub mtu: u32,
+    /// DNS servers, 4 or 16 bytes each.
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    pub dns: Vec<Vec<u8>>,
+    /// Networks that the exit carries traffic to.
+    #[prost(message, repeated, tag = "7")]
+    pub routes: Vec<Network>,
+    /// Number of connections that the session may have, at least 1.
+    #[prost(uint32, tag = "8")]
+    pub connections: u32,
+    /// Interval of keep-alives, in milliseconds.
+    #[prost(uint32, tag = "9")]
+    pub keep_alive_milliseconds: u32,
+    /// Bit set of the features that both sides have.
+    #[prost(uint64, tag = "10")]
+    pub features: u64,
+    /// The exit's inner IPv4 address, 4 bytes; empty without IPv4.
+    #[prost(bytes = "vec", tag = "11")]
+    pub gateway_ipv4: Vec<u8>,
+    /// The exit's inner IPv6 address, 16 bytes; empty without IPv6.
+    #[prost(bytes = "vec", tag = "12")]
+    pub gateway_ipv6: Vec<u8>,
+    /// Those of the prefixes asked for that the exit routes to this client.
+    #[prost(message, repeated, tag = "13")]
+    pub prefixes: Vec<Network>,
+}
+
+/// Joins a connection to an open session.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Attach {
+    /// The session, from `Welcome`.
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// The token, from `Welcome`.
+    #[prost(bytes = "vec", tag = "2")]
+    pub attach_token: Vec<u8>,
+    /// The connection's number in the session, below `Welcome.connections`.
+    #[prost(uint32, tag = "3")]
+    pub index: u32,
+}
+
+/// The connection has joined its session.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Attached {
+    /// The index that `Attach` gave.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+}
+
+/// The sender leaves.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Goodbye {
+    /// A value of `GoodbyeReason`.
+    #[prost(uint32, tag = "1")]
+    pub reason: u32,
+    /// With reason VERSION: what the exit speaks.
+    #[prost(uint32, tag = "2")]
+    pub exit_version: u32,
+    /// With reason VERSION: what the client speaks.
+    #[prost(uint32, tag = "3")]
+    pub client_version: u32,
+}
+
+/// Asks for the key that this connection proved to be enrolled.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Enrol {
+    /// The invitation's token.
+    #[prost(string, tag = "1")]
+    pub token: String,
+    /// The name that the client wishes to have.
+    #[prost(string, tag = "2")]
+    pub name: String,
+}

@@ -1,0 +1,396 @@
+//! The address pool: which inner addresses belong to which client key.
+//!
+//! A lease sticks to its key whether the client is online or not. Only when a network is full is the lease of the key that
+//! has been offline longest taken back; static leases and those of clients that are online never are.
+
+mod range;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::SystemTime;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use thiserror::Error;
+
+use self::range::Range;
+use crate::PeerKey;
+
+/// The inner addresses of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The IPv4 address, if the exit has an IPv4 network.
+    pub ipv4: Option<Ipv4Addr>,
+    /// The IPv6 address, if the exit has an IPv6 network.
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+impl Lease {
+    /// Every address of the lease.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
+    }
+
+    /// Whether the address is one of the lease.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.addresses().any(|own| own == address)
+    }
+}
+
+/// What [`AddressPool::lease`] gave out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leased {
+    /// The addresses of the key.
+    pub lease: Lease,
+    /// Whether any of them is new to the key.
+    pub changed: bool,
+    /// The keys whose addresses were taken back for it, at most one per network.
+    pub taken_from: Vec<PeerKey>,
+}
+
+/// Why the pool cannot do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// Neither network is set.
+    #[error("an exit needs an inner network: set ipv4, ipv6 or both under [addresses] in exit.toml")]
+    NoNetwork,
+    /// The network has no room for the gateway and one client.
+    #[error("the network {network} has no room for clients: choose a shorter prefix, at most /{longest}")]
+    TooSmall {
+        /// The network.
+        network: IpNet,
+        /// Longest prefix that works.
+        longest: u8,
+    },
+    /// The network's address has bits set behind the prefix.
+    #[error("{network} is no network address: write {}", network.trunc())]
+    HostBits {
+        /// What was given.
+        network: IpNet,
+    },
+    /// The network holds addresses that no host can have.
+    #[error(
+        "{network} holds reserved addresses: choose a private network such as 10.66.0.0/16 or fd66:6666::/64"
+    )]
+    NotUnicast {
+        /// The network.
+        network: IpNet,
+    },
+    /// The address is in none of the pool's networks.
+    #[error(
+        "the address {address} is in none of the exit's inner networks: choose one from [addresses] in exit.toml"
+    )]
+    NotInPool {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The address is the gateway's, the network's or the broadcast address.
+    #[error("the address {address} is the exit's own or reserved by its network: choose another")]
+    Reserved {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The address is another key's, by a static lease or because that client is online.
+    #[error("the address {address} is in use by another client: choose another, or remove that client")]
+    InUse {
+        /// The address.
+        address: IpAddr,
+        /// Who holds it.
+        holder: PeerKey,
+    },
+    /// Every address is held by a static lease or a client that is online.
+    #[error("all addresses of {network} are in use")]
+    Exhausted {
+        /// The network that is full.
+        network: IpNet,
+    },
+}
+
+/// Leases of one exit.
+#[derive(Clone, Debug)]
+pub struct AddressPool {
+    ipv4: Option<Range>,
+    ipv6: Option<Range>,
+    holders: BTreeMap<PeerKey, Holder>,
+}
+
+/// What a key holds. Addresses are numbers, as in [`Range`].
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    ipv4: Option<Held>,
+    ipv6: Option<Held>,
+    presence: Presence,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    address: u128,
+    is_static: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Online,
+    OfflineSince(SystemTime),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+/// How a key comes to an address of one network.
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Keeps,
+    Free(u128),
+    TakenFrom(PeerKey, u128),
+}
+
+impl AddressPool {
+    /// Makes a pool in which the first host of each network is the gateway, the exit itself.
+    ///
+    /// # Errors
+    ///
+    /// If there is no network, or one is no network address or too small.
+    pub fn new(ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Result<Self, PoolError> {
+        if ipv4.is_none() && ipv6.is_none() {
+            return Err(PoolError::NoNetwork);
+        }
+        Ok(Self {
+            ipv4: ipv4.map(|network| Range::new(network.into())).transpose()?,
+            ipv6: ipv6.map(|network| Range::new(network.into())).transpose()?,
+            holders: BTreeMap::new(),
+        })
+    }
+
+    /// The exit's own inner IPv4 address with its network's prefix length.
+    pub fn gateway_ipv4(&self) -> Option<Ipv4Net> {
+        match self.ipv4.as_ref()?.gateway() {
+            IpNet::V4(gateway) => Some(gateway),
+            IpNet::V6(_) => None,
+        }
+    }
+
+    /// The exit's own inner IPv6 address with its network's prefix length.
+    pub fn gateway_ipv6(&self) -> Option<Ipv6Net> {
+        match self.ipv6.as_ref()?.gateway() {
+            IpNet::V4(_) => None,
+            IpNet::V6(gateway) => Some(gateway),
+        }
+    }
+
+    /// The pool's networks.
+    pub fn networks(&self) -> impl Iterator<Item = IpNet> {
+        [&self.ipv4, &self.ipv6].into_iter().flatten().map(Range::network)
+    }
+
+    /// Checks that `address` can become the static lease of `key`.
+    ///
+    /// # Errors
+    ///
+    /// If the address is outside the pool, reserved, another key's static lease, or that of a client online.
+    pub fn check_static(&self, key: PeerKey, address: IpAddr) -> Result<(), PoolError> {
+        let (family, number) = number_of(address);
+        let range = self.range(family).ok_or(PoolError::NotInPool { address })?;
+        range.check(number)?;
+        match range.holder(number) {
+            Some(holder) if holder != key && !self.can_take(holder, family) => {
+                Err(PoolError::InUse { address, holder })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reserves static addresses for a key, in place of what it held in those networks; returns the keys that lost a sticky
+    /// lease for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check_static`], and then nothing has changed.
+    pub fn reserve(
+        &mut self,
+        key: PeerKey,
+        addresses: Lease,
+        now: SystemTime,
+    ) -> Result<Vec<PeerKey>, PoolError> {
+        for address in addresses.addresses() {
+            self.check_static(key, address)?;
+        }
+        let mut taken_from = Vec::new();
+        for address in addresses.addresses() {
+            let (family, number) = number_of(address);
+            let holder = self.range(family).and_then(|range| range.holder(number));
+            if let Some(holder) = holder.filter(|holder| *holder != key) {
+                self.give_back(holder, family);
+                taken_from.push(holder);
+            }
+            self.give_back(key, family);
+            self.hold(key, family, number, true, Presence::OfflineSince(now));
+        }
+        Ok(taken_from)
+    }
+
+    /// Restores the sticky lease of a key that has been offline since `last_seen`, as far as its addresses are still the pool's
+    /// and nobody else's; returns what the key holds now.
+    pub fn restore(&mut self, key: PeerKey, lease: Lease, last_seen: SystemTime) -> Lease {
+        for address in lease.addresses() {
+            let (family, number) = number_of(address);
+            let free = self
+                .range(family)
+                .is_some_and(|range| range.check(number).is_ok() && range.holder(number).is_none());
+            if free && self.held(key, family).is_none() {
+                self.hold(key, family, number, false, Presence::OfflineSince(last_seen));
+            }
+        }
+        if let Some(holder) = self.holders.get_mut(&key)
+            && holder.presence != Presence::Online
+        {
+            holder.presence = Presence::OfflineSince(last_seen);
+        }
+        self.lease_of(key)
+    }
+
+    /// Gives a key its addresses, one of each network, and counts it as online from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Exhausted`], and then nothing has changed.
+    pub fn lease(&mut self, key: PeerKey) -> Result<Leased, PoolError> {
+        let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));
+        let [ipv4, ipv6] = families;
+        let choices = [(Family::V4, ipv4?), (Family::V6, ipv6?)];
+        let mut leased = Leased { lease: Lease::default(), changed: false, taken_from: Vec::new() };
+        for (family, choice) in choices {
+            match choice {
+                None | Some(Choice::Keeps) => continue,
+                Some(Choice::Free(address)) => self.hold(key, family, address, false, Presence::Online),
+                Some(Choice::TakenFrom(loser, address)) => {
+                    self.give_back(loser, family);
+                    self.hold(key, family, address, false, Presence::Online);
+                    leased.taken_from.push(loser);
+                }
+            }
+            leased.changed = true;
+        }
+        if let Some(holder) = self.holders.get_mut(&key) {
+            holder.presence = Presence::Online;
+        }
+        leased.lease = self.lease_of(key);
+        Ok(leased)
+    }
+
+    /// Counts a key as offline since `since`; its lease stays its own.
+    pub fn set_offline(&mut self, key: PeerKey, since: SystemTime) {
+        if let Some(holder) = self.holders.get_mut(&key) {
+            holder.presence = Presence::OfflineSince(since);
+        }
+    }
+
+    /// Frees what a key holds, static leases included.
+    pub fn remove(&mut self, key: PeerKey) {
+        self.give_back(key, Family::V4);
+        self.give_back(key, Family::V6);
+        self.holders.remove(&key);
+    }
+
+    /// What a key holds now.
+    pub fn lease_of(&self, key: PeerKey) -> Lease {
+        let address = |family| self.held(key, family).map(|held| held.address);
+        Lease {
+            ipv4: address(Family::V4).and_then(|number| u32::try_from(number).ok()).map(Ipv4Addr::from),
+            ipv6: address(Family::V6).map(Ipv6Addr::from),
+        }
+    }
+
+    /// Whether a key counts as online.
+    pub fn is_online(&self, key: PeerKey) -> bool {
+        self.holders.get(&key).is_some_and(|holder| holder.presence == Presence::Online)
+    }
+
+    /// `None` if the pool has no network of that family.
+    fn choose(&self, key: PeerKey, family: Family) -> Result<Option<Choice>, PoolError> {
+        let Some(range) = self.range(family) else { return Ok(None) };
+        if self.held(key, family).is_some() {
+            return Ok(Some(Choice::Keeps));
+        }
+        if let Some(address) = range.free() {
+            return Ok(Some(Choice::Free(address)));
+        }
+        let longest_offline = self.holders.iter().filter_map(|(key, holder)| match holder.presence {
+            Presence::OfflineSince(since) => {
+                let held = holder.held(family).filter(|held| !held.is_static)?;
+                Some((since, *key, held.address))
+            }
+            Presence::Online => None,
+        });
+        let (_, loser, address) =
+            longest_offline.min().ok_or(PoolError::Exhausted { network: range.network() })?;
+        Ok(Some(Choice::TakenFrom(loser, address)))
+    }
+
+    fn can_take(&self, holder: PeerKey, family: Family) -> bool {
+        !self.is_online(holder) && self.held(holder, family).is_none_or(|held| !held.is_static)
+    }
+
+    fn hold(&mut self, key: PeerKey, family: Family, address: u128, is_static: bool, presence: Presence) {
+        if let Some(range) = self.range_mut(family) {
+            range.take(address, key);
+        }
+        let holder = self.holders.entry(key).or_insert(Holder { ipv4: None, ipv6: None, presence });
+        *holder.held_mut(family) = Some(Held { address, is_static });
+    }
+
+    fn give_back(&mut self, key: PeerKey, family: Family) {
+        let Some(held) = self.holders.get_mut(&key).and_then(|holder| holder.held_mut(family).take()) else {
+            return;
+        };
+        if let Some(range) = self.range_mut(family) {
+            range.give_back(held.address);
+        }
+    }
+
+    fn held(&self, key: PeerKey, family: Family) -> Option<Held> {
+        self.holders.get(&key).and_then(|holder| holder.held(family))
+    }
+
+    fn range(&self, family: Family) -> Option<&Range> {
+        match family {
+            Family::V4 => self.ipv4.as_ref(),
+            Family::V6 => self.ipv6.as_ref(),
+        }
+    }
+
+    fn range_mut(&mut self, family: Family) -> Option<&mut Range> {
+        match family {
+            Family::V4 => self.ipv4.as_mut(),
+            Family::V6 => self.ipv6.as_mut(),
+        }
+    }
+}
+
+impl Holder {
+    fn held(&self, family: Family) -> Option<Held> {
+        match family {
+            Family::V4 => self.ipv4,
+            Family::V6 => self.ipv6,
+        }
+    }
+
+    fn held_mut(&mut self, family: Family) -> &mut Option<Held> {
+        match family {
+            Family::V4 => &mut self.ipv4,
+            Family::V6 => &mut self.ipv6,
+        }
+    }
+}
+
+fn number_of(address: IpAddr) -> (Family, u128) {
+    match address {
+        IpAddr::V4(address) => (Family::V4, u32::from(address).into()),
+        IpAddr::V6(address) => (Family::V6, address.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

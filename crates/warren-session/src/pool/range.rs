@@ -1,0 +1,118 @@
+//! The addresses of one network: which are taken, and which comes next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::PoolError;
+use crate::PeerKey;
+use crate::message::is_unicast;
+
+/// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
+///
+/// Addresses never used before are given out first, in ascending order: an address that was given back rests as long as
+/// possible before it is another client's.
+#[derive(Clone, Debug)]
+pub(super) struct Range {
+    network: IpNet,
+    gateway: u128,
+    /// First and last address that a client can have.
+    first: u128,
+    last: u128,
+    /// No address from here to `last` is in `given_back`.
+    next: u128,
+    given_back: BTreeSet<u128>,
+    taken: BTreeMap<u128, PeerKey>,
+}
+
+impl Range {
+    pub(super) fn new(network: IpNet) -> Result<Self, PoolError> {
+        if network.trunc() != network {
+            return Err(PoolError::HostBits { network });
+        }
+        if !is_unicast(&network.network()) || !is_unicast(&network.broadcast()) {
+            return Err(PoolError::NotUnicast { network });
+        }
+        // Network, gateway, one client, broadcast. IPv6 has no broadcast, but its last address stays free as well.
+        let longest = network.max_prefix_len() - 2;
+        if network.prefix_len() > longest {
+            return Err(PoolError::TooSmall { network, longest });
+        }
+        let gateway = number(network.network()) + 1;
+        let last = number(network.broadcast()) - 1;
+        let first = gateway + 1;
+        Ok(Self {
+            network,
+            gateway,
+            first,
+            last,
+            next: first,
+            given_back: BTreeSet::new(),
+            taken: BTreeMap::new(),
+        })
+    }
+
+    pub(super) fn network(&self) -> IpNet {
+        self.network
+    }
+
+    /// The exit's address with the network's prefix length.
+    pub(super) fn gateway(&self) -> IpNet {
+        let address = self.address(self.gateway);
+        IpNet::new(address, self.network.prefix_len()).expect("the prefix length is the network's own")
+    }
+
+    pub(super) fn holder(&self, number: u128) -> Option<PeerKey> {
+        self.taken.get(&number).copied()
+    }
+
+    /// Whether a client can have the address at all.
+    pub(super) fn check(&self, number: u128) -> Result<(), PoolError> {
+        let address = self.address(number);
+        if !self.network.contains(&address) {
+            return Err(PoolError::NotInPool { address });
+        }
+        if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
+    }
+
+    /// The address that comes next, if any is free.
+    pub(super) fn free(&self) -> Option<u128> {
+        let mut candidate = self.next;
+        for taken in self.taken.range(self.next..).map(|(number, _)| *number) {
+            if taken != candidate {
+                break;
+            }
+            candidate += 1;
+        }
+        if candidate <= self.last { Some(candidate) } else { self.given_back.first().copied() }
+    }
+
+    pub(super) fn take(&mut self, number: u128, key: PeerKey) {
+        self.taken.insert(number, key);
+        self.given_back.remove(&number);
+        while self.next <= self.last && self.taken.contains_key(&self.next) {
+            self.next += 1;
+        }
+    }
+
+    pub(super) fn give_back(&mut self, number: u128) {
+        if self.taken.remove(&number).is_some() && number < self.next {
+            self.given_back.insert(number);
+        }
+    }
+
+    fn address(&self, number: u128) -> IpAddr {
+        match self.network {
+            IpNet::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
+            IpNet::V6(_) => Ipv6Addr::from(number).into(),
+        }
+    }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}

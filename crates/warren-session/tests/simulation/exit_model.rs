@@ -1,0 +1,135 @@
+//! What may be believed of an exit from its actions alone, and the checks that each action must pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use warren_session::PeerKey;
+use warren_session::clients::ClientRegistry;
+use warren_session::exit::{ExitAction, ExitSessions, SessionId};
+use warren_session::message::{Message, MessageDecoder};
+use warren_session::pool::Lease;
+
+/// The sessions of one run of an exit.
+#[derive(Debug, Default)]
+pub(crate) struct ExitModel {
+    open: BTreeMap<SessionId, Opened>,
+    ended: BTreeSet<SessionId>,
+    /// Connections that carried traffic at some time.
+    pub(crate) ever_attached: BTreeSet<u64>,
+    closed: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    key: PeerKey,
+    lease: Lease,
+    connections: u32,
+    attached: BTreeMap<u32, u64>,
+}
+
+impl ExitModel {
+    /// A new run of the exit knows no session; what the run before said may still be on its way.
+    pub(crate) fn restarted(&self) -> Self {
+        Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
+    }
+
+    /// Checks an action and takes it in. `disk` is what a restart would find.
+    pub(crate) fn take(&mut self, action: &ExitAction, registry: &ClientRegistry, disk: &ClientRegistry) {
+        match action {
+            ExitAction::Open { session, key, name, lease, connections, .. } => {
+                let client = registry.by_key(*key).expect("a session of a key that is enrolled");
+                assert!(!client.disabled && client.name == *name);
+                assert!(
+                    !self.ended.contains(session) && !self.open.contains_key(session),
+                    "a number used twice"
+                );
+                assert!(self.open.values().all(|other| other.key != *key), "two sessions of one key");
+                let mut addresses = self.open.values().flat_map(|other| other.lease.addresses());
+                assert!(addresses.all(|address| !lease.contains(address)), "an address of two sessions");
+                assert!(lease.ipv4.is_some() && lease.ipv6.is_some(), "one address of each network");
+                for reserved in ["10.66.0.0", "10.66.0.1", "10.66.0.7", "fd66::", "fd66::1"] {
+                    assert!(!lease.contains(reserved.parse::<IpAddr>().unwrap()));
+                }
+                let kept = disk.by_key(*key).map(|client| client.lease());
+                assert_eq!(kept, Some(*lease), "a lease is on the disk before the client has it");
+                let opened =
+                    Opened { key: *key, lease: *lease, connections: *connections, attached: BTreeMap::new() };
+                self.open.insert(*session, opened);
+            }
+            ExitAction::Attach { session, connection, index } => {
+                assert!(!self.is_attached(*connection) && !self.closed.contains(connection));
+                let opened = self.open.get_mut(session).expect("opened before attached");
+                assert!(*index < opened.connections);
+                assert_eq!(
+                    opened.attached.insert(*index, *connection),
+                    None,
+                    "the older one is detached first"
+                );
+                self.ever_attached.insert(*connection);
+            }
+            ExitAction::Detach { session, connection, index } => {
+                let opened = self.open.get_mut(session).expect("detached before ended");
+                assert_eq!(opened.attached.remove(index), Some(*connection));
+            }
+            ExitAction::End { session, .. } => {
+                let opened = self.open.remove(session).expect("ended once, and only what was opened");
+                assert!(opened.attached.is_empty(), "ended with connections attached");
+                self.ended.insert(*session);
+            }
+            ExitAction::Send { connection, bytes } => {
+                assert!(!self.closed.contains(connection), "said after closing");
+                if allows_traffic(bytes) {
+                    assert!(self.is_attached(*connection), "told before attached");
+                }
+            }
+            ExitAction::Close { connection, .. } => {
+                assert!(!self.is_attached(*connection), "closed while attached");
+                assert!(self.closed.insert(*connection), "closed twice");
+            }
+            ExitAction::Persist => {}
+        }
+    }
+
+    /// Compares what the actions said with what the exit says of itself.
+    pub(crate) fn compare(&self, exit: &ExitSessions) {
+        let said: Vec<_> = exit
+            .sessions()
+            .map(|session| {
+                (session.id(), session.key(), session.lease(), session.attached().collect::<Vec<_>>())
+            })
+            .collect();
+        let believed: Vec<_> = self
+            .open
+            .iter()
+            .map(|(id, opened)| {
+                (
+                    *id,
+                    opened.key,
+                    opened.lease,
+                    opened.attached.iter().map(|(index, wire)| (*index, *wire)).collect(),
+                )
+            })
+            .collect();
+        assert_eq!(said, believed);
+        for (_, key, lease, _) in said {
+            let client = exit.registry().by_key(key).expect("a removed key has no session");
+            assert!(!client.disabled, "a disabled client has no session");
+            assert_eq!(client.lease(), lease, "the registry knows the lease");
+        }
+    }
+
+    pub(crate) fn is_attached(&self, connection: u64) -> bool {
+        self.open.values().any(|opened| opened.attached.values().any(|attached| *attached == connection))
+    }
+
+    pub(crate) fn has_attached(&self, connection: u64, index: u32) -> bool {
+        self.open.values().any(|opened| opened.attached.get(&index) == Some(&connection))
+    }
+}
+
+fn allows_traffic(bytes: &[u8]) -> bool {
+    let mut decoder = MessageDecoder::new();
+    decoder.push(bytes);
+    let message = decoder.next().expect("an exit sends what decodes").expect("and whole messages");
+    matches!(message, Message::Welcome(_) | Message::Attached(_))
+}

@@ -1,0 +1,124 @@
+//! One client's host: its session, its wires, and the checks that each of its actions must pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
+use warren_session::{Goodbye, PeerKey};
+
+use crate::exit_model::ExitModel;
+use crate::network::{Network, Packet, Wire};
+use crate::world::random;
+
+/// Number of connections that each host asks for.
+pub(crate) const CONNECTIONS: u32 = 3;
+
+/// A host with one client process.
+pub(crate) struct Host {
+    pub(crate) number: usize,
+    pub(crate) key: PeerKey,
+    pub(crate) session: ClientSession,
+    pub(crate) wires: BTreeMap<u32, u64>,
+    attached: BTreeSet<u32>,
+    is_welcome: bool,
+    pub(crate) stopped: Option<Stop>,
+}
+
+impl Host {
+    pub(crate) fn new(number: usize, key: PeerKey, seed: u64, now: Instant) -> Self {
+        let config = ClientConfig {
+            connections: CONNECTIONS,
+            name: format!("host-{number}"),
+            ..ClientConfig::default()
+        };
+        let mut session = ClientSession::new(config, random(seed));
+        session.start(now);
+        Self {
+            number,
+            key,
+            session,
+            wires: BTreeMap::new(),
+            attached: BTreeSet::new(),
+            is_welcome: false,
+            stopped: None,
+        }
+    }
+
+    /// Checks and carries out everything that the session wants done.
+    pub(crate) fn act(&mut self, network: &mut Network, exit: &ExitModel) {
+        let mut count = 0;
+        while let Some(action) = self.session.poll_action() {
+            count += 1;
+            assert!(count <= 10 * CONNECTIONS + 10, "one event leads to few actions: {action:?}");
+            assert_eq!(self.stopped, None, "nothing follows the end: {action:?}");
+            self.carry_out(action, network, exit);
+        }
+        match self.session.state() {
+            ClientState::Up { attached } => {
+                assert_eq!(usize::try_from(*attached).unwrap(), self.attached.len())
+            }
+            ClientState::Stopped(stop) => assert_eq!(self.stopped.as_ref(), Some(stop)),
+            ClientState::Idle | ClientState::Connecting | ClientState::Down { .. } => {
+                assert!(self.attached.is_empty());
+                assert!(self.session.timeout().is_some(), "a client that is not up has something to try");
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: ClientAction, network: &mut Network, exit: &ExitModel) {
+        match action {
+            ClientAction::Connect { index } => {
+                assert!(
+                    index < CONNECTIONS && !self.wires.contains_key(&index),
+                    "an index with a connection"
+                );
+                self.wires.insert(index, network.dial(self.key, Some((self.number, index))));
+            }
+            ClientAction::Send { index, bytes } => {
+                let wire = network.wire(self.wires[&index]);
+                Wire::send(&mut wire.to_exit, &bytes);
+            }
+            ClientAction::Close { index, .. } => {
+                assert!(!self.attached.contains(&index), "closed while attached");
+                let wire = network.wire(self.wires.remove(&index).expect("closed once"));
+                wire.owner = None;
+                wire.to_client.clear();
+                wire.to_exit.push_back(Packet::Closed(lost()));
+            }
+            ClientAction::Welcome(welcome) => {
+                assert!((1..=CONNECTIONS).contains(&welcome.connections) && self.attached.is_empty());
+                assert!(welcome.ipv4.is_some() && welcome.ipv6.is_some());
+                self.is_welcome = true;
+            }
+            ClientAction::Attach { index } => {
+                assert!(self.is_welcome, "attached before welcome");
+                assert!(self.attached.insert(index), "attached twice");
+                assert!(exit.ever_attached.contains(&self.wires[&index]), "data before the exit takes it");
+            }
+            ClientAction::Detach { index } => {
+                assert!(self.attached.remove(&index), "detached what was not attached")
+            }
+            ClientAction::Down { reason, goodbye } => {
+                assert!(self.attached.is_empty() && !reason.is_empty());
+                assert!(goodbye.is_none_or(|reason| !reason.is_final()), "tries again after a final reason");
+            }
+            ClientAction::Stopped { reason } => {
+                assert!(self.attached.is_empty() && self.wires.is_empty());
+                if let Stop::Goodbye(reason) = reason {
+                    assert!(reason.is_final() && reason != Goodbye::Version(None));
+                }
+                self.stopped = Some(reason);
+            }
+        }
+    }
+
+    /// The wires that carry traffic, by index.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.attached.iter().map(|index| (*index, self.wires[index]))
+    }
+}
+
+/// A connection that ended for no reason of ours.
+pub(crate) fn lost() -> warren_session::client::ConnectionEnd {
+    warren_session::client::ConnectionEnd::Lost("the connection was cut".into())
+}

@@ -1,0 +1,320 @@
+//! The exit, the hosts, the network and the operator; what can happen to them, and what must hold afterwards.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use warren_session::client::{ConnectionEnd, Stop};
+use warren_session::clients::{Client, ClientRegistry};
+use warren_session::exit::{ExitAction, ExitConfig, ExitSessions};
+use warren_session::pool::Lease;
+use warren_session::{Entropy, Goodbye, PeerKey};
+
+use crate::exit_model::ExitModel;
+use crate::host::{Host, lost};
+use crate::network::{Network, Packet, Wire};
+
+/// Keys of the hosts; the last host has the key of the first.
+pub(crate) const KEYS: [u8; 5] = [1, 2, 3, 4, 1];
+
+/// How many inner addresses there are: five, or two for four keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Room {
+    Enough,
+    Tight,
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) began: Instant,
+    pub(crate) seed: u64,
+    pub(crate) room: Room,
+    pub(crate) exit: Option<ExitSessions>,
+    pub(crate) model: ExitModel,
+    /// What the exit has persisted.
+    pub(crate) disk: ClientRegistry,
+    /// The lease that each key had last, while there is room for all.
+    pub(crate) leases: BTreeMap<PeerKey, Lease>,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) network: Network,
+    /// Whether the operator has removed or disabled anybody.
+    pub(crate) was_refused: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, room: Room) -> Self {
+        let now = Instant::now();
+        let mut disk = ClientRegistry::new();
+        for number in 1..=4 {
+            disk.add(Client::new(format!("c{number}"), PeerKey([number; 32]), UNIX_EPOCH)).unwrap();
+        }
+        for number in 4..=6 {
+            if room == Room::Tight {
+                let ipv4 = Some(std::net::Ipv4Addr::new(10, 66, 0, number));
+                disk.add(Client {
+                    ipv4,
+                    ..Client::new(format!("s{number}"), PeerKey([100 + number; 32]), UNIX_EPOCH)
+                })
+                .unwrap();
+            }
+        }
+        let mut world = Self {
+            now,
+            began: now,
+            seed,
+            room,
+            exit: None,
+            model: ExitModel::default(),
+            disk,
+            leases: BTreeMap::new(),
+            hosts: Vec::new(),
+            network: Network::default(),
+            was_refused: false,
+        };
+        world.start_exit();
+        for (number, key) in KEYS.into_iter().enumerate() {
+            let seed = world.next_seed();
+            world.hosts.push(Host::new(number, PeerKey([key; 32]), seed, now));
+        }
+        world.act();
+        world
+    }
+
+    /// Ends the trouble and checks that everybody who may is connected in the end.
+    pub(crate) fn settle(&mut self) {
+        self.start_exit();
+        for number in 0..4 {
+            self.add_client(number);
+            let name = format!("c{}", number + 1);
+            self.exit.as_mut().unwrap().set_client_disabled(self.now, &name, false).unwrap();
+        }
+        let broken: Vec<_> = self.network.wires.keys().copied().collect();
+        for number in broken {
+            // Half-open and silent connections time out.
+            let wire = self.network.wire(number);
+            if wire.is_silent || wire.exit_is_done || wire.owner.is_none() {
+                self.cut_wire(number, true, true);
+            }
+        }
+        self.act();
+        for _ in 0..2_000 {
+            while !self.network.pending().is_empty() {
+                self.deliver_oldest();
+                self.act();
+            }
+            if self.is_settled() {
+                break;
+            }
+            self.wait_until(self.next_timeout().unwrap());
+            self.act();
+        }
+        self.check_settled();
+    }
+
+    /// Which hosts are up.
+    pub(crate) fn up(&self) -> Vec<bool> {
+        self.hosts.iter().map(|host| host.attached().count() > 0).collect()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        let wanted: usize = self.hosts.iter().filter(|host| host.stopped.is_none()).map(|_| 3).sum();
+        let attached: usize = self.hosts.iter().map(|host| host.attached().count()).sum();
+        attached == if self.room == Room::Tight { wanted.min(6) } else { wanted }
+    }
+
+    pub(crate) fn check_settled(&self) {
+        let exit = self.exit.as_ref().unwrap();
+        for host in &self.hosts {
+            match &host.stopped {
+                None if self.room == Room::Enough => {
+                    assert_eq!(host.attached().count(), 3, "host {}: {:?}", host.number, host.session);
+                }
+                None => {}
+                Some(Stop::Goodbye(Goodbye::Replaced)) => {
+                    assert_eq!(host.key, PeerKey([1; 32]), "replaced by nobody")
+                }
+                Some(Stop::Goodbye(_)) => {
+                    assert!(self.was_refused, "host {} stopped: {:?}", host.number, host.stopped)
+                }
+                Some(stop) => panic!("host {} stopped: {stop}", host.number),
+            }
+            for (index, wire) in host.attached() {
+                assert!(self.model.has_attached(wire, index), "host {} believes in {index}", host.number);
+            }
+        }
+        if !self.was_refused && self.room == Room::Enough {
+            let sharing =
+                self.hosts.iter().filter(|host| host.key == PeerKey([1; 32]) && host.stopped.is_none());
+            assert_eq!(sharing.count(), 1, "of two hosts with one key one goes on");
+        }
+        assert!(self.is_settled(), "{:?} {:?}", self.up(), exit);
+    }
+
+    pub(crate) fn deliver_oldest(&mut self) {
+        if let Some(&(number, to_exit)) = self.network.pending().first() {
+            self.deliver(number, to_exit);
+            self.act();
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, number: u64, to_exit: bool) {
+        let now = self.now;
+        let wire = self.network.wire(number);
+        if to_exit {
+            let packet = wire.to_exit.pop_front().unwrap();
+            match &mut self.exit {
+                // Nobody is there, or nobody who knows the connection: the exit's reset is all that comes back.
+                None => wire.is_silent = true,
+                Some(_) if wire.exit_is_done => {
+                    wire.to_exit.clear();
+                    if wire.owner.is_some() && wire.to_client.is_empty() {
+                        wire.to_client.push_back(Packet::Closed(lost()));
+                    }
+                }
+                Some(exit) => match packet {
+                    Packet::Connected => {
+                        wire.exit_has_it = true;
+                        wire.to_client.push_back(Packet::Connected);
+                        exit.connected(now, number, wire.key);
+                    }
+                    Packet::Bytes(bytes) => exit.received(now, number, &bytes),
+                    Packet::Closed(_) => {
+                        (wire.exit_has_it, wire.exit_is_done) = (false, true);
+                        exit.closed(now, number);
+                    }
+                },
+            }
+        } else {
+            let packet = wire.to_client.pop_front().unwrap();
+            let Some((host, index)) = wire.owner else { return wire.to_client.clear() };
+            let host = &mut self.hosts[host];
+            match packet {
+                Packet::Connected => host.session.connected(now, index),
+                Packet::Bytes(bytes) => host.session.received(now, index, &bytes),
+                Packet::Closed(why) => {
+                    wire.owner = None;
+                    host.wires.remove(&index);
+                    host.session.closed(now, index, why);
+                }
+            }
+        }
+    }
+
+    /// The sides named learn now that the connection is gone; nothing else on it is delivered to them.
+    pub(crate) fn cut_wire(&mut self, number: u64, client_side: bool, exit_side: bool) {
+        let now = self.now;
+        let wire = self.network.wire(number);
+        if client_side {
+            wire.to_client.clear();
+            if let Some((host, index)) = wire.owner.take() {
+                self.hosts[host].wires.remove(&index);
+                self.hosts[host].session.closed(now, index, lost());
+            }
+        }
+        let wire = self.network.wire(number);
+        if exit_side {
+            wire.to_exit.clear();
+            wire.exit_is_done = true;
+            if std::mem::take(&mut wire.exit_has_it)
+                && let Some(exit) = &mut self.exit
+            {
+                exit.closed(now, number);
+            }
+        }
+    }
+
+    pub(crate) fn wait_until(&mut self, then: Instant) {
+        self.now = self.now.max(then);
+        if let Some(exit) = &mut self.exit {
+            exit.handle_timeout(self.now);
+            assert!(exit.timeout().is_none_or(|next| next > self.now), "a timeout that is past is not done");
+        }
+        for host in &mut self.hosts {
+            host.session.handle_timeout(self.now);
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let exit = self.exit.iter().filter_map(ExitSessions::timeout);
+        exit.chain(self.hosts.iter().filter_map(|host| host.session.timeout())).min()
+    }
+
+    pub(crate) fn start_exit(&mut self) {
+        if self.exit.is_some() {
+            return;
+        }
+        let config = ExitConfig {
+            ipv4: Some("10.66.0.0/29".parse().unwrap()),
+            ipv6: Some("fd66::/64".parse().unwrap()),
+            ..ExitConfig::default()
+        };
+        // What a restart finds has been through the file.
+        let file = toml::to_string(&self.disk).unwrap();
+        let registry: ClientRegistry = toml::from_str(&file).unwrap();
+        let entropy = random(self.next_seed());
+        self.exit = Some(ExitSessions::new(config, registry, self.now, self.wall(), entropy).unwrap());
+        self.model = self.model.restarted();
+    }
+
+    /// Carries out what everybody wants done, checking each action, and then what must always hold.
+    pub(crate) fn act(&mut self) {
+        if let Some(exit) = &mut self.exit {
+            while let Some(action) = exit.poll_action() {
+                if action == ExitAction::Persist {
+                    self.disk = exit.registry().clone();
+                }
+                self.model.take(&action, exit.registry(), &self.disk);
+                carry_out(action, &mut self.network, &mut self.leases, self.room);
+            }
+            self.model.compare(exit);
+        }
+        for host in &mut self.hosts {
+            host.act(&mut self.network, &self.model);
+        }
+        self.network.sweep();
+    }
+
+    pub(crate) fn wall(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_800_000_000) + (self.now - self.began)
+    }
+
+    pub(crate) fn next_seed(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.seed
+    }
+}
+
+fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<PeerKey, Lease>, room: Room) {
+    match action {
+        ExitAction::Send { connection, bytes } => Wire::send(&mut network.wire(connection).to_client, &bytes),
+        ExitAction::Close { connection, reason } => {
+            let wire = network.wire(connection);
+            (wire.exit_has_it, wire.exit_is_done) = (false, true);
+            let reason = Goodbye::from_code(reason.code()).expect("codes lead back to reasons");
+            wire.to_client.push_back(Packet::Closed(ConnectionEnd::Goodbye(reason)));
+            wire.to_exit.clear();
+        }
+        ExitAction::Open { key, lease, .. } => {
+            let before = leases.insert(key, lease);
+            assert!(
+                room == Room::Tight || before.is_none_or(|before| before == lease),
+                "a lease sticks to its key"
+            );
+        }
+        ExitAction::Attach { .. }
+        | ExitAction::Detach { .. }
+        | ExitAction::End { .. }
+        | ExitAction::Persist => {}
+    }
+}
+
+/// Random bytes that a seed repeats (SplitMix64).
+pub(crate) fn random(seed: u64) -> Entropy {
+    let mut state = seed;
+    Box::new(move |bytes| {
+        for byte in bytes {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            *byte = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb).to_be_bytes()[0];
+        }
+    })
+}
