@@ -1,0 +1,152 @@
+//! Makes a TUN device and its queues.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use tun_rs::{DeviceBuilder, SyncDevice};
+use warren_packet::coalesce::Merge;
+
+use crate::{Queue, TunError, file};
+
+/// What device to make.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DeviceConfig {
+    /// The network device's name, at most 15 characters.
+    pub name: String,
+    /// The device's MTU in bytes.
+    pub mtu: u16,
+    /// The number of queues, 1 to 256; each is its own file descriptor.
+    pub queues: usize,
+    /// Whether the kernel may hand over super-packets (TSO, USO) and partial checksums.
+    pub offload: bool,
+}
+
+/// The identity of a TUN device; its queues keep it alive.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Device {
+    name: String,
+    index: u32,
+    udp_offload: bool,
+}
+
+impl Device {
+    /// Returns the network device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the network device's interface index.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Tells whether the kernel hands over UDP super-packets too (USO, Linux 6.2 and later).
+    pub fn udp_offload(&self) -> bool {
+        self.udp_offload
+    }
+}
+
+/// Makes a TUN device that is down and has no addresses, and opens its queues.
+///
+/// Reads and writes carry a virtio-net header in front of the packet whether offload is on or not.
+///
+/// # Errors
+///
+/// A [`TunError`] that says what to do. A device of that name is never joined or reused, and nothing is left behind.
+pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
+    check_name(&config.name)?;
+    if config.queues == 0 || config.queues > MAX_QUEUES {
+        return Err(TunError::InvalidQueues { queues: config.queues, max: MAX_QUEUES });
+    }
+    // tun-rs would make the device node itself, which is not ours to do.
+    if matches!(std::fs::exists(DRIVER), Ok(false)) {
+        return Err(TunError::NoDriver);
+    }
+    // The driver attaches to a TUN device that exists; two daemons would then share one device's packets.
+    if interface_index(&config.name)?.is_some() {
+        return Err(TunError::NameTaken { name: config.name.clone() });
+    }
+
+    let refused = |step| move |error| TunError::from_kernel(step, &config.name, error);
+    let first = DeviceBuilder::new()
+        .name(&config.name)
+        .mtu(config.mtu)
+        .enable(false)
+        .offload(true)
+        .multi_queue(config.queues > 1)
+        .build_sync()
+        .map_err(refused("create"))?;
+    let udp_offload = config.offload && first.udp_gso();
+    let mut devices = vec![first];
+    for _ in 1..config.queues {
+        let next =
+            devices.first().map(SyncDevice::try_clone).transpose().map_err(refused("add a queue to"))?;
+        devices.extend(next);
+    }
+    for device in &devices {
+        device.set_nonblocking(true).map_err(refused("open a queue of"))?;
+        if !config.offload {
+            file::disable_offload(device).map_err(refused("set the offloads of"))?;
+        }
+    }
+
+    let index = interface_index(&config.name)?
+        .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;
+    let device = Device { name: config.name.clone(), index, udp_offload };
+    let takes = Merge { tcp: config.offload, udp: udp_offload };
+    Ok((device, devices.into_iter().map(|device| Queue::new(device, takes)).collect()))
+}
+
+/// The driver's device node.
+const DRIVER: &str = "/dev/net/tun";
+
+/// `MAX_TAP_QUEUES` of drivers/net/tun.c.
+const MAX_QUEUES: usize = 256;
+
+/// `IFNAMSIZ` of linux/if.h less the closing zero.
+const MAX_NAME_BYTES: usize = 15;
+
+/// Refuses names that the kernel refuses, and those it would read as a pattern (`tun%d`).
+fn check_name(name: &str) -> Result<(), TunError> {
+    let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+    let valid = !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name.chars().all(allowed)
+        && name != "."
+        && name != "..";
+    if valid { Ok(()) } else { Err(TunError::InvalidName { name: name.to_owned() }) }
+}
+
+/// Looks up the interface index of a network device, if there is one of that name.
+fn interface_index(name: &str) -> Result<Option<u32>, TunError> {
+    let look_up = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        netdevice::name_to_index(&socket, name)
+    };
+    match look_up() {
+        Ok(index) => Ok(Some(index)),
+        Err(Errno::NODEV) => Ok(None),
+        Err(error) => Err(TunError::from_kernel("look up", name, error.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_the_kernel_would_refuse_or_fill_in_are_refused_first() {
+        for name in ["warren0", "a", "wt-1.2_x", "fifteen-letters"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "sixteen-letters-", "tun%d", "a/b", "a b", ".", "..", "tün0"] {
+            assert!(matches!(check_name(name), Err(TunError::InvalidName { .. })), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_device_has_at_least_one_queue() {
+        let config = DeviceConfig { name: "warren0".into(), mtu: 1380, queues: 0, offload: true };
+
+        assert!(matches!(create(&config), Err(TunError::InvalidQueues { queues: 0, .. })));
+    }
+}

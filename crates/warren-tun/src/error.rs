@@ -1,0 +1,82 @@
+//! Why a TUN device could not be made, each reason with what to do about it.
+
+use std::io;
+
+/// Why [`create`](crate::create) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The kernel's TUN driver is not there.
+    #[error(
+        "/dev/net/tun is missing: load the driver with `modprobe tun`, or give the container the device /dev/net/tun"
+    )]
+    NoDriver,
+    /// The process may not make network devices.
+    #[error(
+        "making the TUN device {name} is not permitted: run as root, or with CAP_NET_ADMIN and access to /dev/net/tun"
+    )]
+    NotPermitted {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// A network device of that name exists, whoever made it.
+    #[error("a network device named {name} exists already: stop what uses it, or choose another name")]
+    NameTaken {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// The name is not one that a network device can have.
+    #[error("{name:?} cannot be a network device's name: use 1 to 15 of the characters A-Z a-z 0-9 . _ -")]
+    InvalidName {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// The number of queues is one that the kernel's driver does not offer.
+    #[error("a TUN device has 1 to {max} queues, not {queues}")]
+    InvalidQueues {
+        /// The number that was asked for.
+        queues: usize,
+        /// The driver's limit.
+        max: usize,
+    },
+    /// The kernel refused one step for another reason.
+    #[error("the kernel refused to {step} the TUN device {name}")]
+    Refused {
+        /// What was being done: "create", "add a queue to", "set offloads of".
+        step: &'static str,
+        /// The name that was asked for.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl TunError {
+    /// Sorts the kernel's answer to one step of making the device `name`.
+    pub(crate) fn from_kernel(step: &'static str, name: &str, source: io::Error) -> Self {
+        let name = name.to_owned();
+        match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) => Self::NotPermitted { name },
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::NXIO) => {
+                Self::NoDriver
+            }
+            Some(rustix::io::Errno::BUSY | rustix::io::Errno::EXIST) => Self::NameTaken { name },
+            _ => Self::Refused { step, name, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn each_answer_of_the_kernel_becomes_a_sentence_that_says_what_to_do() {
+        let message = |errno: Errno| TunError::from_kernel("create", "warren0", errno.into()).to_string();
+
+        assert!(message(Errno::NOENT).contains("modprobe tun"));
+        assert!(message(Errno::PERM).contains("CAP_NET_ADMIN"));
+        assert!(message(Errno::BUSY).contains("warren0 exists already"));
+        assert_eq!(message(Errno::NOMEM), "the kernel refused to create the TUN device warren0");
+    }
+}

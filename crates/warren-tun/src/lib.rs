@@ -1,0 +1,14 @@
+//! The queues of a TUN device whose reads and writes carry a virtio-net header.
+//!
+//! [`create`] makes the device; the caller gives it addresses, brings it up and owns its [`Queue`]s. A queue reads one
+//! super-packet per system call and writes one from scattered parts with one `writev`. The device is not persistent: it
+//! goes when its last queue does.
+
+mod device;
+mod error;
+mod file;
+mod queue;
+
+pub use device::{Device, DeviceConfig, create};
+pub use error::TunError;
+pub use queue::{MAX_PARTS, Queue, READ_BUFFER_BYTES};
