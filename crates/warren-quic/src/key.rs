@@ -1,0 +1,273 @@
+//! Ed25519 identities: private keys that are never printed, public keys as people write them, and key files.
+
+use std::{
+    fmt, fs, io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+/// Bytes of a private key's seed and of a public key.
+pub const KEY_LENGTH: usize = 32;
+
+/// An Ed25519 private key: the 32-byte seed of RFC 8032, wiped from memory when dropped.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct PrivateKey([u8; KEY_LENGTH]);
+
+impl PrivateKey {
+    /// Makes a new key from the operating system's random source.
+    ///
+    /// # Errors
+    /// When that source cannot be read.
+    pub fn generate() -> Result<Self, KeyError> {
+        let mut seed = [0; KEY_LENGTH];
+        getrandom::fill(&mut seed).map_err(KeyError::Random)?;
+        Ok(Self(seed))
+    }
+
+    /// Reads a key as it stands in a key file: standard base64 with padding.
+    ///
+    /// # Errors
+    /// When the text is not base64 or not of 32 bytes; the message never repeats the text.
+    pub fn from_base64(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(|seed| Self(*seed))
+    }
+
+    /// Returns the key as it stands in a key file.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.0))
+    }
+
+    /// Returns the public key that belongs to it.
+    pub fn public(&self) -> PublicKey {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&self.0).expect("any 32 bytes are an Ed25519 seed");
+        let mut public = [0; KEY_LENGTH];
+        public.copy_from_slice(pair.public_key().as_ref());
+        PublicKey(public)
+    }
+
+    /// Returns the seed, for the TLS layer.
+    pub(crate) fn seed(&self) -> &[u8; KEY_LENGTH] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(..)")
+    }
+}
+
+/// Reads a private key file, which must belong to its owner alone.
+///
+/// # Errors
+/// When the file cannot be read, is no regular file, may be read or written by others, or does not hold a key; each
+/// message says what to do.
+pub fn read_key_file(path: &Path) -> Result<PrivateKey, KeyError> {
+    let at = || path.to_owned();
+    // O_NONBLOCK: a FIFO in the key's place must not hang the daemon.
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(|source| KeyError::Read { path: at(), source })?;
+    // The open file is examined, not the path, which could be replaced in between.
+    let metadata = file.metadata().map_err(|source| KeyError::Read { path: at(), source })?;
+    if !metadata.is_file() {
+        return Err(KeyError::NotAFile { path: at() });
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Mode { path: at(), mode });
+    }
+    // Twice the length of a key in base64 is room for white space and still shows that a file is too long.
+    let mut text = Zeroizing::new(String::with_capacity(2 * ENCODED_LENGTH));
+    io::Read::read_to_string(&mut io::Read::take(file, 2 * ENCODED_LENGTH as u64), &mut text)
+        .map_err(|source| KeyError::Read { path: at(), source })?;
+    PrivateKey::from_base64(text.trim())
+        .map_err(|reason| KeyError::Content { path: at(), reason: Box::new(reason) })
+}
+
+/// Characters of a key in base64.
+const ENCODED_LENGTH: usize = 44;
+
+/// An Ed25519 public key; its text is standard base64 with padding.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct PublicKey(pub [u8; KEY_LENGTH]);
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(|key| Self(*key))
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Why a key could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The operating system gave no random bytes.
+    #[error("the operating system gave no random bytes: {0}")]
+    Random(getrandom::Error),
+    /// The text is not standard base64.
+    #[error("a key is 44 characters of base64 (32 bytes with padding), and this is not base64")]
+    NotBase64,
+    /// The text is base64 of another length.
+    #[error("a key is 32 bytes (44 characters of base64), and this is {0} bytes")]
+    Length(usize),
+    /// The file could not be opened or read.
+    #[error("cannot read the key file {path}: {source}", path = path.display())]
+    Read {
+        /// The key file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The path is a directory or a device.
+    #[error("the key file {path} is not a regular file; name the file that `warren keygen` wrote", path = path.display())]
+    NotAFile {
+        /// The key file.
+        path: PathBuf,
+    },
+    /// Others than the owner may use the file.
+    #[error("the key file {path} may be used by others (mode {mode:04o}); run `chmod 600 {path}`", path = path.display())]
+    Mode {
+        /// The key file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file holds something else than one key.
+    #[error("the key file {path} holds no private key: {reason}; make one with `warren keygen`", path = path.display())]
+    Content {
+        /// The key file.
+        path: PathBuf,
+        /// What is wrong with its content.
+        reason: Box<Self>,
+    },
+}
+
+fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LENGTH]>, KeyError> {
+    let bytes = Zeroizing::new(STANDARD.decode(text).map_err(|_| KeyError::NotBase64)?);
+    let mut key = Zeroizing::new([0; KEY_LENGTH]);
+    if bytes.len() != key.len() {
+        return Err(KeyError::Length(bytes.len()));
+    }
+    key.copy_from_slice(&bytes);
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn key_file(content: &[u8], mode: u32) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), content).unwrap();
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn public_key_is_that_of_rfc_8032() {
+        // RFC 8032 section 7.1, test 1.
+        let seed = [
+            0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec, 0x2c, 0xc4,
+            0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03, 0x1c, 0xae, 0x7f, 0x60,
+        ];
+        let public = PrivateKey(seed).public();
+        assert_eq!(public.0[..4], [0xd7, 0x5a, 0x98, 0x01]);
+        assert_eq!(public.0[28..], [0xf7, 0x07, 0x51, 0x1a]);
+    }
+
+    #[test]
+    fn keys_survive_their_text_form() {
+        let private = PrivateKey::generate().unwrap();
+        let again = PrivateKey::from_base64(&private.to_base64()).unwrap();
+        assert_eq!(private.public(), again.public());
+        assert_eq!(private.public().to_string().parse::<PublicKey>().unwrap(), private.public());
+    }
+
+    #[test]
+    fn debug_never_shows_the_secret() {
+        let private = PrivateKey::generate().unwrap();
+        assert_eq!(format!("{private:?}"), "PrivateKey(..)");
+    }
+
+    #[test]
+    fn key_file_of_its_owner_alone_is_read() {
+        let private = PrivateKey::generate().unwrap();
+        let text = format!("{}\n", *private.to_base64());
+        for mode in [0o600, 0o400] {
+            let file = key_file(text.as_bytes(), mode);
+            assert_eq!(read_key_file(file.path()).unwrap().public(), private.public());
+        }
+    }
+
+    #[test]
+    fn key_file_others_may_use_is_refused_with_the_fix() {
+        let private = PrivateKey::generate().unwrap();
+        for mode in [0o640, 0o604, 0o644, 0o620, 0o610, 0o660] {
+            let file = key_file(private.to_base64().as_bytes(), mode);
+            let error = read_key_file(file.path()).unwrap_err().to_string();
+            assert!(error.contains(&format!("{mode:04o}")), "{error}");
+            assert!(error.contains(&format!("chmod 600 {}", file.path().display())), "{error}");
+            assert!(!error.contains(&**private.to_base64()), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_content_is_refused_without_being_repeated() {
+        let cases: [(&[u8], &str); 4] = [
+            (b"not base64 at all!", "not base64"),
+            (b"c2hvcnQ=", "5 bytes"),
+            (b"", "0 bytes"),
+            (&[b'A'; 88], "66 bytes"),
+        ];
+        for (content, reason) in cases {
+            let file = key_file(content, 0o600);
+            let error = read_key_file(file.path()).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+            assert!(content.is_empty() || !error.contains(std::str::from_utf8(content).unwrap()), "{error}");
+        }
+    }
+
+    #[test]
+    fn directory_and_missing_file_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(matches!(read_key_file(directory.path()), Err(KeyError::NotAFile { .. })));
+        assert!(matches!(read_key_file(&directory.path().join("none")), Err(KeyError::Read { .. })));
+    }
+}

@@ -1,0 +1,16 @@
+//! QUIC connections for the tunnel: identity, transport settings, sockets, and the driver that the packet path talks to.
+//!
+//! The packet path sees [`driver`] alone and nothing of the QUIC library behind it, so that the driver can be replaced.
+
+#![deny(unsafe_code)]
+
+pub mod driver;
+pub mod key;
+mod noq_driver;
+mod outcome;
+mod quic_config;
+pub mod settings;
+pub mod socket;
+pub mod stats;
+pub mod tls;
+mod warren_driver;

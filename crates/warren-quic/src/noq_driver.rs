@@ -1,0 +1,260 @@
+//! The driver over noq: noq's tasks run each connection, and this turns their futures into one poll for the worker.
+//!
+//! Nothing is queued here but one datagram of a blocked connection and the control bytes that wait for the peer; received
+//! datagrams stay in noq's bounded buffers until the inbox has room for them.
+
+mod connection;
+mod control;
+mod listener;
+mod open;
+mod outbox;
+mod ready;
+
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use noq::TokioRuntime;
+use tokio::time::{Instant, timeout_at};
+use zeroize::Zeroizing;
+
+use self::{
+    connection::{Connection, Life},
+    listener::Listener,
+    outbox::Outbox,
+    ready::{ReadyList, Source},
+};
+use crate::{
+    driver::{
+        CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox,
+        MAX_EVENTS_PER_POLL, SendError, SocketStats,
+    },
+    key::{PrivateKey, PublicKey},
+    quic_config,
+    settings::TransportSettings,
+    socket::QuicSocket,
+    stats::SocketCounters,
+    tls,
+};
+
+/// How long a shutdown waits for its peers to be told.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// All connections of one worker over noq.
+pub struct NoqEndpoint {
+    settings: TransportSettings,
+    /// A client's key, with which it connects.
+    identity: Option<PrivateKey>,
+    counters: Arc<SocketCounters>,
+    ready: Arc<ReadyList>,
+    outbox: Arc<Outbox>,
+    listeners: Vec<Listener>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// Closed in the poll before; their counters are read until the next.
+    retired: Vec<ConnectionId>,
+    next: u64,
+}
+
+impl NoqEndpoint {
+    pub(crate) fn client(settings: TransportSettings, identity: PrivateKey) -> Result<Self, EndpointError> {
+        Self::new(settings, Some(identity))
+    }
+
+    pub(crate) fn exit(
+        settings: TransportSettings,
+        identity: &[PrivateKey],
+        sockets: Vec<UdpSocket>,
+        reset_key: &[u8],
+    ) -> Result<Self, EndpointError> {
+        let identity = identity.first().ok_or(EndpointError::NoIdentity)?;
+        if !(32..=64).contains(&reset_key.len()) {
+            return Err(EndpointError::ResetKey(reset_key.len()));
+        }
+        if sockets.is_empty() {
+            return Err(EndpointError::NoSocket);
+        }
+        let mut this = Self::new(settings, None)?;
+        for (index, socket) in sockets.into_iter().enumerate() {
+            let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
+            let endpoint = this.noq_endpoint(socket, reset_key, Some(config))?;
+            this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
+        }
+        Ok(this)
+    }
+
+    fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
+        quic_config::check(&settings)?;
+        Ok(Self {
+            settings,
+            identity,
+            counters: Arc::new(SocketCounters::new()),
+            ready: Arc::default(),
+            outbox: Arc::default(),
+            listeners: Vec::new(),
+            connections: BTreeMap::new(),
+            retired: Vec::new(),
+            next: 0,
+        })
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        socket: UdpSocket,
+        remote: SocketAddr,
+        exit_keys: &[PublicKey],
+    ) -> Result<ConnectionId, ConnectError> {
+        let identity = self.identity.as_ref().ok_or(ConnectError::NotAClient)?;
+        if exit_keys.is_empty() {
+            return Err(ConnectError::NoExitKey);
+        }
+        let refused = |reason: String| ConnectError::Address { remote, reason };
+        let local = socket.local_addr()?;
+        if local.is_ipv6() != remote.is_ipv6() {
+            return Err(refused(format!("the socket at {local} is of the other IP version")));
+        }
+        let presented = tls::PresentedKey::default();
+        let tls = tls::client(identity, exit_keys, presented.clone())?;
+        let config = quic_config::client(&self.settings, remote, tls);
+        let mut reset_key = Zeroizing::new([0; 64]);
+        getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
+        let endpoint = self.noq_endpoint(socket, &*reset_key, None)?;
+        // The name goes nowhere: there is no SNI, and the verifier knows keys alone.
+        let connecting = endpoint
+            .connect_with(config, remote, "exit.invalid")
+            .map_err(|error| refused(error.to_string()))?;
+        let id = self.next_id();
+        let waker = self.ready.waker(Source::Connection(id));
+        self.connections.insert(id, Connection::outgoing(id, waker, connecting, endpoint, presented));
+        Ok(id)
+    }
+
+    pub(crate) fn poll(&mut self, cx: &Context<'_>, inbox: &mut Inbox) -> Poll<()> {
+        for id in self.retired.drain(..) {
+            self.connections.remove(&id);
+        }
+        // Registered before the list is looked at: what becomes ready after the last look wakes the worker.
+        self.ready.register(cx.waker());
+        self.outbox.swap(&mut inbox.datagrams);
+        while self.outbox.has_room() && inbox.events.len() + connection::MAX_EVENTS <= MAX_EVENTS_PER_POLL {
+            match self.ready.next() {
+                None => break,
+                Some(Source::Listener(index)) => self.poll_listener(index),
+                Some(Source::Connection(id)) => self.poll_connection(id, &mut inbox.events),
+            }
+        }
+        self.outbox.swap(&mut inbox.datagrams);
+        if inbox.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    fn poll_listener(&mut self, index: usize) {
+        let handshakes = self.connections.values().filter(|connection| connection.is_in_handshake()).count();
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        for connecting in listener.poll(handshakes) {
+            let id = self.next_id();
+            let waker = self.ready.waker(Source::Connection(id));
+            self.connections.insert(id, Connection::incoming(id, waker, connecting));
+        }
+    }
+
+    fn poll_connection(&mut self, id: ConnectionId, events: &mut Vec<Event>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.poll(&self.outbox, events) == Life::Over {
+            self.retired.push(id);
+        }
+    }
+
+    pub(crate) fn send_datagram(&mut self, id: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
+        match self.connections.get_mut(&id) {
+            Some(connection) => connection.send_datagram(datagram),
+            None => Err(SendError::Closed(datagram)),
+        }
+    }
+
+    pub(crate) fn max_datagram_size(&self, id: ConnectionId) -> Option<usize> {
+        self.connections.get(&id)?.max_datagram_size()
+    }
+
+    pub(crate) fn send_control(&mut self, id: ConnectionId, data: &[u8]) -> Result<(), SendError> {
+        match self.connections.get_mut(&id) {
+            Some(connection) => connection.send_control(data),
+            None => Err(SendError::Closed(Bytes::copy_from_slice(data))),
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: ConnectionId, code: u32, reason: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.close(code, reason, CloseReason::Local);
+        }
+    }
+
+    pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
+        self.connections.get(&id)?.stats()
+    }
+
+    pub(crate) fn socket_stats(&self) -> SocketStats {
+        self.counters.snapshot()
+    }
+
+    pub(crate) async fn shutdown(mut self) {
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        let mut endpoints: Vec<_> = self.listeners.drain(..).map(Listener::into_endpoint).collect();
+        endpoints.extend(self.connections.values().filter_map(Connection::own_endpoint));
+        for connection in self.connections.values_mut() {
+            connection.close(0, "", CloseReason::Local);
+        }
+        let _timed_out = timeout_at(deadline, self.all_closed()).await;
+        for endpoint in endpoints {
+            endpoint.close(0_u32.into(), b"");
+            let _timed_out = timeout_at(deadline, endpoint.wait_all_draining()).await;
+        }
+    }
+
+    /// Polls until no connection is left; what still comes in has nobody to go to.
+    async fn all_closed(&mut self) {
+        let mut inbox = Inbox::new();
+        std::future::poll_fn(|cx| {
+            loop {
+                inbox.clear();
+                let polled = self.poll(cx, &mut inbox);
+                if self.connections.len() == self.retired.len() {
+                    return Poll::Ready(());
+                }
+                if polled.is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+
+    fn noq_endpoint(
+        &self,
+        socket: UdpSocket,
+        reset_key: &[u8],
+        server: Option<noq::ServerConfig>,
+    ) -> std::io::Result<noq::Endpoint> {
+        let using = quic_config::socket_use(&self.settings, server.is_some());
+        let socket = QuicSocket::new(socket, using, self.counters.clone())?;
+        let config = quic_config::endpoint(&self.settings, reset_key);
+        noq::Endpoint::new_with_abstract_socket(config, server, Box::new(socket), Arc::new(TokioRuntime))
+    }
+
+    fn next_id(&mut self) -> ConnectionId {
+        self.next += 1;
+        ConnectionId(self.next)
+    }
+}
+
+impl std::fmt::Debug for NoqEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NoqEndpoint")
+            .field("listeners", &self.listeners.len())
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,195 @@
+//! One connection from its first packet to its end: the handshake, and why it ended; [`Open`] is what lies between.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use noq::{Connecting, ConnectionError};
+use tokio::time::{Sleep, sleep};
+
+use super::{open::Open, outbox::Outbox};
+use crate::{
+    driver::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
+    outcome::{close_reason, peer_key},
+    tls::PresentedKey,
+};
+
+/// Most events that one poll of a connection adds.
+pub(super) const MAX_EVENTS: usize = 5;
+
+/// How long an exit lets a handshake take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether a connection is to be polled again.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Life {
+    /// It is.
+    Goes,
+    /// It ended; only its counters are left.
+    Over,
+}
+
+/// A connection from its first packet on.
+pub(super) struct Connection {
+    id: ConnectionId,
+    waker: Waker,
+    state: State,
+    /// What only a client has: an endpoint of its own, and where the verifier leaves a refused key.
+    client: Option<(noq::Endpoint, PresentedKey)>,
+}
+
+enum State {
+    Handshake {
+        connecting: Connecting,
+        timeout: Option<Pin<Box<Sleep>>>,
+    },
+    /// Given up by this side before it was open.
+    Abandoned(CloseReason),
+    Open(Box<Open>),
+    Over(Option<Box<ConnectionStats>>),
+}
+
+impl Connection {
+    pub(super) fn outgoing(
+        id: ConnectionId,
+        waker: Waker,
+        connecting: Connecting,
+        endpoint: noq::Endpoint,
+        presented: PresentedKey,
+    ) -> Self {
+        Self {
+            id,
+            waker,
+            state: State::Handshake { connecting, timeout: None },
+            client: Some((endpoint, presented)),
+        }
+    }
+
+    pub(super) fn incoming(id: ConnectionId, waker: Waker, connecting: Connecting) -> Self {
+        let timeout = Some(Box::pin(sleep(HANDSHAKE_TIMEOUT)));
+        Self { id, waker, state: State::Handshake { connecting, timeout }, client: None }
+    }
+
+    pub(super) fn is_in_handshake(&self) -> bool {
+        matches!(self.state, State::Handshake { .. })
+    }
+
+    /// Returns the endpoint that serves this connection alone.
+    pub(super) fn own_endpoint(&self) -> Option<noq::Endpoint> {
+        self.client.as_ref().map(|(endpoint, _)| endpoint.clone())
+    }
+
+    /// Does what can be done now; at most [`MAX_EVENTS`] events and a batch of datagrams more than fit are added.
+    pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
+        let waker = self.waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        if let State::Handshake { connecting, timeout } = &mut self.state {
+            let remote = connecting.remote_address();
+            match Pin::new(connecting).poll(&mut cx) {
+                Poll::Ready(Ok(connection)) => self.opened(connection, remote, outbox, events),
+                Poll::Ready(Err(error)) => {
+                    let reason = self.close_reason(error);
+                    self.state = State::Abandoned(reason);
+                }
+                Poll::Pending => {
+                    let expired = timeout.as_mut().map(|timeout| timeout.as_mut().poll(&mut cx));
+                    if expired != Some(Poll::Ready(())) {
+                        return Life::Goes;
+                    }
+                    self.state = State::Abandoned(CloseReason::TimedOut);
+                }
+            }
+        }
+        let (reason, stats) = match &mut self.state {
+            State::Handshake { .. } => return Life::Goes,
+            State::Over(_) => return Life::Over,
+            State::Abandoned(reason) => {
+                let reason = reason.clone();
+                self.state = State::Over(None);
+                if self.client.is_none() {
+                    tracing::debug!(connection = %self.id, %reason, "a handshake failed");
+                    return Life::Over;
+                }
+                (reason, None)
+            }
+            State::Open(open) => {
+                let Poll::Ready(error) = open.poll(&mut cx, self.id, outbox, events) else {
+                    return Life::Goes;
+                };
+                let (reason, stats) = (open.reason.take(), Some(Box::new(open.stats(true))));
+                (reason.unwrap_or_else(|| self.close_reason(error)), stats)
+            }
+        };
+        self.state = State::Over(stats);
+        events.push(Event::Closed { connection: self.id, reason });
+        Life::Over
+    }
+
+    fn opened(
+        &mut self,
+        connection: noq::Connection,
+        remote: SocketAddr,
+        outbox: &Arc<Outbox>,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(peer) = peer_key(connection.peer_identity()) else {
+            self.state =
+                State::Abandoned(CloseReason::Transport("the peer proved no Ed25519 key".to_owned()));
+            return;
+        };
+        events.push(Event::Connected { connection: self.id, peer, remote });
+        self.state = State::Open(Box::new(Open::new(self.id, connection, remote, outbox.clone())));
+    }
+
+    pub(super) fn send_datagram(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        match &mut self.state {
+            State::Open(open) => open.send_datagram(&self.waker, datagram),
+            State::Handshake { .. } | State::Abandoned(_) | State::Over(_) => {
+                Err(SendError::Closed(datagram))
+            }
+        }
+    }
+
+    pub(super) fn max_datagram_size(&self) -> Option<usize> {
+        match &self.state {
+            State::Open(open) => open.max_datagram_size(),
+            State::Handshake { .. } | State::Abandoned(_) | State::Over(_) => None,
+        }
+    }
+
+    pub(super) fn send_control(&mut self, data: &[u8]) -> Result<(), SendError> {
+        match &mut self.state {
+            State::Open(open) => open.send_control(&self.waker, data),
+            State::Handshake { .. } | State::Abandoned(_) | State::Over(_) => {
+                Err(SendError::Closed(Bytes::copy_from_slice(data)))
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
+        match &mut self.state {
+            State::Handshake { .. } => self.state = State::Abandoned(reason),
+            State::Open(open) => open.close(code, words, reason),
+            State::Abandoned(_) | State::Over(_) => return,
+        }
+        self.waker.wake_by_ref();
+    }
+
+    pub(super) fn stats(&self) -> Option<ConnectionStats> {
+        match &self.state {
+            State::Open(open) => Some(open.stats(false)),
+            State::Over(stats) => stats.as_deref().cloned(),
+            State::Handshake { .. } | State::Abandoned(_) => None,
+        }
+    }
+
+    fn close_reason(&self, error: ConnectionError) -> CloseReason {
+        close_reason(error, self.client.as_ref().map(|(_, presented)| presented))
+    }
+}

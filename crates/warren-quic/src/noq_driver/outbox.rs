@@ -1,0 +1,40 @@
+//! The inbox's datagrams while a poll runs: lent to the futures that fill it, so that nothing is copied or queued between.
+
+use std::{
+    mem,
+    sync::{Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+
+use crate::driver::{ConnectionId, MAX_DATAGRAMS_PER_POLL};
+
+/// Most datagrams that are taken from a connection at once.
+pub(super) const BATCH: usize = 64;
+
+/// Datagrams of the poll at hand, with the connection they came from.
+#[derive(Debug, Default)]
+pub(super) struct Outbox(Mutex<Vec<(ConnectionId, Bytes)>>);
+
+impl Outbox {
+    /// Exchanges the datagrams for those of an inbox, at the start and at the end of a poll.
+    pub(super) fn swap(&self, datagrams: &mut Vec<(ConnectionId, Bytes)>) {
+        mem::swap(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), datagrams);
+    }
+
+    /// Whether a whole batch still fits.
+    pub(super) fn has_room(&self) -> bool {
+        self.len() + BATCH <= MAX_DATAGRAMS_PER_POLL
+    }
+
+    /// Returns how many datagrams are in it.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Appends datagrams of one connection.
+    pub(super) fn extend(&self, from: ConnectionId, datagrams: impl Iterator<Item = Bytes>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(datagrams.map(|datagram| (from, datagram)));
+    }
+}

@@ -1,0 +1,113 @@
+//! The list of what became ready: sources are polled only when something woke them, and each is listed at most once.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Wake, Waker},
+};
+
+use crate::driver::ConnectionId;
+
+/// What can become ready.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Source {
+    /// A listening socket, by its place.
+    Listener(usize),
+    /// A connection.
+    Connection(ConnectionId),
+}
+
+/// Sources that were woken and not polled since, and the worker to wake for them. Shared with noq's tasks, which run on
+/// the same thread, so that its lock is never contended.
+#[derive(Debug, Default)]
+pub(super) struct ReadyList(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    woken: VecDeque<Arc<SourceWaker>>,
+    worker: Option<Waker>,
+}
+
+impl ReadyList {
+    /// Sets whom to wake from now on.
+    pub(super) fn register(&self, worker: &Waker) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut state.worker {
+            Some(known) => known.clone_from(worker),
+            None => state.worker = Some(worker.clone()),
+        }
+    }
+
+    /// Takes the source that waited longest; from here on it can be listed again.
+    pub(super) fn next(&self) -> Option<Source> {
+        let woken = self.0.lock().unwrap_or_else(PoisonError::into_inner).woken.pop_front()?;
+        // A wake after this lists the source again; one before it is answered by the poll that follows now.
+        woken.listed.store(false, Ordering::SeqCst);
+        Some(woken.source)
+    }
+
+    /// Makes the waker of a source, and lists it for its first poll.
+    pub(super) fn waker(self: &Arc<Self>, source: Source) -> Waker {
+        let waker =
+            Waker::from(Arc::new(SourceWaker { source, listed: AtomicBool::new(false), list: self.clone() }));
+        waker.wake_by_ref();
+        waker
+    }
+}
+
+#[derive(Debug)]
+struct SourceWaker {
+    source: Source,
+    listed: AtomicBool,
+    list: Arc<ReadyList>,
+}
+
+impl Wake for SourceWaker {
+    fn wake(self: Arc<Self>) {
+        if self.listed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let list = self.list.clone();
+        let mut state = list.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.woken.push_back(self);
+        let worker = state.worker.clone();
+        drop(state);
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count(std::sync::atomic::AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn source_is_listed_once_and_again_after_it_was_taken() {
+        let list = Arc::new(ReadyList::default());
+        let count = Arc::new(Count(0.into()));
+        list.register(&Waker::from(count.clone()));
+
+        let source = Source::Connection(ConnectionId(7));
+        let waker = list.waker(source);
+        waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert_eq!(list.next(), Some(source));
+        assert_eq!(list.next(), None);
+
+        waker.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        assert_eq!(list.next(), Some(source));
+    }
+}

@@ -1,0 +1,101 @@
+//! What both drivers tell of a connection, read from the QUIC library's own terms: whom it reached, why it ended, and its
+//! counters.
+
+use std::{any::Any, net::SocketAddr, sync::PoisonError};
+
+use noq_proto::{ConnectionError, PathStats, TransportErrorCode};
+use rustls::pki_types::CertificateDer;
+
+use crate::{
+    driver::{CloseReason, ConnectionStats},
+    key::PublicKey,
+    tls::{PresentedKey, public_key},
+};
+
+/// TLS's no_application_protocol (RFC 7301 section 3.2).
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+
+/// Reads the key that a peer proved.
+pub(crate) fn peer_key(identity: Option<Box<dyn Any>>) -> Option<PublicKey> {
+    let identity = identity?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    public_key(identity.first()?)
+}
+
+/// Says why a connection ended; `presented` is where a client's verifier leaves a refused key.
+pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedKey>) -> CloseReason {
+    let refused_key = || *presented?.lock().unwrap_or_else(PoisonError::into_inner);
+    let no_protocol = TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL);
+    match error {
+        ConnectionError::LocallyClosed => CloseReason::Local,
+        ConnectionError::TimedOut => CloseReason::TimedOut,
+        ConnectionError::Reset => CloseReason::Reset,
+        ConnectionError::ApplicationClosed(close) => CloseReason::Peer {
+            code: close.error_code.into_inner(),
+            reason: String::from_utf8_lossy(&close.reason).into_owned(),
+        },
+        ConnectionError::ConnectionClosed(close) if close.error_code == no_protocol => {
+            CloseReason::NoCommonProtocol
+        }
+        ConnectionError::TransportError(error) if error.code == no_protocol => CloseReason::NoCommonProtocol,
+        ConnectionError::TransportError(error) => match refused_key() {
+            Some(presented) => CloseReason::WrongPeerKey { presented },
+            None => CloseReason::Transport(error.to_string()),
+        },
+        ConnectionError::ConnectionClosed(_)
+        | ConnectionError::VersionMismatch
+        | ConnectionError::CidsExhausted => CloseReason::Transport(error.to_string()),
+    }
+}
+
+/// What a driver itself counted of a connection's datagrams.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) accepted: u64,
+    pub(crate) delivered: u64,
+    /// Accepted, but not by the library: too large when their turn came.
+    pub(crate) too_large: u64,
+}
+
+/// Puts a connection's counters together; `last` once nothing can change them and what is missing is lost.
+pub(crate) fn connection_stats(
+    remote: SocketAddr,
+    stats: &noq_proto::ConnectionStats,
+    path: &PathStats,
+    tally: Tally,
+    last: bool,
+) -> ConnectionStats {
+    let dropped = stats.dropped_datagrams;
+    let sent = stats.frame_tx.datagram;
+    let received = stats.frame_rx.datagram;
+    let too_large = dropped.too_large + tally.too_large;
+    let missing = tally.accepted.saturating_sub(sent + dropped.send_buffer_full + too_large);
+    ConnectionStats {
+        remote,
+        rtt: path.rtt,
+        cwnd: path.cwnd,
+        mtu: path.current_mtu,
+        sent_packets: stats.sent_packets,
+        lost_packets: stats.lost_packets,
+        black_holes: path.black_holes_detected,
+        congestion_events: path.congestion_events,
+        datagrams_accepted: tally.accepted,
+        datagrams_sent: sent,
+        datagrams_received: received,
+        datagrams_delivered: tally.delivered,
+        send_drops_full: dropped.send_buffer_full,
+        send_drops_too_large: too_large,
+        send_drops_closed: if last { missing } else { 0 },
+        receive_drops: if last {
+            received.saturating_sub(tally.delivered)
+        } else {
+            dropped.receive_buffer_full
+        },
+        udp_datagrams_sent: stats.udp_tx.datagrams,
+        udp_bytes_sent: stats.udp_tx.bytes,
+        udp_datagrams_received: stats.udp_rx.datagrams,
+        udp_bytes_received: stats.udp_rx.bytes,
+        acks_sent: stats.frame_tx.acks,
+        acks_received: stats.frame_rx.acks,
+        largest_drive: stats.largest_drive,
+    }
+}

@@ -1,0 +1,235 @@
+//! The QUIC library's configurations from ours, for both drivers: everything that it leaves wide is bounded here.
+
+mod congestion;
+mod connection_ids;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use aws_lc_rs::hmac;
+use noq_proto::{
+    AckFrequencyConfig, ClientConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig,
+    TransportConfig, VarInt,
+    congestion::{Bbr3Config, CubicConfig, NewRenoConfig},
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
+
+use self::{congestion::Unlimited, connection_ids::ConnectionIds};
+use crate::{
+    driver::EndpointError,
+    settings::{Congestion, ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
+    socket::SocketUse,
+};
+
+/// Bytes by which IPv6's header is longer than IPv4's.
+const IPV6_EXTRA: u16 = 20;
+
+/// Bytes of a control stream that may be under way; control messages are small and few.
+const STREAM_WINDOW: u32 = 64 * 1024;
+
+/// Connection attempts that wait to be looked at, and the bytes kept for each and for all.
+const MAX_INCOMING: usize = 512;
+const INCOMING_BYTES: u64 = 8 * 1024;
+const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;
+
+/// Time between searches for a larger MTU, and from the discovery of a black hole to the next search.
+const MTU_INTERVAL: Duration = Duration::from_secs(600);
+const MTU_COOLDOWN: Duration = Duration::from_secs(10);
+
+/// The search ends when its steps fall below this, and then still tries the upper bound if that is at least as far: with
+/// 10, 1,472 and 1,452 are both reached exactly, in seven probes.
+const MTU_MINIMUM_CHANGE: u16 = 10;
+
+/// Checks the settings that noq would take wrong or panic over.
+pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
+    let TransportSettings {
+        initial_mtu,
+        min_mtu,
+        max_mtu,
+        idle_timeout,
+        keep_alive,
+        datagram_receive_buffer,
+        ..
+    } = settings;
+    let wrong = |what: String| Err(EndpointError::Setting(what));
+    for (name, mtu) in [("initial_mtu", initial_mtu), ("min_mtu", min_mtu), ("max_mtu", max_mtu)] {
+        if !(MINIMUM_MTU..=65_507).contains(mtu) {
+            return wrong(format!("{name} is {mtu}, and must be from {MINIMUM_MTU} to 65507"));
+        }
+    }
+    if min_mtu > initial_mtu {
+        return wrong(format!("min_mtu is {min_mtu}, and must not exceed initial_mtu, {initial_mtu}"));
+    }
+    if keep_alive.is_some_and(|interval| interval >= *idle_timeout) {
+        return wrong(format!(
+            "the keep-alive interval must be shorter than the idle timeout, {idle_timeout:?}"
+        ));
+    }
+    if !(Duration::from_secs(1)..=Duration::from_secs(3_600)).contains(idle_timeout) {
+        return wrong(format!("the idle timeout is {idle_timeout:?}, and must be from 1 s to 1 h"));
+    }
+    if settings.reordering_threshold < 3 {
+        return wrong("reordering_threshold must be at least 3 (RFC 9002 section 6.1.1)".to_owned());
+    }
+    let largest = usize::from(*max_mtu.max(initial_mtu)) + 1024;
+    if *datagram_receive_buffer < largest || settings.datagram_send_buffer() < largest {
+        return wrong(format!("a datagram buffer must hold at least one datagram, {largest} bytes"));
+    }
+    Ok(())
+}
+
+/// The largest UDP payload an endpoint takes.
+fn max_payload(settings: &TransportSettings) -> u16 {
+    settings.max_mtu.max(settings.initial_mtu).max(ETHERNET_MTU)
+}
+
+pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketUse {
+    SocketUse {
+        gso: settings.udp_gso,
+        gro: settings.udp_gro,
+        max_payload: max_payload(settings),
+        keeps_source: is_exit,
+    }
+}
+
+/// Configures an endpoint whose connection IDs and stateless resets derive from `reset_key`.
+pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8]) -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
+    let worker = settings.worker;
+    config
+        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker))))
+        .max_udp_payload_size(max_payload(settings))
+        .expect("MTUs are checked to be within QUIC's bounds")
+        .supported_versions(vec![1])
+        // One random draw per packet, to no purpose where nothing between the peers should care.
+        .grease_quic_bit(false)
+        .min_reset_interval(Duration::from_millis(5));
+    config
+}
+
+pub(crate) fn client(
+    settings: &TransportSettings,
+    remote: SocketAddr,
+    tls: rustls::ClientConfig,
+) -> ClientConfig {
+    let tls = QuicClientConfig::try_from(tls)
+        .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
+    let mut transport = transport(settings, remote);
+    // The exit opens no streams.
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(settings.keep_alive);
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(Arc::new(transport)).token_store(Arc::new(noq_proto::NoneTokenStore));
+    config
+}
+
+pub(crate) fn exit(
+    settings: &TransportSettings,
+    local: SocketAddr,
+    tls: rustls::ServerConfig,
+) -> ServerConfig {
+    let tls = QuicServerConfig::try_from(tls)
+        .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
+    let mut transport = transport(settings, local);
+    // The control stream.
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config
+        .transport_config(Arc::new(transport))
+        .migration(true)
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
+        .retry_token_lifetime(Duration::from_secs(10));
+    config.validation_token.sent(0);
+    config
+}
+
+/// What both sides share; `address` tells the IP version.
+fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConfig {
+    let extra = if address.is_ipv6() { IPV6_EXTRA } else { 0 };
+    let mut mtu_discovery = MtuDiscoveryConfig::default();
+    mtu_discovery
+        .upper_bound(settings.max_mtu.saturating_sub(extra).max(settings.initial_mtu))
+        .interval(MTU_INTERVAL)
+        .black_hole_cooldown(MTU_COOLDOWN)
+        .minimum_change(MTU_MINIMUM_CHANGE);
+
+    let mut ack_frequency = AckFrequencyConfig::default();
+    ack_frequency
+        .ack_eliciting_threshold(VarInt::from_u32(settings.ack_threshold))
+        .max_ack_delay(Some(settings.max_ack_delay))
+        // An acknowledgement is worth sending at once where the sender would declare a loss (RFC 9002's kPacketThreshold).
+        .reordering_threshold(VarInt::from_u32(settings.reordering_threshold - 1));
+
+    let mut config = TransportConfig::default();
+    config
+        .transmit_caps(settings.caps.shared())
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .send_window(u64::from(STREAM_WINDOW))
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(settings.idle_timeout).expect("it is checked to be at most 1 h"),
+        ))
+        .initial_mtu(settings.initial_mtu)
+        .min_mtu(settings.min_mtu)
+        .mtu_discovery_config(Some(mtu_discovery))
+        .ack_frequency_config(Some(ack_frequency))
+        .packet_threshold(settings.reordering_threshold)
+        .datagram_send_buffer_size(settings.datagram_send_buffer())
+        .datagram_receive_buffer_size(Some(settings.datagram_receive_buffer))
+        .enable_segmentation_offload(settings.udp_gso)
+        .allow_spin(false)
+        .send_observed_address_reports(false)
+        .receive_observed_address_reports(false)
+        .max_concurrent_multipath_paths(0)
+        .max_remote_nat_traversal_addresses(0)
+        .server_handshake_migration(false);
+    match settings.congestion {
+        Congestion::Cubic => {
+            let mut cubic = CubicConfig::default();
+            cubic.initial_window(settings.initial_window);
+            config.congestion_controller_factory(Arc::new(cubic))
+        }
+        Congestion::Bbr3 => {
+            let mut bbr3 = Bbr3Config::default();
+            bbr3.initial_window(settings.initial_window);
+            config.congestion_controller_factory(Arc::new(bbr3))
+        }
+        Congestion::NewReno => {
+            let mut new_reno = NewRenoConfig::default();
+            new_reno.initial_window(settings.initial_window);
+            config.congestion_controller_factory(Arc::new(new_reno))
+        }
+        Congestion::Off => config.congestion_controller_factory(Arc::new(Unlimited)),
+    };
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_settings_are_within_their_bounds() {
+        check(&TransportSettings::default()).unwrap();
+    }
+
+    #[test]
+    fn settings_out_of_bounds_are_refused_by_name() {
+        let default = TransportSettings::default;
+        let cases = [
+            (TransportSettings { max_mtu: 1_199, ..default() }, "max_mtu"),
+            (TransportSettings { initial_mtu: 65_508, ..default() }, "initial_mtu"),
+            (TransportSettings { min_mtu: 1_300, ..default() }, "min_mtu"),
+            (TransportSettings { idle_timeout: Duration::from_secs(5), ..default() }, "keep-alive"),
+            (TransportSettings { idle_timeout: Duration::MAX, ..default() }, "idle timeout"),
+            (TransportSettings { reordering_threshold: 2, ..default() }, "reordering_threshold"),
+            (TransportSettings { datagram_receive_buffer: 1_000, ..default() }, "buffer"),
+            (TransportSettings { datagram_send_buffer: Some(1_000), ..default() }, "buffer"),
+        ];
+        for (settings, name) in cases {
+            let error = check(&settings).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

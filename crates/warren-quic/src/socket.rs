@@ -1,0 +1,213 @@
+//! UDP sockets: made with mark, buffers and don't-fragment set before anything is sent, and driven so that every send and
+//! every failed send is counted.
+
+#![allow(unsafe_code)]
+
+use std::{
+    fmt, io,
+    io::IoSliceMut,
+    net::{SocketAddr, UdpSocket},
+    num::NonZeroUsize,
+    os::fd::AsRawFd,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use noq::{AsyncUdpSocket, UdpSender};
+use noq_udp::{RecvMeta, Transmit};
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub(crate) use self::{
+    counted::{CountedSocket, Resume},
+    slab::Slabs,
+};
+use crate::stats::SocketCounters;
+
+mod counted;
+mod slab;
+
+/// Bytes asked for each of a socket's buffers: some 5 ms at 10 Gbit/s, counted as the kernel counts them.
+pub const DEFAULT_BUFFER_BYTES: usize = 8 * 1024 * 1024;
+
+/// The most bytes that one receive can merge (GRO): the largest IP packet.
+const MAX_GRO_BYTES: usize = 65_535;
+
+/// What a UDP socket is to be.
+#[derive(Clone, Debug)]
+pub struct SocketConfig {
+    /// The local address; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// The firewall mark of everything it sends (`SO_MARK`; needs CAP_NET_ADMIN).
+    pub mark: Option<u32>,
+    /// Bytes asked for the send and for the receive buffer.
+    pub buffer_bytes: usize,
+    /// Whether an IPv6 socket leaves IPv4 alone.
+    pub v6only: bool,
+    /// Whether several sockets may share the address (`SO_REUSEPORT`).
+    pub reuse_port: bool,
+}
+
+impl SocketConfig {
+    /// Describes a socket at `address` without a mark, with default buffers, IPv6 alone if IPv6, not shared.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, mark: None, buffer_bytes: DEFAULT_BUFFER_BYTES, v6only: true, reuse_port: false }
+    }
+}
+
+/// Makes a non-blocking UDP socket and binds it.
+///
+/// # Errors
+/// What the operating system refused: the address, or the mark (without CAP_NET_ADMIN).
+pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(config.address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if let Some(mark) = config.mark {
+        socket.set_mark(mark)?;
+    }
+    if config.address.is_ipv6() {
+        socket.set_only_v6(config.v6only)?;
+    }
+    if config.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    // The forced forms need CAP_NET_ADMIN; the others are cut to net.core.[rw]mem_max without an error.
+    sockopt::set_socket_recv_buffer_size_force(&socket, config.buffer_bytes)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, config.buffer_bytes))?;
+    sockopt::set_socket_send_buffer_size_force(&socket, config.buffer_bytes)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, config.buffer_bytes))?;
+    socket.bind(&config.address.into())?;
+    Ok(socket.into())
+}
+
+/// How an endpoint uses its sockets.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct SocketUse {
+    pub(crate) gso: bool,
+    pub(crate) gro: bool,
+    /// The largest UDP payload that is ever received.
+    pub(crate) max_payload: u16,
+    /// Whether a packet leaves from the address at which its peer was met, as an exit with several addresses must answer.
+    /// A client leaves the choice to the kernel, so that it follows when the host's address changes.
+    pub(crate) keeps_source: bool,
+}
+
+/// A socket as noq takes it.
+#[derive(Debug)]
+pub(crate) struct QuicSocket {
+    shared: Arc<CountedSocket>,
+    receive_segments: NonZeroUsize,
+}
+
+impl QuicSocket {
+    /// Takes the socket over; to be called inside a tokio runtime.
+    pub(crate) fn new(
+        socket: UdpSocket,
+        using: SocketUse,
+        counters: Arc<SocketCounters>,
+    ) -> io::Result<Self> {
+        // noq reserves this many of the largest payload for each receive; the kernel merges at most 64 KiB of any size.
+        let receive_segments = match using.gro {
+            true => MAX_GRO_BYTES.div_ceil(usize::from(using.max_payload)),
+            false => 1,
+        };
+        Ok(Self {
+            shared: Arc::new(CountedSocket::new(socket, using, counters)?),
+            receive_segments: NonZeroUsize::new(receive_segments).unwrap_or(NonZeroUsize::MIN),
+        })
+    }
+}
+
+impl AsyncUdpSocket for QuicSocket {
+    fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
+        Box::pin(Sender { shared: self.shared.clone(), writable: None, resume: Resume::default() })
+    }
+
+    /// Never fails while the runtime lives: a receive error is counted and tried again, since it must not end the endpoint.
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        const ATTEMPTS: usize = 8;
+        for _ in 0..ATTEMPTS {
+            ready!(self.shared.poll_readable(cx))?;
+            if let Some(received @ 1..) = self.shared.receive(buffers, meta) {
+                return Poll::Ready(Ok(received));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.shared.local_addr()
+    }
+
+    fn max_receive_segments(&self) -> NonZeroUsize {
+        self.receive_segments
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.shared.may_fragment()
+    }
+}
+
+type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
+
+/// One task's way to send on a socket, with a waker of its own.
+struct Sender {
+    shared: Arc<CountedSocket>,
+    writable: Option<Writable>,
+    resume: Resume,
+}
+
+impl UdpSender for Sender {
+    fn poll_send(
+        self: Pin<&mut Self>,
+        transmit: &Transmit<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { shared, writable, resume } = self.get_mut();
+        while shared.send(transmit, resume).is_err() {
+            let waiting = writable.get_or_insert_with(|| {
+                let shared = shared.clone();
+                Box::pin(async move { shared.writable().await })
+            });
+            let result = ready!(waiting.as_mut().poll(cx));
+            *writable = None;
+            result?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn max_transmit_segments(&self) -> NonZeroUsize {
+        self.shared.max_segments()
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("resume", &self.resume).finish_non_exhaustive()
+    }
+}
+
+fn set_option(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // A c_int is an i32 on Linux.
+    const LENGTH: libc::socklen_t = i32::BITS / 8;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel reads LENGTH bytes at `value`, an
+    // initialized c_int that lives until the call returns.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), LENGTH) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! A registered UDP socket whose every send and receive is counted, with segmentation switched off for good where it is
+//! refused.
+
+use std::{
+    io,
+    io::IoSliceMut,
+    net::{SocketAddr, UdpSocket},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use noq_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::{SocketUse, set_option};
+use crate::stats::{MAX_SEGMENTS, SocketCounters};
+
+/// A socket as a driver uses it; making it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
+#[derive(Debug)]
+pub(crate) struct CountedSocket {
+    io: AsyncFd<UdpSocket>,
+    state: UdpSocketState,
+    counters: Arc<SocketCounters>,
+    keeps_source: bool,
+    /// Whether several datagrams may leave in one send; off for good once the kernel or device refused.
+    gso: AtomicBool,
+}
+
+impl CountedSocket {
+    /// Takes the socket over; to be called inside a tokio runtime.
+    pub(crate) fn new(
+        socket: UdpSocket,
+        using: SocketUse,
+        counters: Arc<SocketCounters>,
+    ) -> io::Result<Self> {
+        let state = UdpSocketState::new((&socket).into())?;
+        if !using.gro {
+            set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 0)?;
+        }
+        let gso = using.gso && state.max_gso_segments() > NonZeroUsize::MIN;
+        // SAFETY: the AsyncFd owns the socket, hands out shared references alone and is never taken apart, so that the
+        // descriptor stays open and the same until it is deregistered.
+        let io = unsafe { AsyncFd::register(socket) }?;
+        Ok(Self { io, state, counters, keeps_source: using.keeps_source, gso: AtomicBool::new(gso) })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.get_ref().local_addr()
+    }
+
+    /// Whether the IP layer may fragment what is sent.
+    pub(crate) fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    /// How many datagrams one send may hold at present.
+    pub(crate) fn max_segments(&self) -> NonZeroUsize {
+        const MAX: NonZeroUsize = NonZeroUsize::new(MAX_SEGMENTS).expect("it is not 0");
+        if self.gso.load(Relaxed) { MAX } else { NonZeroUsize::MIN }
+    }
+
+    /// Ready when there may be something to receive; else `cx` is woken once there is.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_read_ready(cx).map_ok(drop)
+    }
+
+    /// Ready when there may be room to send; else `cx` is woken once there is.
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_write_ready(cx).map_ok(drop)
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        self.io.writable().await.map(drop)
+    }
+
+    /// Receives what is there, one batch into each buffer, and returns how many were filled; none, without a system call,
+    /// while the socket is known to be empty. An error is counted and taken for nothing, since it must not end the endpoint.
+    pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Option<usize> {
+        let wanted = buffers.len();
+        let mut received = None;
+        let mut asked = false;
+        let attempt = self.io.try_io(Interest::READABLE, |io| {
+            asked = true;
+            let count = self.state.recv(io.into(), buffers, meta)?;
+            received = Some(count);
+            // recvmmsg stops short where nothing is left; what comes later is news for epoll.
+            if count < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        let Some(received) = received else {
+            if let Err(error) = attempt
+                && error.kind() != io::ErrorKind::WouldBlock
+            {
+                self.counters.receive_errors.fetch_add(1, Relaxed);
+                tracing::debug!(%error, "cannot receive");
+            }
+            return asked.then_some(0);
+        };
+        let batches = || meta.iter().take(received);
+        let datagrams = batches().map(|batch| batch.len.div_ceil(batch.stride.max(1)).max(1)).sum();
+        self.counters.received(datagrams, batches().map(|batch| batch.len).sum());
+        Some(received)
+    }
+
+    /// Sends a transmit, or the rest of one; fails only when the socket's buffer is full. Whatever else goes wrong is
+    /// counted, and the transmit is lost as it might be on the path.
+    pub(crate) fn send(&self, transmit: &Transmit<'_>, resume: &mut Resume) -> io::Result<()> {
+        let length = transmit.contents.len();
+        let size = transmit.segment_size.unwrap_or(length).clamp(1, length.max(1));
+        let batch = size < length;
+        if !resume.single && (!batch || self.gso.load(Relaxed)) {
+            match self.send_once(transmit) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) if batch && is_refusal(&error) => resume.refused = Some(error),
+                Err(_) => return Ok(()),
+            }
+        }
+        if !resume.single {
+            resume.single = true;
+            self.counters.unsegmented.fetch_add(1, Relaxed);
+        }
+        while let Some(contents) = transmit.contents.get(resume.offset..).filter(|rest| !rest.is_empty()) {
+            let contents = contents.get(..size).unwrap_or(contents);
+            match self.send_once(&Transmit { contents, segment_size: None, ..transmit.clone() }) {
+                Ok(()) => self.segmentation_is_to_blame(resume.refused.take()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) => {}
+            }
+            resume.offset += contents.len();
+        }
+        *resume = Resume::default();
+        Ok(())
+    }
+
+    /// One send, counted unless the socket's buffer was full.
+    fn send_once(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let length = transmit.contents.len();
+        let segments = transmit.segment_size.map_or(1, |size| length.div_ceil(size.max(1)));
+        let transmit = Transmit { src_ip: transmit.src_ip.filter(|_| self.keeps_source), ..transmit.clone() };
+        let result = self.io.try_io(Interest::WRITABLE, |io| self.state.try_send(io.into(), &transmit));
+        match &result {
+            Ok(()) => self.counters.sent(segments, length),
+            Err(error) => self.count(error, segments > 1),
+        }
+        result
+    }
+
+    fn count(&self, error: &io::Error, batch: bool) {
+        let counters = &self.counters;
+        let counter = match Errno::from_io_error(error) {
+            _ if error.kind() == io::ErrorKind::WouldBlock => &counters.would_block,
+            Some(Errno::MSGSIZE) if batch => &counters.batch_too_long,
+            Some(Errno::MSGSIZE) => &counters.datagram_too_long,
+            Some(Errno::IO) => &counters.io,
+            Some(Errno::INVAL) => &counters.invalid,
+            Some(Errno::NOBUFS) => &counters.no_buffers,
+            Some(Errno::PERM | Errno::ACCESS) => &counters.refused,
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::CONNREFUSED) => {
+                &counters.unreachable
+            }
+            _ => &counters.other,
+        };
+        counter.fetch_add(1, Relaxed);
+        if error.kind() != io::ErrorKind::WouldBlock {
+            tracing::debug!(%error, batch, "cannot send");
+        }
+    }
+
+    /// A batch was refused and one of its datagrams then left alone: the path is sound, so segmentation is the cause. When
+    /// every datagram fails too (an interface whose MTU shrank), it is not.
+    fn segmentation_is_to_blame(&self, refused: Option<io::Error>) {
+        if let Some(error) = refused
+            && self.gso.swap(false, Relaxed)
+        {
+            tracing::warn!(%error, "sending several datagrams at once was refused; this socket sends them one by one from now on");
+        }
+    }
+}
+
+/// Whether the error is how Linux says that a device or socket cannot segment.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL))
+}
+
+/// How far the transmit at hand was sent one datagram at a time; a full socket buffer may interrupt it anywhere.
+#[derive(Debug, Default)]
+pub(crate) struct Resume {
+    single: bool,
+    offset: usize,
+    refused: Option<io::Error>,
+}

@@ -1,0 +1,138 @@
+use std::{
+    future::poll_fn,
+    net::{Ipv4Addr, Ipv6Addr},
+    pin::pin,
+    time::Duration,
+};
+
+use super::*;
+use crate::stats::MAX_SEGMENTS;
+
+fn local() -> SocketConfig {
+    SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())
+}
+
+fn quic_socket(socket: UdpSocket) -> (QuicSocket, Arc<SocketCounters>) {
+    let counters = Arc::new(SocketCounters::new());
+    let using = SocketUse { gso: true, gro: true, max_payload: 1_472, keeps_source: true };
+    (QuicSocket::new(socket, using, counters.clone()).unwrap(), counters)
+}
+
+async fn send(socket: &QuicSocket, to: SocketAddr, contents: &[u8], segment_size: usize) {
+    let mut sender = socket.create_sender();
+    let segment_size = Some(segment_size);
+    let transmit = Transmit { destination: to, ecn: None, contents, segment_size, src_ip: None };
+    poll_fn(|cx| sender.as_mut().poll_send(&transmit, cx)).await.unwrap();
+}
+
+/// Receives `count` datagrams and returns their sizes.
+fn receive(socket: &UdpSocket, count: usize) -> Vec<usize> {
+    socket.set_nonblocking(false).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut buffer = [0; 65_536];
+    (0..count).map(|_| socket.recv(&mut buffer).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn batch_is_one_send_and_counted_by_its_segments() {
+    let receiver = bind(local()).unwrap();
+    let (socket, counters) = quic_socket(bind(local()).unwrap());
+    send(&socket, receiver.local_addr().unwrap(), &[1; 9 * 1_200 + 100], 1_200).await;
+
+    assert_eq!(receive(&receiver, 10), [[1_200; 9].as_slice(), &[100]].concat());
+    let stats = counters.snapshot();
+    assert_eq!((stats.sends, stats.segments_per_send[10], stats.largest_send()), (1, 1, 10));
+    assert_eq!((stats.datagrams_sent(), stats.bytes_sent), (10, 10_900));
+    assert_eq!(stats.send_errors.total(), 0);
+}
+
+#[tokio::test]
+async fn batch_beyond_64_kib_is_counted_as_too_long() {
+    // The negative control of the caps test: what the clamp prevents is seen when it happens.
+    let receiver = bind(local()).unwrap();
+    let (socket, counters) = quic_socket(bind(local()).unwrap());
+    send(&socket, receiver.local_addr().unwrap(), &[1; 64 * 1_452], 1_452).await;
+    send(&socket, receiver.local_addr().unwrap(), &[1; 45 * 1_452], 1_452).await;
+
+    let stats = counters.snapshot();
+    assert_eq!((stats.send_errors.batch_too_long, stats.send_errors.total()), (1, 1));
+    assert_eq!((stats.sends, stats.largest_send()), (1, 45));
+}
+
+#[tokio::test]
+async fn datagram_larger_than_any_is_counted_apart_from_batches() {
+    let receiver = bind(local()).unwrap();
+    let (socket, counters) = quic_socket(bind(local()).unwrap());
+    send(&socket, receiver.local_addr().unwrap(), &[1; 65_508], 65_508).await;
+    assert_eq!(counters.snapshot().send_errors.datagram_too_long, 1);
+}
+
+#[tokio::test]
+async fn refused_segmentation_loses_nothing_and_is_off_from_then_on() {
+    let receiver = bind(local()).unwrap();
+    let to = receiver.local_addr().unwrap();
+    let sending = bind(local()).unwrap();
+    // The kernel refuses to segment without checksums, with EINVAL.
+    set_option(&sending, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    let (socket, counters) = quic_socket(sending);
+    assert_eq!(socket.create_sender().max_transmit_segments().get(), MAX_SEGMENTS);
+
+    send(&socket, to, &[1; 9 * 1_200 + 100], 1_200).await;
+    assert_eq!(receive(&receiver, 10), [[1_200; 9].as_slice(), &[100]].concat());
+    let stats = counters.snapshot();
+    assert_eq!((stats.send_errors.invalid, stats.send_errors.total()), (1, 1));
+    assert_eq!((stats.unsegmented, stats.segments_per_send[1]), (1, 10));
+    assert_eq!(socket.create_sender().max_transmit_segments().get(), 1);
+
+    // A batch that was built before is sent one by one without another refusal.
+    send(&socket, to, &[1; 2_400], 1_200).await;
+    assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
+    assert_eq!(counters.snapshot().send_errors.total(), 1);
+}
+
+#[tokio::test]
+async fn received_batches_are_counted_by_their_datagrams() {
+    let (mut socket, counters) = quic_socket(bind(local()).unwrap());
+    let (sending, _) = quic_socket(bind(local()).unwrap());
+    send(&sending, socket.local_addr().unwrap(), &[1; 20 * 1_000], 1_000).await;
+
+    let mut bytes = 0;
+    while bytes < 20_000 {
+        let mut buffer = vec![0; 65_536];
+        let mut meta = [RecvMeta::default()];
+        let mut buffers = [IoSliceMut::new(&mut buffer)];
+        let mut received = pin!(poll_fn(|cx| socket.poll_recv(cx, &mut buffers, &mut meta)));
+        assert_eq!(received.as_mut().await.unwrap(), 1);
+        bytes += meta[0].len;
+    }
+    let stats = counters.snapshot();
+    assert_eq!(stats.bytes_received, 20_000);
+    assert_eq!(stats.receives, stats.datagrams_per_receive.iter().sum::<u64>());
+    assert!(stats.datagrams_per_receive[4] <= 1 && stats.receives <= 20);
+}
+
+#[test]
+fn socket_has_the_mark_and_the_buffers_it_was_asked_for() {
+    let config = SocketConfig { mark: Some(0x77), ..local() };
+    let socket = match bind(config) {
+        // Without CAP_NET_ADMIN a mark is refused rather than left out.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return,
+        socket => socket.unwrap(),
+    };
+    let socket = socket2::SockRef::from(&socket);
+    assert_eq!(socket.mark().unwrap(), 0x77);
+    // The kernel doubles the number for its own bookkeeping.
+    assert!(socket.recv_buffer_size().unwrap() >= DEFAULT_BUFFER_BYTES);
+    assert!(socket.send_buffer_size().unwrap() >= DEFAULT_BUFFER_BYTES);
+}
+
+#[test]
+fn ipv6_socket_leaves_ipv4_alone_and_shared_ports_are_shared() {
+    let config = SocketConfig { reuse_port: true, ..SocketConfig::new((Ipv6Addr::UNSPECIFIED, 0).into()) };
+    let first = bind(config.clone()).unwrap();
+    let port = first.local_addr().unwrap().port();
+    let _second = bind(SocketConfig { address: (Ipv6Addr::UNSPECIFIED, port).into(), ..config }).unwrap();
+    let _beside = bind(SocketConfig::new((Ipv4Addr::UNSPECIFIED, port).into())).unwrap();
+    let taken = bind(SocketConfig::new((Ipv4Addr::UNSPECIFIED, port).into())).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+}

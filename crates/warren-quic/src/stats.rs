@@ -1,0 +1,217 @@
+//! Counters of connections and sockets, as the packet path and the metrics read them.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// Most datagrams that one send can hold (`UDP_MAX_SEGMENTS`, `linux/udp.h`).
+pub const MAX_SEGMENTS: usize = 64;
+
+/// State and counters of one connection.
+///
+/// Once a connection is closed, `datagrams_accepted` is `datagrams_sent` and all `send_drops` together, and
+/// `datagrams_received` is what was delivered and `receive_drops`.
+#[derive(Clone, Debug)]
+pub struct ConnectionStats {
+    /// The peer's UDP address as it is now.
+    pub remote: SocketAddr,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u64,
+    /// Largest UDP payload that the path carries, in bytes, as far as is known.
+    pub mtu: u16,
+    /// QUIC packets sent that are tracked for acknowledgement.
+    pub sent_packets: u64,
+    /// QUIC packets declared lost.
+    pub lost_packets: u64,
+    /// Times the path stopped carrying large packets.
+    pub black_holes: u64,
+    /// Times the congestion controller was told of loss or a mark.
+    pub congestion_events: u64,
+    /// Datagrams that `send_datagram` took.
+    pub datagrams_accepted: u64,
+    /// DATAGRAM frames sent.
+    pub datagrams_sent: u64,
+    /// DATAGRAM frames received.
+    pub datagrams_received: u64,
+    /// Datagrams handed to the inbox.
+    pub datagrams_delivered: u64,
+    /// Datagrams taken, then dropped because newer ones needed their place; 0 with this driver, which blocks instead.
+    pub send_drops_full: u64,
+    /// Datagrams taken, then dropped because the path's MTU shrank below them.
+    pub send_drops_too_large: u64,
+    /// Datagrams taken and not yet sent when the connection closed; 0 before.
+    pub send_drops_closed: u64,
+    /// Datagrams received and dropped before they were handed over: the receive buffer was full or the connection closed.
+    pub receive_drops: u64,
+    /// UDP datagrams sent.
+    pub udp_datagrams_sent: u64,
+    /// UDP payload bytes sent.
+    pub udp_bytes_sent: u64,
+    /// UDP datagrams received.
+    pub udp_datagrams_received: u64,
+    /// UDP payload bytes received.
+    pub udp_bytes_received: u64,
+    /// ACK frames sent.
+    pub acks_sent: u64,
+    /// ACK frames received.
+    pub acks_received: u64,
+    /// The most UDP datagrams that one drive produced.
+    pub largest_drive: u64,
+}
+
+/// Counters of all sockets of an endpoint, taken together.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SocketStats {
+    /// Sends that succeeded.
+    pub sends: u64,
+    /// UDP payload bytes that left in them.
+    pub bytes_sent: u64,
+    /// Sends by the number of datagrams in them: index 1 to [`MAX_SEGMENTS`]; index 0 is unused.
+    pub segments_per_send: Vec<u64>,
+    /// Receives that brought something.
+    pub receives: u64,
+    /// UDP payload bytes that arrived.
+    pub bytes_received: u64,
+    /// Receives by the number of datagrams in them: index i counts 2^i up to 2^(i+1) - 1.
+    pub datagrams_per_receive: Vec<u64>,
+    /// Sends that found the socket's buffer full and were repeated.
+    pub would_block: u64,
+    /// Transmits that were cut into single sends because the kernel or device refused segmentation.
+    pub unsegmented: u64,
+    /// Failed sends by kind.
+    pub send_errors: SendErrors,
+    /// Receives that failed; each is tried again.
+    pub receive_errors: u64,
+}
+
+impl SocketStats {
+    /// Returns how many UDP datagrams were sent.
+    pub fn datagrams_sent(&self) -> u64 {
+        self.segments_per_send.iter().zip(0_u64..).map(|(sends, segments)| sends * segments).sum()
+    }
+
+    /// Returns the largest number of datagrams that left in one send.
+    pub fn largest_send(&self) -> usize {
+        self.segments_per_send.iter().rposition(|&sends| sends > 0).unwrap_or(0)
+    }
+}
+
+/// Failed sends by kind; each is a transmit that did not leave.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SendErrors {
+    /// EMSGSIZE for a single datagram: larger than the interface carries. MTU discovery provokes it.
+    pub datagram_too_long: u64,
+    /// EMSGSIZE for a batch: more bytes than a GSO send may hold. Never to be seen; the batch is lost.
+    pub batch_too_long: u64,
+    /// EIO: the device cannot segment; the transmit was repeated unsegmented.
+    pub io: u64,
+    /// EINVAL: the kernel refused segmentation or an option; the transmit was repeated unsegmented.
+    pub invalid: u64,
+    /// ENOBUFS: the device's queue was full.
+    pub no_buffers: u64,
+    /// EPERM or EACCES: a firewall refused.
+    pub refused: u64,
+    /// No route, network or host to send to.
+    pub unreachable: u64,
+    /// Any other error.
+    pub other: u64,
+}
+
+impl SendErrors {
+    /// Returns the sum of all kinds.
+    pub fn total(&self) -> u64 {
+        let Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =
+            self;
+        datagram_too_long + batch_too_long + io + invalid + no_buffers + refused + unreachable + other
+    }
+}
+
+/// The counters behind [`SocketStats`], shared by the sockets of an endpoint and whoever reads them.
+#[derive(Debug)]
+pub(crate) struct SocketCounters {
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) segments_per_send: [AtomicU64; MAX_SEGMENTS + 1],
+    pub(crate) bytes_received: AtomicU64,
+    /// recvmmsg brings at most 32 batches of 64 datagrams, 2^11.
+    pub(crate) datagrams_per_receive: [AtomicU64; 12],
+    pub(crate) would_block: AtomicU64,
+    pub(crate) unsegmented: AtomicU64,
+    pub(crate) receive_errors: AtomicU64,
+    pub(crate) datagram_too_long: AtomicU64,
+    pub(crate) batch_too_long: AtomicU64,
+    pub(crate) io: AtomicU64,
+    pub(crate) invalid: AtomicU64,
+    pub(crate) no_buffers: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) unreachable: AtomicU64,
+    pub(crate) other: AtomicU64,
+}
+
+impl SocketCounters {
+    pub(crate) fn new() -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            bytes_sent: zero(),
+            segments_per_send: [const { AtomicU64::new(0) }; MAX_SEGMENTS + 1],
+            bytes_received: zero(),
+            datagrams_per_receive: [const { AtomicU64::new(0) }; 12],
+            would_block: zero(),
+            unsegmented: zero(),
+            receive_errors: zero(),
+            datagram_too_long: zero(),
+            batch_too_long: zero(),
+            io: zero(),
+            invalid: zero(),
+            no_buffers: zero(),
+            refused: zero(),
+            unreachable: zero(),
+            other: zero(),
+        }
+    }
+
+    pub(crate) fn sent(&self, segments: usize, bytes: usize) {
+        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        if let Some(count) = self.segments_per_send.get(segments.min(MAX_SEGMENTS)) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn received(&self, datagrams: usize, bytes: usize) {
+        self.bytes_received.fetch_add(bytes as u64, Relaxed);
+        let bucket = datagrams.max(1).ilog2().min(11) as usize;
+        if let Some(count) = self.datagrams_per_receive.get(bucket) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> SocketStats {
+        let read = |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
+        let segments_per_send = read(&self.segments_per_send);
+        let datagrams_per_receive = read(&self.datagrams_per_receive);
+        SocketStats {
+            sends: segments_per_send.iter().sum(),
+            bytes_sent: self.bytes_sent.load(Relaxed),
+            segments_per_send,
+            receives: datagrams_per_receive.iter().sum(),
+            bytes_received: self.bytes_received.load(Relaxed),
+            datagrams_per_receive,
+            would_block: self.would_block.load(Relaxed),
+            unsegmented: self.unsegmented.load(Relaxed),
+            send_errors: SendErrors {
+                datagram_too_long: self.datagram_too_long.load(Relaxed),
+                batch_too_long: self.batch_too_long.load(Relaxed),
+                io: self.io.load(Relaxed),
+                invalid: self.invalid.load(Relaxed),
+                no_buffers: self.no_buffers.load(Relaxed),
+                refused: self.refused.load(Relaxed),
+                unreachable: self.unreachable.load(Relaxed),
+                other: self.other.load(Relaxed),
+            },
+            receive_errors: self.receive_errors.load(Relaxed),
+        }
+    }
+}

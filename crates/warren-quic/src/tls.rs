@@ -1,0 +1,353 @@
+//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    ServerConfig, SignatureScheme,
+    client::{
+        AlwaysResolvesClientRawPublicKeys, Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms,
+        aws_lc_rs::{self, cipher_suite, kx_group, sign::any_eddsa_type},
+        verify_tls13_signature_with_raw_key,
+    },
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
+    server::{
+        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    sign::CertifiedKey,
+    version::TLS13,
+};
+use zeroize::Zeroizing;
+
+use crate::key::{KEY_LENGTH, PrivateKey, PublicKey};
+
+/// The application protocol; a version that speaks another wire protocol gets another one.
+pub const ALPN: &[u8] = b"warren/1";
+
+/// The DER of a SubjectPublicKeyInfo up to the Ed25519 key itself (RFC 8410 section 4).
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// The DER of a PKCS #8 private key up to the Ed25519 seed itself (RFC 8410 section 7).
+const PKCS8_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// Where a client's verifier leaves the key of a peer that it refused.
+pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
+
+/// Makes the configuration of a client that accepts the exits of `pinned` and leaves a refused key in `presented`.
+///
+/// # Errors
+/// When the TLS library refuses the key, which no valid key makes it do.
+pub fn client(
+    identity: &PrivateKey,
+    pinned: &[PublicKey],
+    presented: PresentedKey,
+) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(provider());
+    let verifier =
+        Pinned { keys: pinned.to_vec(), presented, algorithms: provider.signature_verification_algorithms };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity)?)));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_early_data = false;
+    config.enable_sni = false;
+    Ok(config)
+}
+
+/// Makes the configuration of an exit, which takes any Ed25519 key and proves that the client holds it.
+///
+/// # Errors
+/// When the TLS library refuses the key, which no valid key makes it do.
+pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(provider());
+    let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(identity)?)));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    config.ignore_client_order = false;
+    Ok(config)
+}
+
+/// Reads the Ed25519 key from a SubjectPublicKeyInfo in DER, the form in which TLS carries a raw key.
+pub fn public_key(spki: &[u8]) -> Option<PublicKey> {
+    let key = spki.strip_prefix(&SPKI_PREFIX)?;
+    key.try_into().ok().map(PublicKey)
+}
+
+/// aws-lc-rs with post-quantum key exchange first and the ciphers in the order this CPU is fast at.
+fn provider() -> CryptoProvider {
+    let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
+    let chacha = cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
+    let [aes_128, aes_256] = aes;
+    CryptoProvider {
+        cipher_suites: if cpu_has_aes() {
+            vec![aes_128, aes_256, chacha]
+        } else {
+            vec![chacha, aes_128, aes_256]
+        },
+        kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
+        ..aws_lc_rs::default_provider()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn cpu_has_aes() -> bool {
+    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn cpu_has_aes() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn cpu_has_aes() -> bool {
+    false
+}
+
+fn certified(identity: &PrivateKey) -> Result<Arc<CertifiedKey>, Error> {
+    let pkcs8 = Zeroizing::new([&PKCS8_PREFIX[..], identity.seed()].concat());
+    let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))?;
+    let spki = [&SPKI_PREFIX[..], &identity.public().0].concat();
+    Ok(Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signing)))
+}
+
+/// Checks that the signature is Ed25519's, by the raw key that was presented.
+fn verify_signature(
+    message: &[u8],
+    spki: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    if signature.scheme != SignatureScheme::ED25519 {
+        return Err(CertificateError::BadSignature.into());
+    }
+    verify_tls13_signature_with_raw_key(
+        message,
+        &SubjectPublicKeyInfoDer::from(spki.as_ref()),
+        signature,
+        algorithms,
+    )
+}
+
+/// A client's view of exits: the pinned keys and nothing else.
+#[derive(Debug)]
+struct Pinned {
+    keys: Vec<PublicKey>,
+    presented: PresentedKey,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let key = public_key(end_entity).ok_or(CertificateError::BadEncoding)?;
+        if self.keys.contains(&key) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        *self.presented.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls13RequiredForQuic.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        spki: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, spki, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// An exit's view of clients: any Ed25519 key is let through to the session layer, which knows who is enrolled.
+#[derive(Debug)]
+struct AnyKey {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for AnyKey {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        public_key(end_entity).ok_or(CertificateError::BadEncoding)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls13RequiredForQuic.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        spki: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, spki, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+const _: () = assert!(SPKI_PREFIX.len() + KEY_LENGTH == 44);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_in_result, reason = "a test may panic")]
+mod tests {
+    use rustls::{ClientConnection, NamedGroup, ServerConnection};
+
+    use super::*;
+
+    /// Runs a handshake in memory and returns the client's end, or why either side refused.
+    fn handshake(client: ClientConfig, exit: ServerConfig) -> Result<ClientConnection, Error> {
+        let mut client =
+            ClientConnection::new(Arc::new(client), ServerName::try_from("exit.invalid").unwrap())?;
+        let mut exit = ServerConnection::new(Arc::new(exit))?;
+        while client.is_handshaking() || exit.is_handshaking() {
+            let question = flight(|bytes| client.write_tls(bytes));
+            exit.read_tls(&mut question.as_slice()).unwrap();
+            exit.process_new_packets()?;
+            let answer = flight(|bytes| exit.write_tls(bytes));
+            client.read_tls(&mut answer.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(client)
+    }
+
+    fn flight(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<usize>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn configs() -> (ClientConfig, ServerConfig) {
+        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let client = client(&client_key, &[exit_key.public()], PresentedKey::default()).unwrap();
+        (client, exit(&exit_key).unwrap())
+    }
+
+    #[test]
+    fn handshake_takes_post_quantum_key_exchange_and_the_cipher_of_this_cpu() {
+        let (client, exit) = configs();
+        let client = handshake(client, exit).unwrap();
+        assert_eq!(client.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519MLKEM768);
+        let expected = if cpu_has_aes() {
+            cipher_suite::TLS13_AES_128_GCM_SHA256
+        } else {
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256
+        };
+        assert_eq!(client.negotiated_cipher_suite(), Some(expected));
+        assert_eq!(client.alpn_protocol(), Some(ALPN));
+        assert_eq!(client.handshake_kind(), Some(rustls::HandshakeKind::Full));
+    }
+
+    #[test]
+    fn order_of_preference_is_fixed() {
+        let provider = provider();
+        let groups: Vec<_> = provider.kx_groups.iter().map(|group| group.name()).collect();
+        assert_eq!(groups, [NamedGroup::X25519MLKEM768, NamedGroup::X25519]);
+        let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
+        let order: Vec<_> =
+            provider.cipher_suites.iter().copied().filter(|suite| aes.contains(suite)).collect();
+        assert_eq!(order, aes);
+    }
+
+    #[test]
+    fn exit_with_another_key_is_refused_and_its_key_noted() {
+        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let presented = PresentedKey::default();
+        let client = client(&client_key, &[client_key.public()], presented.clone()).unwrap();
+        let refused = handshake(client, exit(&exit_key).unwrap()).unwrap_err();
+        assert!(matches!(refused, Error::InvalidCertificate(_)), "{refused}");
+        assert_eq!(*presented.lock().unwrap(), Some(exit_key.public()));
+    }
+
+    #[test]
+    fn client_without_a_key_is_refused() {
+        let (mut client, exit) = configs();
+        client.client_auth_cert_resolver = Arc::new(NoKey);
+        handshake(client, exit).unwrap_err();
+    }
+
+    #[test]
+    fn key_is_read_from_its_der_and_nothing_else() {
+        let key = PrivateKey::generate().unwrap().public();
+        let der = [&SPKI_PREFIX[..], &key.0].concat();
+        assert_eq!(public_key(&der), Some(key));
+        assert_eq!(public_key(&der[..43]), None);
+        assert_eq!(public_key(&[&der[..], &[0]].concat()), None);
+        assert_eq!(public_key(&key.0), None);
+    }
+
+    #[derive(Debug)]
+    struct NoKey;
+
+    impl rustls::client::ResolvesClientCert for NoKey {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+
+        fn only_raw_public_keys(&self) -> bool {
+            true
+        }
+
+        fn has_certs(&self) -> bool {
+            false
+        }
+    }
+}

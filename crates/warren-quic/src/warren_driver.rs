@@ -1,0 +1,302 @@
+//! Warren's own driver, straight on noq-proto and noq-udp: everything happens in the worker's own polls, with no task,
+//! channel, lock or copy between a connection and its socket.
+//!
+//! A poll does what is due, receives, tells connections, and hands over what they have to tell; sending is left to the end
+//! of the turn ([`flush`](WarrenEndpoint::flush)), so that a whole turn's datagrams and acknowledgements share their sends.
+//! Received datagrams are slices of a few buffers which the next poll fills again, if the caller has dropped them by then.
+
+mod accept;
+mod connection;
+mod control;
+mod port;
+mod table;
+mod timers;
+mod turn;
+
+use std::{
+    collections::VecDeque,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use noq_proto::Incoming;
+use noq_udp::RecvMeta;
+use zeroize::Zeroizing;
+
+use self::{connection::Connection, port::Port, table::Table, timers::Timers};
+use crate::{
+    driver::{ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SendError, SocketStats},
+    key::{PrivateKey, PublicKey},
+    quic_config,
+    settings::TransportSettings,
+    socket::Slabs,
+    stats::SocketCounters,
+    tls,
+};
+
+/// How long a shutdown waits for its peers to be told.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// All connections of one worker.
+pub struct WarrenEndpoint {
+    settings: TransportSettings,
+    /// A client's key, with which it connects.
+    identity: Option<PrivateKey>,
+    counters: Arc<SocketCounters>,
+    /// An exit's listening sockets, or one socket for each of a client's connections.
+    ports: Vec<Option<Port>>,
+    /// The port that is received from first.
+    first_port: usize,
+    connections: Table,
+    attempts: VecDeque<(usize, Incoming)>,
+    /// Connections that may have something to send, and such that may have something to hand over.
+    to_send: VecDeque<usize>,
+    with_news: VecDeque<usize>,
+    /// Told to be closed in the poll before; their counters are read until the next.
+    retired: Vec<usize>,
+    timers: Timers,
+    slabs: Slabs,
+    /// What the last receive told of each of its batches.
+    metas: Vec<RecvMeta>,
+    /// Where transmits are built.
+    buffer: Vec<u8>,
+    /// Whether the caller flushed since the last poll.
+    flushed: bool,
+    waker: Option<Waker>,
+}
+
+impl WarrenEndpoint {
+    pub(crate) fn client(settings: TransportSettings, identity: PrivateKey) -> Result<Self, EndpointError> {
+        Self::new(settings, Some(identity))
+    }
+
+    pub(crate) fn exit(
+        settings: TransportSettings,
+        identity: &[PrivateKey],
+        sockets: Vec<UdpSocket>,
+        reset_key: &[u8],
+    ) -> Result<Self, EndpointError> {
+        let identity = identity.first().ok_or(EndpointError::NoIdentity)?;
+        if !(32..=64).contains(&reset_key.len()) {
+            return Err(EndpointError::ResetKey(reset_key.len()));
+        }
+        if sockets.is_empty() {
+            return Err(EndpointError::NoSocket);
+        }
+        let mut this = Self::new(settings, None)?;
+        for socket in sockets {
+            let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
+            let port = this.port(socket, reset_key, Some(server))?;
+            this.ports.push(Some(port));
+        }
+        Ok(this)
+    }
+
+    fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
+        quic_config::check(&settings)?;
+        Ok(Self {
+            settings,
+            identity,
+            counters: Arc::new(SocketCounters::new()),
+            ports: Vec::new(),
+            first_port: 0,
+            connections: Table::default(),
+            attempts: VecDeque::new(),
+            to_send: VecDeque::new(),
+            with_news: VecDeque::new(),
+            retired: Vec::new(),
+            timers: Timers::new(),
+            slabs: Slabs::default(),
+            metas: Vec::new(),
+            buffer: Vec::new(),
+            flushed: false,
+            waker: None,
+        })
+    }
+
+    fn port(
+        &self,
+        socket: UdpSocket,
+        reset_key: &[u8],
+        server: Option<noq_proto::ServerConfig>,
+    ) -> std::io::Result<Port> {
+        let using = quic_config::socket_use(&self.settings, server.is_some());
+        Port::new(
+            socket,
+            using,
+            self.counters.clone(),
+            quic_config::endpoint(&self.settings, reset_key),
+            server,
+        )
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        socket: UdpSocket,
+        remote: SocketAddr,
+        exit_keys: &[PublicKey],
+    ) -> Result<ConnectionId, ConnectError> {
+        let identity = self.identity.as_ref().ok_or(ConnectError::NotAClient)?;
+        if exit_keys.is_empty() {
+            return Err(ConnectError::NoExitKey);
+        }
+        let refused = |reason: String| ConnectError::Address { remote, reason };
+        port::same_version(&socket, remote)?.map_err(refused)?;
+        let presented = tls::PresentedKey::default();
+        let tls = tls::client(identity, exit_keys, presented.clone())?;
+        let config = quic_config::client(&self.settings, remote, tls);
+        let mut reset_key = Zeroizing::new([0; 64]);
+        getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
+        let mut port = self.port(socket, &*reset_key, None)?;
+        let now = Instant::now();
+        // The name goes nowhere: there is no SNI, and the verifier knows keys alone.
+        let made = port
+            .endpoint
+            .connect(now, config, remote, "exit.invalid")
+            .map_err(|error| refused(error.to_string()))?;
+        let handle = made.0;
+        let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
+        let (slot, id) =
+            self.connections.insert(|id| Connection::new(id, index, made, remote, Some(presented), now));
+        port.add_route(handle, slot);
+        match self.ports.get_mut(index) {
+            Some(place) => *place = Some(port),
+            None => self.ports.push(Some(port)),
+        }
+        self.list(slot);
+        self.wake();
+        Ok(id)
+    }
+
+    pub(crate) fn send_datagram(&mut self, id: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
+        let found =
+            self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
+        let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
+        connection.send_datagram(datagram)?;
+        if !connection.listed_to_send {
+            self.list_to_send(slot);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn max_datagram_size(&self, id: ConnectionId) -> Option<usize> {
+        self.get(id)?.max_datagram_size()
+    }
+
+    pub(crate) fn send_control(&mut self, id: ConnectionId, data: &[u8]) -> Result<(), SendError> {
+        let found =
+            self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
+        let Some((slot, connection)) = found else {
+            return Err(SendError::Closed(Bytes::copy_from_slice(data)));
+        };
+        let result = connection.send_control(Instant::now(), data);
+        self.list(slot);
+        self.wake();
+        result
+    }
+
+    pub(crate) fn close(&mut self, id: ConnectionId, code: u32, reason: &str) {
+        if let Some(slot) = self.connections.slot_of(id) {
+            self.close_slot(slot, code, reason);
+        }
+    }
+
+    fn close_slot(&mut self, slot: usize, code: u32, reason: &str) {
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.close(Instant::now(), code, reason);
+            self.list(slot);
+            self.wake();
+        }
+    }
+
+    pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
+        self.get(id)?.stats()
+    }
+
+    pub(crate) fn socket_stats(&self) -> SocketStats {
+        self.counters.snapshot()
+    }
+
+    pub(crate) async fn shutdown(mut self) {
+        self.connections.slots().for_each(|slot| self.close_slot(slot, 0, ""));
+        let _timed_out = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.all_told()).await;
+    }
+
+    /// Polls until every peer answered its close or had the time to; what still comes in has nobody to go to.
+    async fn all_told(&mut self) {
+        let mut inbox = Inbox::new();
+        std::future::poll_fn(|cx| {
+            loop {
+                inbox.clear();
+                let polled = self.poll(cx, &mut inbox);
+                self.flush(cx);
+                let told = self.connections.iter().all(Connection::is_told);
+                if told && !self.has_to_send() {
+                    return Poll::Ready(());
+                }
+                if polled.is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Forgets the counters of what was told to be closed in the poll before, and whatever is gone altogether.
+    fn remove_retired(&mut self) {
+        let mut retired = std::mem::take(&mut self.retired);
+        retired.retain(|&slot| {
+            let Some(connection) = self.connections.get_mut(slot) else { return false };
+            connection.forget_stats();
+            if !connection.is_gone() {
+                return true;
+            }
+            let (index, handle) = (connection.port, connection.handle());
+            self.connections.remove(slot);
+            if let Some(place) = self.ports.get_mut(index)
+                && let Some(port) = place
+            {
+                port.remove_route(handle, slot);
+                if self.identity.is_some() {
+                    *place = None;
+                }
+            }
+            false
+        });
+        retired.append(&mut self.retired);
+        self.retired = retired;
+    }
+
+    fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(self.connections.slot_of(id)?)
+    }
+
+    /// Wakes the worker for what was not asked for in the middle of its turn.
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for WarrenEndpoint {
+    fn drop(&mut self) {
+        for (index, incoming) in self.attempts.drain(..) {
+            if let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) {
+                port.endpoint.ignore(incoming);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for WarrenEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WarrenEndpoint")
+            .field("ports", &self.ports.len())
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
+    }
+}

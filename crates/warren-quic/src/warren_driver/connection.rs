@@ -1,0 +1,384 @@
+//! One connection from its first packet until the peer can have nothing more to say: what QUIC did becomes news, and news
+//! becomes events and datagrams for the inbox.
+
+use std::{
+    cell::RefCell,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendDatagramError, VarInt};
+
+use super::control::Control;
+use crate::{
+    driver::{CloseReason, ConnectionId, ConnectionStats, Event, Inbox, MAX_DATAGRAMS_PER_POLL, SendError},
+    key::PublicKey,
+    outcome::{Tally, close_reason, connection_stats, peer_key},
+    tls::PresentedKey,
+};
+
+/// Most events that one hand-over adds.
+pub(super) const MAX_EVENTS: usize = 5;
+
+/// How long an exit lets a handshake take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a close waits for the peer to acknowledge control bytes.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A connection and its place in the driver.
+pub(super) struct Connection {
+    pub(super) id: ConnectionId,
+    /// The port it runs on.
+    pub(super) port: usize,
+    handle: ConnectionHandle,
+    /// Only its counters are read through a shared reference, for which the library wants an exclusive one.
+    quic: RefCell<noq_proto::Connection>,
+    /// At a client, where the verifier leaves a refused key; an exit has none.
+    presented: Option<PresentedKey>,
+    remote: SocketAddr,
+    state: State,
+    control: Control,
+    /// A close that waits for the control stream.
+    closing: Option<Closing>,
+    /// Why this side closes it.
+    reason: Option<CloseReason>,
+    news: News,
+    tally: Tally,
+    max_datagram_size: Option<usize>,
+    /// Whether the peer is known to have ended it too, and whether nothing more will come of it.
+    draining: bool,
+    drained: bool,
+    /// Whether it is listed as one that may have something to send.
+    pub(super) listed_to_send: bool,
+    /// Whether it is listed as one that may have news.
+    pub(super) listed_with_news: bool,
+    /// The time for which its timer is set; never later than [`Self::deadline`].
+    pub(super) timer: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// With the time by which an exit wants it done.
+    Handshake(Option<Instant>),
+    Open,
+    /// Told to be closed; what is left to do is to answer late packets. With its counters until the poll after.
+    Over(Option<Box<ConnectionStats>>),
+}
+
+#[derive(Debug)]
+struct Closing {
+    code: u32,
+    words: Bytes,
+    deadline: Instant,
+}
+
+/// What happened and was not handed over.
+#[derive(Debug, Default)]
+struct News {
+    connected: Option<PublicKey>,
+    writable: bool,
+    datagrams: bool,
+    ended: Option<CloseReason>,
+}
+
+/// What is left after a hand-over.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum Left {
+    /// Nothing.
+    Nothing,
+    /// More than fitted.
+    More,
+    /// The connection was told to be closed just now.
+    Over,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: ConnectionId,
+        port: usize,
+        (handle, quic): (ConnectionHandle, noq_proto::Connection),
+        remote: SocketAddr,
+        presented: Option<PresentedKey>,
+        now: Instant,
+    ) -> Self {
+        let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
+        Self {
+            id,
+            port,
+            handle,
+            quic: RefCell::new(quic),
+            presented,
+            remote,
+            state: State::Handshake(deadline),
+            control: Control::default(),
+            closing: None,
+            reason: None,
+            news: News::default(),
+            tally: Tally::default(),
+            max_datagram_size: None,
+            draining: false,
+            drained: false,
+            listed_to_send: false,
+            listed_with_news: false,
+            timer: None,
+        }
+    }
+
+    pub(super) fn handle(&self) -> ConnectionHandle {
+        self.handle
+    }
+
+    pub(super) fn quic(&mut self) -> &mut noq_proto::Connection {
+        self.quic.get_mut()
+    }
+
+    pub(super) fn is_in_handshake(&self) -> bool {
+        matches!(self.state, State::Handshake(_)) && self.news.ended.is_none()
+    }
+
+    /// Whether its end was handed over.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// Whether it is over and the peer knows; a close that was lost is repeated until then.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_over() && (self.draining || self.drained)
+    }
+
+    /// Whether nothing is left to do for it, not even to answer late packets.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_over() && self.drained
+    }
+
+    /// Returns when [`Self::expire`] has something to do.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let handshake = match self.state {
+            State::Handshake(deadline) if self.news.ended.is_none() => deadline,
+            State::Handshake(_) | State::Open | State::Over(_) => None,
+        };
+        let closing = self.closing.as_ref().map(|closing| closing.deadline);
+        [self.quic.borrow().poll_timeout(), handshake, closing].into_iter().flatten().min()
+    }
+
+    /// Does what is due by `now`.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let quic = self.quic.get_mut();
+        quic.handle_timeout(now);
+        if let State::Handshake(Some(deadline)) = self.state
+            && deadline <= now
+            && self.news.ended.is_none()
+        {
+            quic.close(now, VarInt::from_u32(0), Bytes::new());
+            self.news.ended = Some(CloseReason::TimedOut);
+        }
+        if let Some(closing) = self.closing.take_if(|closing| closing.deadline <= now) {
+            self.finish_closing(now, closing);
+        }
+    }
+
+    /// Turns what QUIC has to tell into news and passes on what concerns the endpoint. Returns whether that gave it
+    /// something to send.
+    pub(super) fn absorb(&mut self, endpoint: &mut Endpoint, now: Instant) -> bool {
+        while let Some(event) = self.quic.get_mut().poll() {
+            self.absorb_event(event, now);
+        }
+        let mut to_send = false;
+        if let Some(closing) = self.closing.take() {
+            if self.control.is_delivered(self.quic.get_mut()) {
+                self.finish_closing(now, closing);
+                to_send = true;
+            } else {
+                self.closing = Some(closing);
+            }
+        }
+        let quic = self.quic.get_mut();
+        while let Some(event) = quic.poll_endpoint_events() {
+            self.draining |= event.is_draining();
+            self.drained |= event.is_drained();
+            if let Some(answer) = endpoint.handle_event(self.handle, event) {
+                quic.handle_event(answer);
+                to_send = true;
+            }
+        }
+        self.max_datagram_size = match self.state {
+            State::Open => quic.datagrams().max_size(),
+            State::Handshake(_) | State::Over(_) => None,
+        };
+        to_send
+    }
+
+    fn absorb_event(&mut self, event: QuicEvent, now: Instant) {
+        let quic = self.quic.get_mut();
+        match event {
+            QuicEvent::Connected => match peer_key(quic.crypto_session().peer_identity()) {
+                Some(peer) => {
+                    self.state = State::Open;
+                    self.news.connected = Some(peer);
+                    self.control.open(quic);
+                }
+                None => {
+                    quic.close(now, VarInt::from_u32(0), Bytes::new());
+                    let why = "the peer proved no Ed25519 key";
+                    self.news.ended = Some(CloseReason::Transport(why.to_owned()));
+                }
+            },
+            QuicEvent::ConnectionLost { reason } => {
+                self.closing = None;
+                let lost = || close_reason(reason, self.presented.as_ref());
+                self.news.ended.get_or_insert_with(|| self.reason.take().unwrap_or_else(lost));
+            }
+            QuicEvent::Stream(event) => self.control.handle(quic, &event),
+            QuicEvent::DatagramReceived => self.news.datagrams = true,
+            QuicEvent::DatagramsUnblocked => self.news.writable = true,
+            QuicEvent::HandshakeDataReady
+            | QuicEvent::HandshakeConfirmed
+            | QuicEvent::Path(_)
+            | QuicEvent::NatTraversal(_) => {}
+        }
+    }
+
+    /// Whether there is something to hand over.
+    pub(super) fn has_news(&self) -> bool {
+        let News { connected, writable, datagrams, ended } = &self.news;
+        let told = connected.is_some() || *writable || *datagrams || ended.is_some();
+        !self.is_over() && (told || self.control.is_readable())
+    }
+
+    /// Hands over what fits of the news; at most [`MAX_EVENTS`] events are added.
+    pub(super) fn hand_over(&mut self, inbox: &mut Inbox) -> Left {
+        let connection = self.id;
+        if self.is_over() {
+            return Left::Nothing;
+        }
+        let quic = self.quic.get_mut();
+        if let Some(peer) = self.news.connected.take() {
+            inbox.events.push(Event::Connected { connection, peer, remote: self.remote });
+        }
+        if let Some(data) = self.control.read(quic) {
+            inbox.events.push(Event::Control { connection, data });
+        }
+        if std::mem::take(&mut self.news.writable) && self.closing.is_none() {
+            inbox.events.push(Event::Writable { connection });
+        }
+        if self.news.datagrams {
+            let mut datagrams = quic.datagrams();
+            while inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL {
+                let Some(datagram) = datagrams.recv() else {
+                    self.news.datagrams = false;
+                    break;
+                };
+                inbox.datagrams.push((connection, datagram));
+                self.tally.delivered += 1;
+            }
+            if self.news.datagrams {
+                return Left::More;
+            }
+        }
+        let Some(reason) = self.news.ended.take() else {
+            return if self.control.is_readable() { Left::More } else { Left::Nothing };
+        };
+        if let Some(data) = self.control.rest(quic) {
+            inbox.events.push(Event::Control { connection, data });
+        }
+        let was_open = matches!(self.state, State::Open);
+        if was_open || self.presented.is_some() {
+            inbox.events.push(Event::Closed { connection, reason });
+        } else {
+            // At an exit, nobody has heard of it.
+            tracing::debug!(%connection, %reason, "a handshake failed");
+        }
+        self.state = State::Over(was_open.then(|| Box::new(self.read_stats(true))));
+        self.max_datagram_size = None;
+        Left::Over
+    }
+
+    pub(super) fn send_datagram(&mut self, datagram: Bytes) -> Result<(), SendError> {
+        if self.max_datagram_size.is_none_or(|size| size < datagram.len()) || self.is_ending() {
+            return match self.max_datagram_size() {
+                Some(_) => Err(SendError::TooLarge(datagram)),
+                None => Err(SendError::Closed(datagram)),
+            };
+        }
+        // The size was looked at above, so that the datagram need not be kept to be given back.
+        match self.quic.get_mut().datagrams().send(datagram, false) {
+            Ok(()) => {
+                self.tally.accepted += 1;
+                Ok(())
+            }
+            Err(SendDatagramError::Blocked(datagram)) => Err(SendError::Blocked(datagram)),
+            Err(error) => {
+                tracing::debug!(%error, "a datagram became too large");
+                self.tally.accepted += 1;
+                self.tally.too_large += 1;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn max_datagram_size(&self) -> Option<usize> {
+        self.max_datagram_size.filter(|_| !self.is_ending())
+    }
+
+    pub(super) fn send_control(&mut self, now: Instant, data: &[u8]) -> Result<(), SendError> {
+        let closed = || SendError::Closed(Bytes::copy_from_slice(data));
+        if !matches!(self.state, State::Open) || self.is_ending() {
+            return Err(closed());
+        }
+        let quic = self.quic.get_mut();
+        self.control.send(quic, data).map_err(|_overflow| {
+            let why = "the peer takes no control messages";
+            quic.close(now, VarInt::from_u32(0), Bytes::from_static(why.as_bytes()));
+            self.news.ended = Some(CloseReason::Transport(why.to_owned()));
+            closed()
+        })
+    }
+
+    /// Closes it: at once during the handshake, later once control bytes are delivered or the time for that is over.
+    pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
+        if self.is_ending() || self.is_over() {
+            return;
+        }
+        if matches!(self.state, State::Handshake(_)) {
+            self.quic.get_mut().close(now, VarInt::from_u32(0), Bytes::new());
+            self.news.ended = Some(CloseReason::Local);
+            return;
+        }
+        let words = Bytes::copy_from_slice(words.as_bytes());
+        self.reason = Some(CloseReason::Local);
+        self.closing = Some(Closing { code, words, deadline: now + FLUSH_TIMEOUT });
+    }
+
+    fn finish_closing(&mut self, now: Instant, closing: Closing) {
+        self.quic.get_mut().close(now, VarInt::from_u32(closing.code), closing.words);
+        self.news.ended = self.reason.take().or(Some(CloseReason::Local));
+    }
+
+    fn is_ending(&self) -> bool {
+        self.closing.is_some() || self.news.ended.is_some()
+    }
+
+    pub(super) fn stats(&self) -> Option<ConnectionStats> {
+        match &self.state {
+            State::Open => Some(self.read_stats(false)),
+            State::Over(stats) => stats.as_deref().cloned(),
+            State::Handshake(_) => None,
+        }
+    }
+
+    /// Forgets the counters of a connection that is over.
+    pub(super) fn forget_stats(&mut self) {
+        if let State::Over(stats) = &mut self.state {
+            *stats = None;
+        }
+    }
+
+    fn read_stats(&self, last: bool) -> ConnectionStats {
+        let mut quic = self.quic.borrow_mut();
+        let remote = quic.network_path(PathId::ZERO).map_or(self.remote, |path| path.remote());
+        let path = quic.path_stats(PathId::ZERO).unwrap_or_default();
+        connection_stats(remote, &quic.stats(), &path, self.tally, last)
+    }
+}

@@ -1,0 +1,155 @@
+//! The control stream of a connection: the client opens it, the exit takes the first that comes.
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::{Connection, Dir, ReadError, Side, StreamEvent, StreamId, WriteError};
+
+use crate::driver::MAX_CONTROL_BACKLOG;
+
+/// Most control bytes that are handed over at once.
+const READ_AT_ONCE: usize = 16 * 1024;
+
+/// More than a connection's receive window lets be unread.
+const READ_AT_END: usize = 256 * 1024;
+
+/// More bytes were to wait than [`MAX_CONTROL_BACKLOG`].
+#[derive(Debug)]
+pub(super) struct Overflow;
+
+/// Both directions of the stream and what waits to be written.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    stream: Option<StreamId>,
+    outgoing: BytesMut,
+    /// Whether anything was ever to be sent.
+    used: bool,
+    /// Whether this side's end of the stream was sent.
+    finished: bool,
+    /// Whether the peer takes nothing more: it has all, or it stopped.
+    sending_is_over: bool,
+    readable: bool,
+    receiving_is_over: bool,
+}
+
+impl Control {
+    /// Takes note of what happened to the connection's streams, and opens or takes the stream if it is time to.
+    pub(super) fn handle(&mut self, quic: &mut Connection, event: &StreamEvent) {
+        match event {
+            StreamEvent::Opened { .. } | StreamEvent::Available { .. } => self.open(quic),
+            StreamEvent::Readable { id } if Some(*id) == self.stream => self.readable = true,
+            StreamEvent::Writable { id } if Some(*id) == self.stream => self.write(quic),
+            StreamEvent::Finished { id } | StreamEvent::Stopped { id, .. } if Some(*id) == self.stream => {
+                self.stop_sending();
+            }
+            StreamEvent::Readable { .. }
+            | StreamEvent::Writable { .. }
+            | StreamEvent::Finished { .. }
+            | StreamEvent::Stopped { .. } => {}
+        }
+    }
+
+    /// Opens the stream at a client, and takes the first one at an exit, if that is possible by now.
+    pub(super) fn open(&mut self, quic: &mut Connection) {
+        if self.stream.is_some() {
+            return;
+        }
+        self.stream = match quic.side() {
+            Side::Client => quic.streams().open(Dir::Bi),
+            Side::Server => quic.streams().accept(Dir::Bi),
+        };
+        self.readable = self.stream.is_some();
+        self.write(quic);
+    }
+
+    /// Queues bytes and writes what the peer takes at once.
+    pub(super) fn send(&mut self, quic: &mut Connection, data: &[u8]) -> Result<(), Overflow> {
+        self.used |= !data.is_empty();
+        if !self.sending_is_over {
+            self.outgoing.extend_from_slice(data);
+        }
+        self.write(quic);
+        if self.outgoing.len() > MAX_CONTROL_BACKLOG { Err(Overflow) } else { Ok(()) }
+    }
+
+    /// Whether there may be something to read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Reads what came in, a bounded part of it.
+    pub(super) fn read(&mut self, quic: &mut Connection) -> Option<Bytes> {
+        self.read_up_to(quic, READ_AT_ONCE)
+    }
+
+    /// Reads all that came in before the connection ended.
+    pub(super) fn rest(&mut self, quic: &mut Connection) -> Option<Bytes> {
+        self.readable = self.stream.is_some();
+        self.read_up_to(quic, READ_AT_END)
+    }
+
+    /// Ends this side of the stream, and returns whether the peer has acknowledged all of it.
+    pub(super) fn is_delivered(&mut self, quic: &mut Connection) -> bool {
+        if !self.used || self.sending_is_over {
+            return true;
+        }
+        if !self.outgoing.is_empty() {
+            return false;
+        }
+        let Some(stream) = self.stream else { return true };
+        if !self.finished {
+            self.finished = true;
+            self.sending_is_over = quic.send_stream(stream).finish().is_err();
+        }
+        self.sending_is_over
+    }
+
+    fn write(&mut self, quic: &mut Connection) {
+        let Some(stream) = self.stream else { return };
+        while !self.outgoing.is_empty() {
+            match quic.send_stream(stream).write(&self.outgoing) {
+                Ok(written) => drop(self.outgoing.split_to(written)),
+                Err(WriteError::Blocked) => return,
+                // The peer stopped reading or the connection ended; the latter is heard of elsewhere.
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => self.stop_sending(),
+            }
+        }
+    }
+
+    fn stop_sending(&mut self) {
+        self.sending_is_over = true;
+        self.outgoing.clear();
+    }
+
+    fn read_up_to(&mut self, quic: &mut Connection, limit: usize) -> Option<Bytes> {
+        let stream = self.stream.filter(|_| self.readable && !self.receiving_is_over)?;
+        let mut data = BytesMut::new();
+        // Copied, so that a few bytes of control data do not hold a receive buffer.
+        let mut receiving = quic.recv_stream(stream);
+        let Ok(mut chunks) = receiving.read(true) else {
+            self.end_receiving();
+            return None;
+        };
+        while data.len() < limit {
+            match chunks.next(limit - data.len()) {
+                Ok(Some(chunk)) => data.extend_from_slice(&chunk.bytes),
+                Err(ReadError::Blocked) => {
+                    self.readable = false;
+                    break;
+                }
+                // The peer ended the stream, as it does before it closes the connection.
+                Ok(None) | Err(ReadError::Reset(_)) => {
+                    self.readable = false;
+                    self.receiving_is_over = true;
+                    break;
+                }
+            }
+        }
+        // What it credits the peer with leaves with the transmit that follows.
+        let _credit = chunks.finalize();
+        (!data.is_empty()).then(|| data.freeze())
+    }
+
+    fn end_receiving(&mut self) {
+        self.readable = false;
+        self.receiving_is_over = true;
+    }
+}

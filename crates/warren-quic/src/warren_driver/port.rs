@@ -1,0 +1,225 @@
+//! A port: one UDP socket, the QUIC endpoint behind it, and the transmit that found the socket full.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    num::NonZeroUsize,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use bytes::BytesMut;
+use noq_proto::{
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, FourTuple,
+    Incoming, ServerConfig, Transmit,
+};
+use noq_udp::RecvMeta;
+
+use crate::{
+    socket::{CountedSocket, Resume, SocketUse},
+    stats::SocketCounters,
+};
+
+/// The largest UDP payload of an IPv4 packet, hence of a GSO send.
+const MAX_GSO_BYTES: usize = 65_507;
+
+/// A socket and its QUIC endpoint.
+pub(super) struct Port {
+    pub(super) socket: CountedSocket,
+    pub(super) endpoint: Endpoint,
+    /// Places of its connections by their handles.
+    routes: Vec<Option<usize>>,
+    parked: Option<Parked>,
+    /// Connections that wait for the parked transmit to leave.
+    pub(super) stalled: Vec<usize>,
+    /// Whether the worker is woken when the socket has something, and when it has room again.
+    readable_is_awaited: bool,
+    writable_is_awaited: bool,
+    /// Written by the endpoint when it answers a packet itself.
+    answer: Vec<u8>,
+}
+
+/// A transmit that the socket did not take yet.
+struct Parked {
+    transmit: Transmit,
+    contents: Vec<u8>,
+    resume: Resume,
+}
+
+/// What a datagram was to a port.
+pub(super) enum Routed {
+    /// Something for the connection at this place.
+    To(usize, ConnectionEvent),
+    /// An attempt to connect.
+    Attempt(Incoming),
+    /// Dealt with.
+    Done,
+}
+
+impl Port {
+    /// Takes the socket over; to be called inside a tokio runtime.
+    pub(super) fn new(
+        socket: UdpSocket,
+        using: SocketUse,
+        counters: Arc<SocketCounters>,
+        config: EndpointConfig,
+        server: Option<ServerConfig>,
+    ) -> io::Result<Self> {
+        let socket = CountedSocket::new(socket, using, counters)?;
+        let endpoint = Endpoint::new(Arc::new(config), server.map(Arc::new), !socket.may_fragment());
+        Ok(Self {
+            socket,
+            endpoint,
+            routes: Vec::new(),
+            parked: None,
+            stalled: Vec::new(),
+            readable_is_awaited: false,
+            writable_is_awaited: false,
+            answer: Vec::new(),
+        })
+    }
+
+    pub(super) fn add_route(&mut self, handle: ConnectionHandle, slot: usize) {
+        if self.routes.len() <= handle.0 {
+            self.routes.resize(handle.0 + 1, None);
+        }
+        if let Some(route) = self.routes.get_mut(handle.0) {
+            *route = Some(slot);
+        }
+    }
+
+    /// Forgets where a connection is, if its handle is not another's by now.
+    pub(super) fn remove_route(&mut self, handle: ConnectionHandle, slot: usize) {
+        if let Some(route) = self.routes.get_mut(handle.0) {
+            route.take_if(|of| *of == slot);
+        }
+    }
+
+    /// Finds out what a datagram is, and answers what needs no connection.
+    pub(super) fn route(&mut self, now: Instant, meta: &RecvMeta, datagram: BytesMut) -> Routed {
+        let path = FourTuple::new(meta.addr, meta.dst_ip);
+        self.answer.clear();
+        match self.endpoint.handle(now, path, meta.ecn.map(received_mark), datagram, &mut self.answer) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                match self.routes.get(handle.0).copied().flatten() {
+                    Some(slot) => Routed::To(slot, event),
+                    None => Routed::Done,
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => Routed::Attempt(incoming),
+            Some(DatagramEvent::Response(transmit)) => {
+                self.send_answer(&transmit);
+                Routed::Done
+            }
+            None => Routed::Done,
+        }
+    }
+
+    /// Lets `answer` write into a buffer and sends what it returns, if the socket takes it now: the peer asks again.
+    pub(super) fn answer(&mut self, answer: impl FnOnce(&mut Endpoint, &mut Vec<u8>) -> Option<Transmit>) {
+        self.answer.clear();
+        if let Some(transmit) = answer(&mut self.endpoint, &mut self.answer) {
+            self.send_answer(&transmit);
+        }
+    }
+
+    fn send_answer(&self, transmit: &Transmit) {
+        if let Some(contents) = self.answer.get(..transmit.size) {
+            let _full = self.socket.send(&outgoing(transmit, contents), &mut Resume::default());
+        }
+    }
+
+    /// Returns how many datagrams of a path's MTU one send may hold, given the cap.
+    pub(super) fn segments(&self, cap: NonZeroUsize, mtu: u16) -> NonZeroUsize {
+        let fitting = NonZeroUsize::new(MAX_GSO_BYTES / usize::from(mtu.max(1))).unwrap_or(NonZeroUsize::MIN);
+        cap.min(fitting).min(self.socket.max_segments())
+    }
+
+    /// Sends a transmit, or parks it with its contents when the socket is full; returns whether it left.
+    pub(super) fn send(&mut self, transmit: Transmit, contents: &mut Vec<u8>) -> bool {
+        let mut resume = Resume::default();
+        let bytes = contents.get(..transmit.size).unwrap_or_default();
+        if self.socket.send(&outgoing(&transmit, bytes), &mut resume).is_ok() {
+            return true;
+        }
+        self.parked = Some(Parked { transmit, contents: std::mem::take(contents), resume });
+        false
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// Tries again to send what is parked; returns whether nothing is by now.
+    pub(super) fn unpark(&mut self) -> bool {
+        let Some(Parked { transmit, contents, resume }) = &mut self.parked else { return true };
+        let bytes = contents.get(..transmit.size).unwrap_or_default();
+        let left = self.socket.send(&outgoing(transmit, bytes), resume).is_ok();
+        if left {
+            self.parked = None;
+            self.writable_is_awaited = false;
+        }
+        left
+    }
+
+    /// Notes that the socket was found ready, so that it must be awaited anew.
+    pub(super) fn was_readable(&mut self) {
+        self.readable_is_awaited = false;
+    }
+
+    /// Sees to it that `cx` is woken once something can be received, or sent if something is parked.
+    pub(super) fn wait(&mut self, cx: &mut Context<'_>) {
+        if !self.readable_is_awaited {
+            self.readable_is_awaited = is_awaited(self.socket.poll_readable(cx), cx);
+        }
+        if self.parked.is_some() && !self.writable_is_awaited {
+            self.writable_is_awaited = is_awaited(self.socket.poll_writable(cx), cx);
+        }
+    }
+
+    /// Forgets who is woken.
+    pub(super) fn forget_waker(&mut self) {
+        self.readable_is_awaited = false;
+        self.writable_is_awaited = false;
+    }
+}
+
+/// Whether the waker was really left with the socket; if not, it is woken now. A task that used up its budget is told to
+/// wait for what is there already (`tokio::task::coop`).
+fn is_awaited(polled: Poll<io::Result<()>>, cx: &Context<'_>) -> bool {
+    let awaited = polled.is_pending() && tokio::task::coop::has_budget_remaining();
+    if !awaited {
+        cx.waker().wake_by_ref();
+    }
+    awaited
+}
+
+fn outgoing<'a>(transmit: &Transmit, contents: &'a [u8]) -> noq_udp::Transmit<'a> {
+    noq_udp::Transmit {
+        destination: transmit.destination,
+        ecn: transmit.ecn.map(|mark| match mark {
+            EcnCodepoint::Ect0 => noq_udp::EcnCodepoint::Ect0,
+            EcnCodepoint::Ect1 => noq_udp::EcnCodepoint::Ect1,
+            EcnCodepoint::Ce => noq_udp::EcnCodepoint::Ce,
+        }),
+        contents,
+        segment_size: transmit.segment_size,
+        src_ip: transmit.src_ip,
+    }
+}
+
+fn received_mark(mark: noq_udp::EcnCodepoint) -> EcnCodepoint {
+    match mark {
+        noq_udp::EcnCodepoint::Ect0 => EcnCodepoint::Ect0,
+        noq_udp::EcnCodepoint::Ect1 => EcnCodepoint::Ect1,
+        noq_udp::EcnCodepoint::Ce => EcnCodepoint::Ce,
+    }
+}
+
+/// Checks that a client's socket and the remote address are of one IP version.
+pub(super) fn same_version(socket: &UdpSocket, remote: SocketAddr) -> io::Result<Result<(), String>> {
+    let local = socket.local_addr()?;
+    let same = local.is_ipv6() == remote.is_ipv6();
+    Ok(if same { Ok(()) } else { Err(format!("the socket at {local} is of the other IP version")) })
+}

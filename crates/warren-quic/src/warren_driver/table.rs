@@ -1,0 +1,72 @@
+//! Connections by their place, which is what everything inside the driver names them by, and by their public name.
+
+use std::{cell::Cell, collections::BTreeMap};
+
+use super::connection::Connection;
+use crate::driver::ConnectionId;
+
+/// All connections of an endpoint.
+#[derive(Default)]
+pub(super) struct Table {
+    slots: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    by_id: BTreeMap<ConnectionId, usize>,
+    /// What was looked up last: datagrams come in runs of one connection.
+    last: Cell<Option<(ConnectionId, usize)>>,
+    next_id: u64,
+}
+
+impl Table {
+    /// Adds the connection that `make` makes, given its name, and returns its place.
+    pub(super) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> (usize, ConnectionId) {
+        self.next_id += 1;
+        let id = ConnectionId(self.next_id);
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        let connection = Some(Box::new(make(id)));
+        match self.slots.get_mut(slot) {
+            Some(place) => *place = connection,
+            None => self.slots.push(connection),
+        }
+        self.by_id.insert(id, slot);
+        (slot, id)
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
+        let connection = self.slots.get_mut(slot)?.take()?;
+        self.by_id.remove(&connection.id);
+        self.last.set(None);
+        self.free.push(slot);
+        Some(connection)
+    }
+
+    pub(super) fn slot_of(&self, id: ConnectionId) -> Option<usize> {
+        if let Some((last, slot)) = self.last.get()
+            && last == id
+        {
+            return Some(slot);
+        }
+        let slot = *self.by_id.get(&id)?;
+        self.last.set(Some((id, slot)));
+        Some(slot)
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&Connection> {
+        self.slots.get(slot)?.as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {
+        self.slots.get_mut(slot)?.as_deref_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().filter_map(Option::as_deref)
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        0..self.slots.len()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}

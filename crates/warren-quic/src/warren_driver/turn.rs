@@ -1,0 +1,299 @@
+//! One turn of the driver: what is due, what came in, what it means, what goes out, and what to wait for.
+
+use std::{
+    num::NonZeroUsize,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use noq_udp::{BATCH_SIZE, RecvMeta};
+
+use super::{
+    WarrenEndpoint,
+    accept::{ATTEMPTS_PER_POLL, admit},
+    connection::{Connection, Left, MAX_EVENTS},
+    port::{Port, Routed},
+};
+use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
+
+impl WarrenEndpoint {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
+        self.know_waker(cx);
+        self.remove_retired();
+        let now = Instant::now();
+        let owed = !self.flushed && self.has_to_send();
+        self.flushed = false;
+        self.expire(now);
+        self.hand_over(inbox, now);
+        if has_room(inbox) {
+            self.receive(now);
+            self.admit(now);
+            self.hand_over(inbox, now);
+        }
+        // With something in the inbox, acknowledgements wait for the flush that follows: they ride with what the worker
+        // sends then.
+        if owed || inbox.is_empty() {
+            self.transmit(now);
+            self.hand_over(inbox, now);
+        }
+        if !inbox.is_empty() {
+            return Poll::Ready(());
+        }
+        self.wait(cx);
+        Poll::Pending
+    }
+
+    /// Sends what was queued since the last poll.
+    pub(crate) fn flush(&mut self, cx: &mut Context<'_>) {
+        if !self.has_to_send() {
+            return;
+        }
+        self.know_waker(cx);
+        self.transmit(Instant::now());
+        self.flushed = true;
+        self.wait(cx);
+    }
+
+    /// Whether something is to be sent, or is parked at a socket and may leave by now.
+    pub(super) fn has_to_send(&self) -> bool {
+        !self.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
+    }
+
+    /// Registrations are made once and last until they wake; another waker needs new ones.
+    fn know_waker(&mut self, cx: &Context<'_>) {
+        if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return;
+        }
+        self.waker = Some(cx.waker().clone());
+        self.timers.forget_waker();
+        self.ports.iter_mut().flatten().for_each(Port::forget_waker);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((slot, timer)) = self.timers.due(now) {
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
+            if connection.timer != Some(timer) {
+                continue;
+            }
+            connection.timer = None;
+            if connection.deadline().is_some_and(|deadline| deadline <= now) {
+                connection.expire(now);
+                self.list(slot);
+            } else {
+                self.set_timer(slot);
+            }
+        }
+    }
+
+    /// Receives into every buffer that is free, starting with another port each time.
+    fn receive(&mut self, now: Instant) {
+        self.slabs.restart();
+        let limit = self.settings.receive_batches.get();
+        let count = self.ports.len();
+        let mut metas = std::mem::take(&mut self.metas);
+        metas.resize_with(BATCH_SIZE, RecvMeta::default);
+        for offset in 0..count {
+            let index = (self.first_port + offset) % count;
+            let left = self.slabs.left(limit);
+            if left == 0 {
+                break;
+            }
+            let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
+            let received = self.slabs.lend(left, |buffers| port.socket.receive(buffers, &mut metas));
+            let Some(received) = received else { continue };
+            port.was_readable();
+            for meta in metas.iter().take(received) {
+                self.take_batch(index, meta, now);
+            }
+        }
+        self.metas = metas;
+        self.first_port = self.first_port.wrapping_add(1);
+    }
+
+    /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.
+    fn take_batch(&mut self, index: usize, meta: &RecvMeta, now: Instant) {
+        let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
+        let mut batch = self.slabs.take(meta.len);
+        while !batch.is_empty() {
+            let datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
+            match port.route(now, meta, datagram) {
+                Routed::To(slot, event) => {
+                    let Some(connection) = self.connections.get_mut(slot) else { continue };
+                    connection.quic().handle_event(event);
+                    if !connection.listed_to_send {
+                        connection.listed_to_send = true;
+                        self.to_send.push_back(slot);
+                    }
+                    if !connection.listed_with_news {
+                        connection.listed_with_news = true;
+                        self.with_news.push_back(slot);
+                    }
+                }
+                Routed::Attempt(incoming) => self.attempts.push_back((index, incoming)),
+                Routed::Done => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Instant) {
+        if self.attempts.is_empty() {
+            return;
+        }
+        let mut handshakes =
+            self.connections.iter().filter(|connection| connection.is_in_handshake()).count();
+        for _ in 0..ATTEMPTS_PER_POLL {
+            let Some((index, incoming)) = self.attempts.pop_front() else { return };
+            let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
+            let remote = incoming.remote_address();
+            if let Some(accepted) = admit(port, incoming, handshakes, now) {
+                handshakes += 1;
+                let handle = accepted.0;
+                let (slot, _) =
+                    self.connections.insert(|id| Connection::new(id, index, accepted, remote, None, now));
+                port.add_route(handle, slot);
+                self.list(slot);
+            }
+        }
+    }
+
+    /// Hands over what is new of the connections that may have news, as far as it fits.
+    fn hand_over(&mut self, inbox: &mut Inbox, now: Instant) {
+        for _ in 0..self.with_news.len() {
+            if !has_room(inbox) {
+                return;
+            }
+            let Some(slot) = self.with_news.pop_front() else { return };
+            self.absorb(slot, now);
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
+            connection.listed_with_news = false;
+            match connection.hand_over(inbox) {
+                Left::Nothing => {}
+                Left::More => self.list_news(slot),
+                Left::Over => self.retired.push(slot),
+            }
+            // What was read of the control stream is credit for the peer, which is to be sent.
+            self.list_to_send(slot);
+        }
+    }
+
+    /// Sends for each listed connection until it has nothing more or its drive is full.
+    fn transmit(&mut self, now: Instant) {
+        self.unpark();
+        for _ in 0..self.to_send.len() {
+            let Some(slot) = self.to_send.pop_front() else { return };
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
+            connection.listed_to_send = false;
+            let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { continue };
+            match drive(connection, port, &mut self.buffer, now) {
+                Drive::Done => {}
+                Drive::Full => self.list_to_send(slot),
+                Drive::Stalled => {
+                    connection.listed_to_send = true;
+                    port.stalled.push(slot);
+                }
+            }
+            self.absorb(slot, now);
+            if self.connections.get(slot).is_some_and(Connection::has_news) {
+                self.list_news(slot);
+            }
+        }
+    }
+
+    fn unpark(&mut self) {
+        for port in self.ports.iter_mut().flatten() {
+            if port.is_parked() && port.unpark() {
+                self.to_send.extend(port.stalled.drain(..));
+            }
+        }
+    }
+
+    /// Takes in what a connection has to tell the driver and the endpoint, and sets its timer.
+    fn absorb(&mut self, slot: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { return };
+        if connection.absorb(&mut port.endpoint, now) {
+            self.list_to_send(slot);
+        }
+        self.set_timer(slot);
+    }
+
+    fn set_timer(&mut self, slot: usize) {
+        if let Some(connection) = self.connections.get_mut(slot) {
+            let deadline = connection.deadline();
+            self.timers.set(slot, &mut connection.timer, deadline);
+        }
+    }
+
+    /// Sees to it that `cx` is woken when there is something to do; at once if something is left undone.
+    fn wait(&mut self, cx: &mut Context<'_>) {
+        if !self.to_send.is_empty() || !self.with_news.is_empty() || !self.attempts.is_empty() {
+            cx.waker().wake_by_ref();
+        }
+        for port in self.ports.iter_mut().flatten() {
+            port.wait(cx);
+        }
+        let connections = &self.connections;
+        self.timers.sweep(connections.len(), |slot, timer| {
+            connections.get(slot).is_some_and(|connection| connection.timer == Some(timer))
+        });
+        self.timers.wait(cx);
+    }
+
+    pub(super) fn list(&mut self, slot: usize) {
+        self.list_to_send(slot);
+        self.list_news(slot);
+    }
+
+    pub(super) fn list_to_send(&mut self, slot: usize) {
+        if let Some(connection) = self.connections.get_mut(slot)
+            && !connection.listed_to_send
+        {
+            connection.listed_to_send = true;
+            self.to_send.push_back(slot);
+        }
+    }
+
+    fn list_news(&mut self, slot: usize) {
+        if let Some(connection) = self.connections.get_mut(slot)
+            && !connection.listed_with_news
+        {
+            connection.listed_with_news = true;
+            self.with_news.push_back(slot);
+        }
+    }
+}
+
+fn has_room(inbox: &Inbox) -> bool {
+    inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL && inbox.events.len() + MAX_EVENTS <= MAX_EVENTS_PER_POLL
+}
+
+enum Drive {
+    /// Nothing more to send.
+    Done,
+    /// The cap of a drive was reached.
+    Full,
+    /// The socket is full.
+    Stalled,
+}
+
+/// One drive: sends until there is nothing more to send or the cap is reached.
+fn drive(connection: &mut Connection, port: &mut Port, buffer: &mut Vec<u8>, now: Instant) -> Drive {
+    if port.is_parked() {
+        return Drive::Stalled;
+    }
+    let quic = connection.quic();
+    let mut sent = 0;
+    loop {
+        let segments = port.segments(quic.transmit_caps().segments(), quic.current_mtu());
+        buffer.clear();
+        let Some(transmit) = quic.poll_transmit(now, segments, buffer) else { return Drive::Done };
+        sent += transmit.segment_size.map_or(1, |size| transmit.size.div_ceil(size.max(1)));
+        quic.record_drive(sent);
+        if !port.send(transmit, buffer) {
+            return Drive::Stalled;
+        }
+        if NonZeroUsize::new(sent).is_some_and(|sent| sent >= quic.transmit_caps().datagrams()) {
+            return Drive::Full;
+        }
+    }
+}
