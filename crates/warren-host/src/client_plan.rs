@@ -1,0 +1,248 @@
+//! What a client needs on its host.
+//!
+//! The tunnel's routes stand in a table of their own, which unmarked traffic looks up before `main`; so no route that a
+//! network pushes wins over them, and the carrier, which is marked, never sees them. Two rules per IP version keep
+//! several tunnels apart: all tunnels' specific routes are asked first, then all tunnels' default routes.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::{DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, sysctl};
+
+/// What the plan of a client depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientHost {
+    /// The TUN device.
+    pub device: DeviceName,
+    /// Bytes of the largest inner packet.
+    pub mtu: u16,
+    /// The leased inner address, if the exit gave one.
+    pub ipv4: Option<Ipv4Addr>,
+    /// The leased inner address, if the exit gave one and the device takes it ([`crate::facts::takes_ipv6`]).
+    pub ipv6: Option<Ipv6Addr>,
+    /// Whether the kernel has IPv6, from [`crate::facts::has_ipv6`]; without it nothing of IPv6 needs a route.
+    pub kernel_has_ipv6: bool,
+    /// Networks that go through the tunnel. Those of an IP version that has no lease become unreachable instead of
+    /// leaving outside.
+    pub include: Vec<IpNet>,
+    /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
+    pub mark: u32,
+    /// A number that no other tunnel on the host has; see [`crate::Host::free_slot`].
+    pub slot: u8,
+    /// Devices that drop packets whose sender is not routed back to them, from
+    /// [`crate::facts::devices_with_strict_reverse_path`]: the carrier's would be among them. They are set to the loose
+    /// check for as long as the tunnel is up.
+    pub strict_reverse_path: Vec<DeviceName>,
+}
+
+/// The routing table of the tunnel in `slot`.
+pub fn table(slot: u8) -> u32 {
+    FIRST_TABLE + u32::from(slot)
+}
+
+/// The priorities of the rules for specific and for default routes of the tunnel in `slot`.
+pub fn priorities(slot: u8) -> (u32, u32) {
+    let slot = u32::from(slot);
+    (FIRST_SPECIFIC_PRIORITY + slot, FIRST_DEFAULT_PRIORITY + slot)
+}
+
+/// Computes a client's plan: the device first, then its routes, and the rules that send traffic there last.
+pub fn client(host: &ClientHost) -> Plan {
+    let mut steps = Vec::new();
+    steps.extend(host.strict_reverse_path.iter().map(loose_reverse_path));
+    steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
+    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu });
+    let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
+    let ipv6 = networks(host, Family::Ipv6, host.ipv6.is_some());
+    steps.extend(ipv4.iter().map(|network| route(host, *network, host.ipv4.is_some())));
+    steps.extend(ipv6.iter().map(|network| route(host, *network, host.ipv6.is_some())));
+    steps.extend(rules(host, Family::Ipv4, &ipv4));
+    steps.extend(rules(host, Family::Ipv6, &ipv6));
+    Plan { steps }
+}
+
+fn addresses(host: &ClientHost) -> impl Iterator<Item = IpNet> {
+    let ipv4 = host.ipv4.map(|address| IpNet::V4(Ipv4Net::from(address)));
+    let ipv6 = host.ipv6.map(|address| IpNet::V6(Ipv6Net::from(address)));
+    ipv4.into_iter().chain(ipv6)
+}
+
+/// The included networks of one family, each once. Without a lease a default route covers all others; they are left out
+/// because the rule for specific routes cannot look past an unreachable default route.
+fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
+    let mut networks: Vec<IpNet> = Vec::new();
+    if family == Family::Ipv6 && !host.kernel_has_ipv6 {
+        return networks;
+    }
+    for network in host.include.iter().map(IpNet::trunc) {
+        if Family::of(&network) == family && !networks.contains(&network) {
+            networks.push(network);
+        }
+    }
+    if !leased && networks.iter().any(is_default) {
+        networks.retain(is_default);
+    }
+    networks
+}
+
+fn route(host: &ClientHost, destination: IpNet, leased: bool) -> Step {
+    let (device, kind) = match leased {
+        true => (Some(host.device.clone()), RouteKind::Unicast),
+        false => (None, RouteKind::Unreachable),
+    };
+    Step::Route(Route { destination, device, table: table(host.slot), kind, metric: 0 })
+}
+
+fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
+    let (specific, default) = priorities(host.slot);
+    let rule = |priority, suppress_prefix_length| {
+        Step::Rule(Rule {
+            family,
+            priority,
+            fwmark: Some(FirewallMark::exactly(host.mark)),
+            invert: true,
+            table: table(host.slot),
+            suppress_prefix_length,
+            iif: None,
+        })
+    };
+    let has_specific = networks.iter().any(|network| !is_default(network));
+    let has_default = networks.iter().any(is_default);
+    let mut rules = Vec::new();
+    if has_specific {
+        rules.push(rule(specific, Some(0)));
+    }
+    if has_default {
+        rules.push(rule(default, None));
+    }
+    rules
+}
+
+fn is_default(network: &IpNet) -> bool {
+    network.prefix_len() == 0
+}
+
+fn loose_reverse_path(device: &DeviceName) -> Step {
+    Step::Sysctl { key: sysctl::device_key("ipv4", device, "rp_filter"), value: "2".into() }
+}
+
+/// The first of 256 routing tables, one for each slot.
+const FIRST_TABLE: u32 = 0x5761;
+/// The first of 256 rule priorities for specific routes, one for each slot.
+const FIRST_SPECIFIC_PRIORITY: u32 = 5761;
+/// The first of 256 rule priorities for default routes, after all of those for specific ones and before `main`.
+const FIRST_DEFAULT_PRIORITY: u32 = 6017;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_tunnel_looks_up_its_table_before_main() {
+        let plan = client(&host(&["0.0.0.0/0", "::/0"]));
+
+        assert_eq!(
+            plan.to_string(),
+            "ip address add 10.66.0.2/32 dev warren0\n\
+             ip address add fd66:6666::2/128 dev warren0\n\
+             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
+             ip -6 route add ::/0 dev warren0 table 22369 proto 87\n\
+             ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+             ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
+        );
+    }
+
+    #[test]
+    fn default_route_without_a_lease_is_unreachable_and_covers_the_rest() {
+        let host = ClientHost { ipv6: None, ..host(&["0.0.0.0/0", "fd00::/8", "::/0"]) };
+
+        assert_eq!(
+            client(&host).to_string(),
+            "ip address add 10.66.0.2/32 dev warren0\n\
+             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
+             ip -6 route add unreachable ::/0 table 22369 proto 87\n\
+             ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+             ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
+        );
+    }
+
+    #[test]
+    fn ipv4_without_a_lease_is_unreachable_too() {
+        let host = ClientHost { ipv4: None, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) };
+
+        let plan = client(&host).to_string();
+
+        assert!(plan.contains("ip -4 route add unreachable 0.0.0.0/0 table 22369 proto 87\n"), "{plan}");
+        assert!(!plan.contains("192.0.2.0"), "{plan}");
+    }
+
+    #[test]
+    fn split_tunnel_has_routes_for_its_networks_only_each_once() {
+        let host = ClientHost { slot: 3, ..host(&["192.0.2.7/24", "192.0.2.0/24", "198.51.100.0/24"]) };
+
+        assert_eq!(
+            client(&host).to_string(),
+            "ip address add 10.66.0.2/32 dev warren0\n\
+             ip address add fd66:6666::2/128 dev warren0\n\
+             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip -4 route add 192.0.2.0/24 dev warren0 table 22372 proto 87\n\
+             ip -4 route add 198.51.100.0/24 dev warren0 table 22372 proto 87\n\
+             ip -4 rule add priority 5764 not fwmark 0x5761 lookup 22372 suppress_prefixlength 0 protocol 87\n"
+        );
+    }
+
+    #[test]
+    fn split_network_without_a_lease_is_unreachable() {
+        let host = ClientHost { ipv6: None, ..host(&["2001:db8::/32"]) };
+
+        let plan = client(&host).to_string();
+
+        assert!(plan.contains("ip -6 route add unreachable 2001:db8::/32 table 22369 proto 87\n"), "{plan}");
+        assert!(plan.contains("ip -6 rule add priority 5761 "), "{plan}");
+    }
+
+    #[test]
+    fn kernel_without_ipv6_gets_no_step_for_it() {
+        let host = ClientHost { ipv6: None, kernel_has_ipv6: false, ..host(&["0.0.0.0/0", "::/0"]) };
+
+        let plan = client(&host).to_string();
+
+        assert!(!plan.contains("-6") && !plan.contains("::"), "{plan}");
+    }
+
+    #[test]
+    fn specific_routes_of_any_tunnel_are_asked_before_default_routes_of_any() {
+        let (last_specific, last_default) = priorities(u8::MAX);
+        let (_, first_default) = priorities(0);
+
+        assert!(last_specific < first_default);
+        assert!(last_default < 32_766);
+    }
+
+    #[test]
+    fn strict_reverse_path_check_is_loosened_first() {
+        let eth = DeviceName::new("eth0.7").unwrap();
+        let host = ClientHost { strict_reverse_path: vec![eth], ..host(&[]) };
+
+        let plan = client(&host).to_string();
+
+        assert!(plan.starts_with("sysctl -w net.ipv4.conf.eth0/7.rp_filter=2\n"), "{plan}");
+    }
+
+    fn host(include: &[&str]) -> ClientHost {
+        ClientHost {
+            device: DeviceName::new("warren0").unwrap(),
+            mtu: 1380,
+            ipv4: Some(Ipv4Addr::new(10, 66, 0, 2)),
+            ipv6: Some("fd66:6666::2".parse().unwrap()),
+            kernel_has_ipv6: true,
+            include: include.iter().map(|network| network.parse().unwrap()).collect(),
+            mark: crate::CARRIER_MARK,
+            slot: 0,
+            strict_reverse_path: Vec::new(),
+        }
+    }
+}

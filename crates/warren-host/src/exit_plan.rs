@@ -1,0 +1,149 @@
+//! What an exit needs on its host: firewall before forwarding, forwarding before the device is up.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::{DeviceName, Plan, Step, exit_ruleset, sysctl};
+
+/// The exit's own nftables table, of family `inet`.
+pub const TABLE: &str = "warren_exit";
+
+/// What the plan of an exit depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitHost {
+    /// The TUN device.
+    pub device: DeviceName,
+    /// Bytes of the largest inner packet.
+    pub mtu: u16,
+    /// The gateway's address with the pool's prefix length; the network's own address stands for its first host.
+    pub ipv4: Option<Ipv4Net>,
+    /// As `ipv4`.
+    pub ipv6: Option<Ipv6Net>,
+    /// Whether what leaves for the internet gets this host's address.
+    pub nat: bool,
+    /// Where the internet is.
+    pub interface: Egress,
+    /// The UDP ports of the listener, and of any other service here, that no client's traffic may come to use as its
+    /// source port (CVE-2021-3773).
+    pub listen_ports: Vec<u16>,
+    /// Networks that clients may reach although they are not the internet.
+    pub allow: Vec<IpNet>,
+    /// Whether clients cannot reach each other.
+    pub isolation: bool,
+    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel
+    /// would drop their default routes as soon as it forwards. The TUN may be among them.
+    pub router_advertisements: Vec<DeviceName>,
+}
+
+/// Where clients' traffic leaves the exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Egress {
+    /// By any device but the TUN.
+    Auto,
+    /// By this device only; others lead to allowed networks alone.
+    Device(DeviceName),
+}
+
+/// Computes an exit's plan.
+pub fn exit(host: &ExitHost) -> Plan {
+    let mut steps = vec![Step::Nftables {
+        table: TABLE.into(),
+        ruleset: exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host)),
+        owned: true,
+    }];
+    if host.ipv6.is_some() {
+        let others = host.router_advertisements.iter().filter(|device| **device != host.device);
+        steps.extend(others.map(keep_router_advertisements));
+        steps.push(on("net.ipv6.conf.all.forwarding"));
+    }
+    if host.ipv4.is_some() {
+        steps.push(on("net.ipv4.ip_forward"));
+    }
+    let ipv4 = gateway_ipv4(host).map(IpNet::V4);
+    let ipv6 = gateway_ipv6(host).map(IpNet::V6);
+    for address in ipv4.into_iter().chain(ipv6) {
+        steps.push(Step::Address { device: host.device.clone(), address });
+    }
+    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu });
+    Plan { steps }
+}
+
+fn gateway_ipv4(host: &ExitHost) -> Option<Ipv4Net> {
+    let pool = host.ipv4?;
+    if pool.addr() != pool.network() || pool.prefix_len() >= 31 {
+        return Some(pool);
+    }
+    let first_host = u32::from(pool.network()) | 1;
+    Some(Ipv4Net::new_assert(first_host.into(), pool.prefix_len()))
+}
+
+fn gateway_ipv6(host: &ExitHost) -> Option<Ipv6Net> {
+    let pool = host.ipv6?;
+    if pool.addr() != pool.network() || pool.prefix_len() >= 127 {
+        return Some(pool);
+    }
+    let first_host = u128::from(pool.network()) | 1;
+    Some(Ipv6Net::new_assert(first_host.into(), pool.prefix_len()))
+}
+
+fn keep_router_advertisements(device: &DeviceName) -> Step {
+    Step::Sysctl { key: sysctl::device_key("ipv6", device, "accept_ra"), value: "2".into() }
+}
+
+fn on(key: &str) -> Step {
+    Step::Sysctl { key: key.into(), value: "1".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firewall_comes_before_forwarding_and_advertisements_are_kept_first() {
+        let plan = exit(&host());
+        let rest: String = plan.steps.iter().skip(1).map(|step| format!("{step}\n")).collect();
+
+        assert!(matches!(plan.steps.first(), Some(Step::Nftables { owned: true, .. })));
+        assert_eq!(
+            rest,
+            "sysctl -w net.ipv6.conf.ens3.accept_ra=2\n\
+             sysctl -w net.ipv6.conf.all.forwarding=1\n\
+             sysctl -w net.ipv4.ip_forward=1\n\
+             ip address add 10.66.0.1/16 dev warren-exit\n\
+             ip address add fd66:6666::1/64 dev warren-exit\n\
+             ip link set warren-exit mtu 1380 addrgenmode none up\n"
+        );
+    }
+
+    #[test]
+    fn gateway_that_is_named_is_kept() {
+        let plan = exit(&ExitHost { ipv4: Some("10.66.0.9/16".parse().unwrap()), ipv6: None, ..host() });
+
+        assert!(plan.to_string().contains("ip address add 10.66.0.9/16 dev warren-exit\n"), "{plan}");
+    }
+
+    #[test]
+    fn family_without_a_pool_is_left_alone() {
+        let plan = exit(&ExitHost { ipv6: None, ..host() }).to_string();
+
+        assert!(!plan.contains("net.ipv6.conf.all.forwarding"), "{plan}");
+        assert!(!plan.contains("accept_ra"), "{plan}");
+        assert!(!plan.contains("fd66"), "{plan}");
+    }
+
+    fn host() -> ExitHost {
+        ExitHost {
+            device: DeviceName::new("warren-exit").unwrap(),
+            mtu: 1380,
+            ipv4: Some("10.66.0.0/16".parse().unwrap()),
+            ipv6: Some("fd66:6666::/64".parse().unwrap()),
+            nat: true,
+            interface: Egress::Auto,
+            listen_ports: vec![443],
+            allow: Vec::new(),
+            isolation: true,
+            router_advertisements: ["ens3", "warren-exit"]
+                .map(|name| DeviceName::new(name).unwrap())
+                .to_vec(),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The text of the exit's firewall: what clients may reach, and whose address they get on the way.
+
+use std::{fmt::Write, ops::RangeInclusive};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::exit_plan::{Egress, ExitHost};
+
+/// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
+pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
+    let pools: Vec<Pool> = ipv4.map(Pool::ipv4).into_iter().chain(ipv6.map(Pool::ipv6)).collect();
+    let mut text = String::new();
+    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
+    chain(&mut text, "forward", "type filter hook forward priority filter; policy accept;", &forward(host));
+    chain(&mut text, "from_clients", "", &from_clients(host, &pools));
+    chain(&mut text, "to_clients", "", &to_clients());
+    if host.nat {
+        let header = "type nat hook postrouting priority srcnat; policy accept;";
+        chain(&mut text, "postrouting", header, &postrouting(host, &pools));
+    }
+    text
+}
+
+/// The source ports that NAT may use: the largest part of [`NAT_PORTS`] that holds none of `listen_ports`.
+pub(crate) fn nat_ports(listen_ports: &[u16]) -> RangeInclusive<u16> {
+    let mut taken: Vec<u16> = listen_ports.iter().copied().filter(|port| NAT_PORTS.contains(port)).collect();
+    taken.sort_unstable();
+    let mut best = NAT_PORTS;
+    let mut longest = 0;
+    let mut start = *NAT_PORTS.start();
+    for end in taken.into_iter().chain([*NAT_PORTS.end() + 1]) {
+        let length = end.saturating_sub(start);
+        if length > longest {
+            longest = length;
+            best = start..=end - 1;
+        }
+        start = end + 1;
+    }
+    best
+}
+
+/// What the rules say of one IP version's pool.
+struct Pool {
+    /// The keyword of nft that selects the IP version and its addresses.
+    family: &'static str,
+    network: IpNet,
+    gateway: String,
+    echo: &'static str,
+    not_internet: &'static [&'static str],
+}
+
+impl Pool {
+    fn ipv4(gateway: Ipv4Net) -> Self {
+        Self {
+            family: "ip",
+            network: gateway.trunc().into(),
+            gateway: gateway.addr().to_string(),
+            echo: "icmp type echo-request",
+            not_internet: NOT_INTERNET_IPV4,
+        }
+    }
+
+    fn ipv6(gateway: Ipv6Net) -> Self {
+        Self {
+            family: "ip6",
+            network: gateway.trunc().into(),
+            gateway: gateway.addr().to_string(),
+            echo: "icmpv6 type echo-request",
+            not_internet: NOT_INTERNET_IPV6,
+        }
+    }
+
+    fn holds(&self, network: &IpNet) -> bool {
+        matches!((self.network, network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)))
+    }
+}
+
+/// Of this host, clients reach the gateway's echo alone.
+fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
+    let mut rules =
+        vec![format!("iifname != \"{}\" accept", host.device), "ct state established,related accept".into()];
+    for Pool { family, gateway, echo, .. } in pools {
+        rules.push(format!("{family} daddr {gateway} {echo} accept"));
+    }
+    rules.push("counter drop".into());
+    rules
+}
+
+/// Only what comes from or goes to the TUN is looked at.
+fn forward(host: &ExitHost) -> Vec<String> {
+    let device = &host.device;
+    vec![format!("iifname \"{device}\" jump from_clients"), format!("oifname \"{device}\" jump to_clients")]
+}
+
+fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
+    let device = &host.device;
+    let between_clients = if host.isolation { "counter drop" } else { "accept" };
+    let mut rules = vec![
+        format!("oifname \"{device}\" {between_clients}"),
+        "ct state established,related accept".into(),
+        "ct state invalid counter drop".into(),
+    ];
+    for pool in pools {
+        let allow: Vec<String> = host
+            .allow
+            .iter()
+            .filter(|network| pool.holds(network))
+            .map(|network| network.trunc().to_string())
+            .collect();
+        let family = pool.family;
+        rules.extend(allow.iter().map(|network| format!("{family} daddr {network} accept")));
+        rules.push(format!("{family} daddr {{ {} }} counter drop", pool.not_internet.join(", ")));
+    }
+    if let Egress::Device(egress) = &host.interface {
+        rules.push(format!("oifname != \"{egress}\" counter drop"));
+    }
+    rules.extend(pools.iter().map(|Pool { family, network, .. }| format!("{family} saddr {network} accept")));
+    rules.push("counter drop".into());
+    rules
+}
+
+/// Nothing reaches a client that did not ask for it.
+fn to_clients() -> Vec<String> {
+    vec!["ct state established,related accept".into(), "counter drop".into()]
+}
+
+fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
+    let out = match &host.interface {
+        Egress::Auto => format!("oifname != \"{}\"", host.device),
+        Egress::Device(egress) => format!("oifname \"{egress}\""),
+    };
+    let ports = nat_ports(&host.listen_ports);
+    let (first, last) = (ports.start(), ports.end());
+    let mut rules = Vec::new();
+    for Pool { family, network, .. } in pools {
+        let from_pool = format!("{out} {family} saddr {network}");
+        rules.push(format!("{from_pool} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last}"));
+        rules.push(format!("{from_pool} masquerade"));
+    }
+    rules
+}
+
+fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
+    let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
+    let rules: String = rules.iter().map(|rule| format!("\t{rule}\n")).collect();
+    // Writing to a String cannot fail.
+    let _ = write!(text, "chain {name} {{\n{header}{rules}}}\n");
+}
+
+/// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
+const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
+
+/// This host, private networks (RFC 1918), carrier-grade NAT (RFC 6598), link-local with the clouds' metadata service
+/// (RFC 3927), multicast and reserved (RFC 6890).
+const NOT_INTERNET_IPV4: &[&str] = &[
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "224.0.0.0/3",
+];
+
+/// This host, IPv4 in disguise, unique local (RFC 4193), link-local, old site-local and multicast.
+const NOT_INTERNET_IPV6: &[&str] =
+    &["::/127", "::ffff:0:0/96", "64:ff9b:1::/48", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeviceName;
+
+    #[test]
+    fn ruleset_reads_as_expected() {
+        let text =
+            ruleset(&host(), Some("10.66.0.1/16".parse().unwrap()), Some("fd66:6666::1/64".parse().unwrap()));
+
+        assert_eq!(
+            text,
+            "chain input {\n\
+             \ttype filter hook input priority filter; policy accept;\n\
+             \tiifname != \"warren-exit\" accept\n\
+             \tct state established,related accept\n\
+             \tip daddr 10.66.0.1 icmp type echo-request accept\n\
+             \tip6 daddr fd66:6666::1 icmpv6 type echo-request accept\n\
+             \tcounter drop\n\
+             }\n\
+             chain forward {\n\
+             \ttype filter hook forward priority filter; policy accept;\n\
+             \tiifname \"warren-exit\" jump from_clients\n\
+             \toifname \"warren-exit\" jump to_clients\n\
+             }\n\
+             chain from_clients {\n\
+             \toifname \"warren-exit\" counter drop\n\
+             \tct state established,related accept\n\
+             \tct state invalid counter drop\n\
+             \tip daddr 192.168.7.0/24 accept\n\
+             \tip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, \
+             192.168.0.0/16, 224.0.0.0/3 } counter drop\n\
+             \tip6 daddr { ::/127, ::ffff:0:0/96, 64:ff9b:1::/48, fc00::/7, fe80::/10, fec0::/10, ff00::/8 } counter drop\n\
+             \tip saddr 10.66.0.0/16 accept\n\
+             \tip6 saddr fd66:6666::/64 accept\n\
+             \tcounter drop\n\
+             }\n\
+             chain to_clients {\n\
+             \tct state established,related accept\n\
+             \tcounter drop\n\
+             }\n\
+             chain postrouting {\n\
+             \ttype nat hook postrouting priority srcnat; policy accept;\n\
+             \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+             \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 masquerade\n\
+             \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+             \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 masquerade\n\
+             }\n"
+        );
+    }
+
+    #[test]
+    fn named_egress_takes_the_nat_and_keeps_the_rest_from_leaving_elsewhere() {
+        let host = ExitHost { interface: Egress::Device(DeviceName::new("ens3").unwrap()), ..host() };
+
+        let text = ruleset(&host, Some("10.66.0.1/16".parse().unwrap()), None);
+
+        assert!(
+            text.contains("\toifname != \"ens3\" counter drop\n\tip saddr 10.66.0.0/16 accept\n"),
+            "{text}"
+        );
+        assert!(text.contains("\toifname \"ens3\" ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
+    }
+
+    #[test]
+    fn without_nat_there_is_no_nat_chain() {
+        let text = ruleset(&ExitHost { nat: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+        assert!(!text.contains("masquerade"), "{text}");
+    }
+
+    #[test]
+    fn without_isolation_clients_reach_each_other() {
+        let text =
+            ruleset(&ExitHost { isolation: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+        assert!(text.contains("\toifname \"warren-exit\" accept\n"), "{text}");
+    }
+
+    #[test]
+    fn nat_ports_never_hold_a_listen_port() {
+        assert_eq!(nat_ports(&[]), 20_000..=60_999);
+        assert_eq!(nat_ports(&[443, 65_535]), 20_000..=60_999);
+        assert_eq!(nat_ports(&[51_820]), 20_000..=51_819);
+        assert_eq!(nat_ports(&[30_000, 40_000, 30_000]), 40_001..=60_999);
+        assert_eq!(nat_ports(&[20_000, 60_999]), 20_001..=60_998);
+    }
+
+    fn host() -> ExitHost {
+        ExitHost {
+            device: DeviceName::new("warren-exit").unwrap(),
+            mtu: 1380,
+            ipv4: None,
+            ipv6: None,
+            nat: true,
+            interface: Egress::Auto,
+            listen_ports: vec![443],
+            allow: vec!["192.168.7.9/24".parse().unwrap()],
+            isolation: true,
+            router_advertisements: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Applying a plan as one, and undoing it as one.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Family, Missing, Plan, client_plan,
+    journal::{Journal, Place},
+    netlink::Netlink,
+    nft,
+    plan::Step,
+    step::{self, StepError},
+    verify,
+};
+
+/// The host of the calling thread's network namespace, and the journal of what was made on it.
+///
+/// A call that is dropped before it has returned may leave steps behind; they are in the journal, so
+/// [`Host::undo_all`] and [`recover`] find them.
+#[derive(Debug)]
+pub struct Host {
+    netlink: Netlink,
+    journal: Journal,
+    owners: BTreeMap<u64, nft::Owner>,
+}
+
+/// What one plan has changed, to be handed to [`Host::undo`].
+///
+/// Dropped without that, it stays in effect until [`Host::undo_all`] or, after this process, [`recover`].
+#[derive(Debug, Default)]
+#[must_use = "what was applied stays in effect until it is handed to Host::undo"]
+pub struct Applied {
+    entries: Vec<u64>,
+}
+
+/// What [`recover`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// What was undone, or was gone already, one sentence part each, in that order.
+    pub undone: Vec<String>,
+    /// Lines of the journal that could not be read, and so not be acted on.
+    pub damaged_lines: Vec<usize>,
+}
+
+/// Why the host cannot be worked on.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The journal cannot be read or written.
+    #[error("cannot use the journal {path}: {source}")]
+    Journal {
+        /// The journal's file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the journal open.
+    #[error("{0} is in use by a running Warren; stop that one first, with `warren down` or `systemctl stop`")]
+    Busy(PathBuf),
+    /// A daemon that was killed left something behind.
+    #[error("{0} lists changes that a killed Warren left on this host; undo them with `warren cleanup`")]
+    Unfinished(PathBuf),
+    /// The journal is about another network namespace.
+    #[error(
+        "{0} lists changes in another network namespace; run `warren cleanup` in that one, or delete the file if it is gone"
+    )]
+    OtherNamespace(PathBuf),
+    /// The kernel's state cannot be read.
+    #[error("cannot read the state of the network: {0}")]
+    Read(#[source] io::Error),
+    /// Not everything could be undone.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
+/// A plan that could not be applied. Everything made before was undone, unless [`ApplyError::left`] says otherwise.
+#[derive(Debug)]
+pub struct ApplyError {
+    /// The step that failed, as a person would type it.
+    pub step: String,
+    /// Why it failed.
+    pub cause: StepError,
+    /// What could not be undone afterwards.
+    pub left: Option<UndoError>,
+}
+
+/// Changes that could not be undone; they are still in the journal.
+#[derive(Debug)]
+pub struct UndoError {
+    /// Each change with the reason.
+    pub left: Vec<(String, StepError)>,
+}
+
+impl Host {
+    /// Opens the host and the journal at `journal`, whose directory exists. To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the journal is another process's, or lists what a killed daemon left: that is for [`recover`] to undo first.
+    pub async fn open(journal: impl AsRef<Path>) -> Result<Self, HostError> {
+        let path = journal.as_ref();
+        let host = Self::open_unfinished(path)?;
+        if host.journal.outstanding().is_empty() {
+            return Ok(host);
+        }
+        Err(HostError::Unfinished(path.to_owned()))
+    }
+
+    /// Makes the plan's steps in order. If one fails, those before it are undone in reverse.
+    ///
+    /// # Errors
+    /// The step that failed and why, and what could not be undone.
+    pub async fn apply(&mut self, plan: &Plan) -> Result<Applied, ApplyError> {
+        let mut applied = Applied::default();
+        for step in &plan.steps {
+            if let Err(cause) = self.make(step, &mut applied).await {
+                let left = self.undo(applied).await.err();
+                return Err(ApplyError { step: step.summary(), cause, left });
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Reads back what a plan wants and lists what is not there.
+    ///
+    /// # Errors
+    /// If the kernel's state cannot be read.
+    pub async fn verify(&self, plan: &Plan) -> Result<Vec<Missing>, StepError> {
+        verify::verify(plan, &self.netlink).await
+    }
+
+    /// Waits until a process that holds one of the applied firewall tables has ended: its table is gone with it. Without
+    /// such a process this waits for ever.
+    pub async fn table_lost(&mut self) {
+        let ends: Vec<_> = self.owners.values_mut().map(|owner| Box::pin(owner.ended())).collect();
+        if ends.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(ends).await;
+    }
+
+    /// Undoes in reverse what `apply` made. What is gone already is passed over.
+    ///
+    /// # Errors
+    /// What could not be undone; everything else is.
+    pub async fn undo(&mut self, applied: Applied) -> Result<(), UndoError> {
+        self.undo_entries(applied.entries).await.map(drop)
+    }
+
+    /// Undoes in reverse everything in the journal.
+    ///
+    /// # Errors
+    /// What could not be undone; everything else is.
+    pub async fn undo_all(&mut self) -> Result<(), UndoError> {
+        let entries = self.journal.outstanding().keys().copied().collect();
+        self.undo_entries(entries).await.map(drop)
+    }
+
+    /// A slot whose routing table and rule priorities nothing on this host uses; none if all 256 are taken.
+    ///
+    /// # Errors
+    /// If the kernel's state cannot be read.
+    pub async fn free_slot(&self) -> Result<Option<u8>, HostError> {
+        for slot in 0..=u8::MAX {
+            if !self.is_slot_used(slot).await.map_err(HostError::Read)? {
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn is_slot_used(&self, slot: u8) -> io::Result<bool> {
+        let (specific, default) = client_plan::priorities(slot);
+        let table = client_plan::table(slot);
+        Ok(self.netlink.is_used(Family::Ipv4, [specific, default], table).await?
+            || self.netlink.is_used(Family::Ipv6, [specific, default], table).await?)
+    }
+
+    /// Opens the host although the journal may list what a killed daemon left.
+    fn open_unfinished(path: &Path) -> Result<Self, HostError> {
+        let failed = |source| HostError::Journal { path: path.to_owned(), source };
+        let mut journal =
+            Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
+        let here = Place::here().map_err(failed)?;
+        match journal.place() {
+            // Nothing that a plan makes outlives the boot.
+            Some(place) if place.boot != here.boot => journal.clear().map_err(failed)?,
+            Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
+                return Err(HostError::OtherNamespace(path.to_owned()));
+            }
+            _ => {}
+        }
+        let netlink = Netlink::open().map_err(HostError::Read)?;
+        Ok(Self { netlink, journal, owners: BTreeMap::new() })
+    }
+
+    async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
+        let Some(undo) = step::prepare(step, &self.netlink).await? else { return Ok(()) };
+        let entry = self.journal.begin(undo.clone())?;
+        match step::make(step, &undo, &self.netlink).await {
+            Ok(owner) => {
+                self.owners.extend(owner.map(|owner| (entry, owner)));
+                applied.entries.push(entry);
+                Ok(())
+            }
+            Err(error) if step::may_be_half_made(step) => {
+                applied.entries.push(entry);
+                Err(error)
+            }
+            Err(error) => {
+                self.journal.end(entry)?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn undo_entries(&mut self, mut entries: Vec<u64>) -> Result<Vec<String>, UndoError> {
+        entries.sort_unstable();
+        let mut undone = Vec::new();
+        let mut left = Vec::new();
+        for entry in entries.into_iter().rev() {
+            let Some(undo) = self.journal.outstanding().get(&entry).cloned() else { continue };
+            let owner = self.owners.remove(&entry);
+            let result = match undo.run(&self.netlink, owner).await {
+                Ok(()) => self.journal.end(entry).map_err(StepError::Io),
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(()) => undone.push(undo.to_string()),
+                Err(error) => left.push((undo.to_string(), error)),
+            }
+        }
+        if left.is_empty() { Ok(undone) } else { Err(UndoError { left }) }
+    }
+}
+
+/// Undoes what a killed daemon left, as its journal lists it, and nothing else. To be called within a tokio runtime.
+///
+/// Without a journal at `journal` nothing was left.
+///
+/// # Errors
+/// If a running daemon has the journal open, it is about another network namespace, or something could not be undone.
+pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> {
+    let path = journal.as_ref();
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => return Ok(Recovered::default()),
+        Err(source) => return Err(HostError::Journal { path: path.to_owned(), source }),
+    }
+    let mut host = Host::open_unfinished(path)?;
+    let damaged_lines = host.journal.damaged().to_vec();
+    let entries = host.journal.outstanding().keys().copied().collect();
+    let undone = host.undo_entries(entries).await?;
+    host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
+    Ok(Recovered { undone, damaged_lines })
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed: {}", self.step, self.cause)?;
+        match &self.left {
+            Some(left) => write!(f, "; {left}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl fmt::Display for UndoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("could not undo ")?;
+        for (number, (what, why)) in self.left.iter().enumerate() {
+            let separator = if number == 0 { "" } else { ", " };
+            write!(f, "{separator}{what} ({why})")?;
+        }
+        f.write_str("; `warren cleanup` tries again")
+    }
+}
+
+impl std::error::Error for UndoError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_on_the_host_can_be_a_task_of_its_own() {
+        fn is_send<T: Send>(_: &T) {}
+        fn check(mut host: Host, plan: &Plan, journal: &Path) {
+            is_send(&recover(journal));
+            is_send(&host.verify(plan));
+            is_send(&host.free_slot());
+            is_send(&host.undo_all());
+            is_send(&host.apply(plan));
+            is_send(&host);
+        }
+        let _ = check;
+    }
+
+    #[test]
+    fn failure_says_what_failed_why_and_what_is_left() {
+        let left = UndoError { left: vec![("link x0".into(), StepError::NotPermitted)] };
+        let error =
+            ApplyError { step: "sysctl -w a=1".into(), cause: StepError::NoSetting, left: Some(left) };
+
+        assert_eq!(
+            error.to_string(),
+            "`sysctl -w a=1` failed: this kernel has no such setting; could not undo link x0 (not permitted; run it as \
+             root or with CAP_NET_ADMIN); `warren cleanup` tries again"
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The journal: what has been made on the host and how to undo it, on disk before it is made.
+//!
+//! One JSON object per line. The first names the boot and the network namespace that the journal is about; then each
+//! step is begun before it is made and ended when it is undone. A last line that is not closed by a newline was being
+//! written when the daemon died, so its step was never made. The file is locked while it is open, and removed once
+//! nothing is left in it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::undo::Undo;
+
+/// An open, locked journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    contents: Contents,
+    next: u64,
+}
+
+/// Where a journal's steps were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// The kernel's random number for this boot.
+    pub(crate) boot: String,
+    /// Device and inode of the network namespace.
+    pub(crate) namespace: String,
+}
+
+impl Journal {
+    /// Opens and locks the journal at `path`, making it if need be. None if another process has it open.
+    pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
+        let Some(mut file) = lock(path)? else { return Ok(None) };
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let contents = Contents::read(&text);
+        let next = contents.outstanding.last_key_value().map_or(0, |(entry, _)| entry + 1);
+        let mut journal = Self { path: path.to_owned(), file, contents, next };
+        journal.drop_torn_line(&text)?;
+        Ok(Some(journal))
+    }
+
+    /// Where the steps in the journal were made, if there are any.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.contents.place.as_ref()
+    }
+
+    /// The numbers of lines that could not be read.
+    pub(crate) fn damaged(&self) -> &[usize] {
+        &self.contents.damaged
+    }
+
+    /// What has been begun and not ended.
+    pub(crate) fn outstanding(&self) -> &BTreeMap<u64, Undo> {
+        &self.contents.outstanding
+    }
+
+    /// Notes durably how to undo a step that is about to be made.
+    pub(crate) fn begin(&mut self, undo: Undo) -> io::Result<u64> {
+        if self.contents.place.is_none() {
+            let place = Place::here()?;
+            self.append(&Record::Place(place.clone()))?;
+            self.contents.place = Some(place);
+        }
+        let entry = self.next;
+        self.append(&Record::Begin { entry, undo: undo.clone() })?;
+        self.next += 1;
+        self.contents.outstanding.insert(entry, undo);
+        Ok(entry)
+    }
+
+    /// Notes that a step has been undone, or never was made.
+    pub(crate) fn end(&mut self, entry: u64) -> io::Result<()> {
+        self.contents.outstanding.remove(&entry);
+        if self.contents.outstanding.is_empty() {
+            return self.clear();
+        }
+        self.append(&Record::End { entry })
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        self.contents = Contents::default();
+        self.file.set_len(0)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.sync_data()
+    }
+
+    fn append(&mut self, record: &Record) -> io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.file.sync_data()
+    }
+
+    /// Cuts off what was being written when the daemon died, so that what is appended starts a line.
+    fn drop_torn_line(&mut self, text: &[u8]) -> io::Result<()> {
+        let torn = text.iter().rev().take_while(|byte| **byte != b'\n').count();
+        let whole = u64::try_from(text.len() - torn).map_err(io::Error::other)?;
+        self.file.set_len(whole)?;
+        self.file.seek(SeekFrom::Start(whole))?;
+        Ok(())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.contents == Contents::default() {
+            // The lock is still held, so nobody else's journal is removed; one that stays is empty and harmless.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The file at `path`, locked; none if another process keeps it locked.
+///
+/// It is asked for several times, because a process that has just started another shares its open files with it for a
+/// moment, and because the file's last user removes it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            thread::sleep(PAUSE);
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => continue,
+            locked => locked?,
+        }
+        let ours = file.metadata()?;
+        if fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+impl Place {
+    /// This boot and the calling thread's network namespace.
+    pub(crate) fn here() -> io::Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned();
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?;
+        Ok(Self { boot, namespace: format!("{}:{}", namespace.dev(), namespace.ino()) })
+    }
+}
+
+/// One line of a journal.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Record {
+    Place(Place),
+    Begin { entry: u64, undo: Undo },
+    End { entry: u64 },
+}
+
+/// What a journal's text says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Contents {
+    place: Option<Place>,
+    outstanding: BTreeMap<u64, Undo>,
+    damaged: Vec<usize>,
+}
+
+impl Contents {
+    fn read(text: &[u8]) -> Self {
+        let mut contents = Self::default();
+        for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let Some(line) = line.strip_suffix(b"\n") else { break };
+            match serde_json::from_slice(line) {
+                Ok(Record::Place(place)) => contents.place = Some(place),
+                Ok(Record::Begin { entry, undo }) => {
+                    contents.outstanding.insert(entry, undo);
+                }
+                Ok(Record::End { entry }) => {
+                    contents.outstanding.remove(&entry);
+                }
+                Err(_) => contents.damaged.push(number + 1),
+            }
+        }
+        contents
+    }
+}
+
+/// Together less than a user notices.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

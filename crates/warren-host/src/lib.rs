@@ -1,0 +1,38 @@
+//! The host's addresses, routes, rules, sysctls and firewall as one plan that is applied, checked and undone.
+//!
+//! A [`Plan`] is computed as data by [`client_plan::client`] or [`exit_plan::exit`], from what the caller tells them and
+//! nothing else; its `Display` is what a dry run prints. A [`Host`] applies it step by step and writes each step to a
+//! journal before it is made. If a step fails, what was made is undone in reverse; [`Host::undo`] does the same
+//! later, and [`recover`] does it for a daemon that was killed. Nothing that Warren did not make is ever changed: routes
+//! and rules carry [`PROTOCOL`], firewall tables are Warren's own, and a sysctl is put back only if it still holds
+//! Warren's value.
+#![forbid(unsafe_code)]
+
+pub mod client_plan;
+pub mod device;
+pub mod exit_plan;
+mod exit_ruleset;
+pub mod facts;
+mod host;
+mod journal;
+mod netlink;
+mod nft;
+pub mod plan;
+pub mod snapshot;
+mod step;
+mod sysctl;
+mod undo;
+mod verify;
+
+pub use device::{DeviceName, InvalidDeviceName};
+pub use host::{Applied, ApplyError, Host, HostError, Recovered, UndoError, recover};
+pub use nft::NftError;
+pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
+pub use step::StepError;
+pub use verify::Missing;
+
+/// The protocol number on every route and rule that Warren makes (`ip route show table all proto 87`).
+pub const PROTOCOL: u8 = 0x57;
+
+/// The firewall mark on every carrier socket, by which the carrier is kept out of every Warren tunnel on the host.
+pub const CARRIER_MARK: u32 = 0x5761;

@@ -1,0 +1,317 @@
+//! Addresses, links, routes and rules through rtnetlink; every error is the kernel's errno.
+
+use std::{io, net::IpAddr};
+
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use ipnet::IpNet;
+use rtnetlink::{
+    Handle, IpVersion, LinkUnspec, RouteMessageBuilder,
+    packet_route::{
+        AddressFamily,
+        address::{AddressAttribute, AddressFlags, AddressMessage},
+        link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags},
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    },
+};
+use tokio::task::JoinHandle;
+
+use crate::{DeviceName, Family, PROTOCOL, Route, RouteKind, Rule};
+
+/// A netlink socket in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    handle: Handle,
+    connection: JoinHandle<()>,
+}
+
+/// What is known of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) mtu: u32,
+    pub(crate) is_up: bool,
+    /// How the kernel makes the device's link-local address (`addr_gen_mode`); none without IPv6.
+    pub(crate) address_generation: Option<u8>,
+}
+
+/// What is to be changed about a device; none leaves it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LinkChange {
+    pub(crate) up: Option<bool>,
+    pub(crate) mtu: Option<u32>,
+    pub(crate) address_generation: Option<u8>,
+}
+
+impl Netlink {
+    /// Opens the socket; its task belongs to the returned value. To be called within a tokio runtime.
+    pub(crate) fn open() -> io::Result<Self> {
+        let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;
+        Ok(Self { handle, connection: tokio::spawn(connection) })
+    }
+
+    /// The device called `name`, if there is one.
+    pub(crate) async fn link(&self, name: &DeviceName) -> io::Result<Option<Link>> {
+        let request = self.handle.link().get().match_name(name.as_str()).execute();
+        let message = match first(request).await {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+                return Ok(None);
+            }
+            found => found?,
+        };
+        let Some(message) = message else { return Ok(None) };
+        let mut link = Link {
+            index: message.header.index,
+            mtu: 0,
+            is_up: message.header.flags.contains(LinkFlags::Up),
+            address_generation: None,
+        };
+        for attribute in message.attributes {
+            if let LinkAttribute::Mtu(mtu) = attribute {
+                link.mtu = mtu;
+            } else if let LinkAttribute::AfSpecUnspec(families) = attribute {
+                link.address_generation = families.iter().find_map(address_generation);
+            }
+        }
+        Ok(Some(link))
+    }
+
+    pub(crate) async fn set_link(&self, index: u32, change: LinkChange) -> io::Result<()> {
+        let mut message = LinkUnspec::new_with_index(index);
+        if let Some(mtu) = change.mtu {
+            message = message.mtu(mtu);
+        }
+        if let Some(up) = change.up {
+            message = if up { message.up() } else { message.down() };
+        }
+        if let Some(mode) = change.address_generation {
+            let ipv6 = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(mode.into())]);
+            message = message.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![ipv6]));
+        }
+        self.handle.link().set(message.build()).execute().await.map_err(errno)
+    }
+
+    /// Whether the device has exactly this address.
+    pub(crate) async fn has_address(&self, index: u32, address: IpNet) -> io::Result<bool> {
+        let addresses = self.handle.address().get().set_link_index_filter(index).execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        Ok(addresses.iter().any(|message| {
+            // IFA_LOCAL is this host's end where both are given.
+            let own =
+                |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+            let local = own(local_address).or_else(|| own(peer_address));
+            message.header.prefix_len == address.prefix_len() && local == Some(address.addr())
+        }))
+    }
+
+    pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
+        let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
+        *request.message_mut() = address_message(index, address);
+        // The address is this host's alone, so nobody need be asked (duplicate address detection).
+        if matches!(address, IpNet::V6(_)) {
+            request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        request.execute().await.map_err(errno)
+    }
+
+    pub(crate) async fn delete_address(&self, index: u32, address: IpNet) -> io::Result<()> {
+        self.handle.address().del(address_message(index, address)).execute().await.map_err(errno)
+    }
+
+    /// Whether the route exists with Warren's protocol number.
+    pub(crate) async fn has_route(&self, route: &Route, index: Option<u32>) -> io::Result<bool> {
+        Ok(self
+            .routes(Family::of(&route.destination))
+            .await?
+            .iter()
+            .any(|found| is_route(found, route, index)))
+    }
+
+    async fn routes(&self, family: Family) -> io::Result<Vec<RouteMessage>> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = address_family(family);
+        self.handle.route().get(request).execute().try_collect().await.map_err(errno)
+    }
+
+    pub(crate) async fn add_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
+        self.handle.route().add(route_message(route, index)).execute().await.map_err(errno)
+    }
+
+    pub(crate) async fn delete_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
+        self.handle.route().del(route_message(route, index)).execute().await.map_err(errno)
+    }
+
+    /// Whether the rule exists with Warren's protocol number.
+    pub(crate) async fn has_rule(&self, rule: &Rule) -> io::Result<bool> {
+        Ok(self.rules(rule.family).await?.iter().any(|found| is_rule(found, rule)))
+    }
+
+    /// Whether a rule has one of the priorities, or a rule or a route is in the table.
+    pub(crate) async fn is_used(&self, family: Family, priorities: [u32; 2], table: u32) -> io::Result<bool> {
+        let attributes = [
+            RuleAttribute::Priority(priorities[0]),
+            RuleAttribute::Priority(priorities[1]),
+            RuleAttribute::Table(table),
+        ];
+        let rules = self.rules(family).await?;
+        if rules.iter().any(|rule| attributes.iter().any(|attribute| rule.attributes.contains(attribute))) {
+            return Ok(true);
+        }
+        Ok(self.routes(family).await?.iter().any(|route| table_of(route) == table))
+    }
+
+    async fn rules(&self, family: Family) -> io::Result<Vec<RuleMessage>> {
+        let version = match family {
+            Family::Ipv4 => IpVersion::V4,
+            Family::Ipv6 => IpVersion::V6,
+        };
+        self.handle.rule().get(version).execute().try_collect().await.map_err(errno)
+    }
+
+    pub(crate) async fn add_rule(&self, rule: &Rule) -> io::Result<()> {
+        let mut request = self.handle.rule().add();
+        *request.message_mut() = rule_message(rule);
+        request.execute().await.map_err(errno)
+    }
+
+    pub(crate) async fn delete_rule(&self, rule: &Rule) -> io::Result<()> {
+        self.handle.rule().del(rule_message(rule)).execute().await.map_err(errno)
+    }
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+fn address_generation(family: &AfSpecUnspec) -> Option<u8> {
+    let AfSpecUnspec::Inet6(attributes) = family else { return None };
+    attributes.iter().find_map(|attribute| {
+        if let AfSpecInet6::AddrGenMode(mode) = attribute { Some(u8::from(mode)) } else { None }
+    })
+}
+
+fn local_address(attribute: &AddressAttribute) -> Option<IpAddr> {
+    if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None }
+}
+
+fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
+    if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
+}
+
+/// The address without a broadcast address, which a tunnel has no use for.
+fn address_message(index: u32, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = address_family(Family::of(&address));
+    message.header.prefix_len = address.prefix_len();
+    message.header.index = index;
+    message.attributes =
+        vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
+    message
+}
+
+fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
+    let length = route.destination.prefix_len();
+    let (kind, scope) = match route.kind {
+        RouteKind::Unicast => (RouteType::Unicast, RouteScope::Link),
+        RouteKind::Unreachable => (RouteType::Unreachable, RouteScope::Universe),
+    };
+    let mut message = match route.destination.network() {
+        IpAddr::V4(network) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+            .destination_prefix(network, length)
+            .scope(scope)
+            .build(),
+        IpAddr::V6(network) => {
+            RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, length).build()
+        }
+    };
+    message.header.kind = kind;
+    message.header.protocol = RouteProtocol::from(PROTOCOL);
+    // The header's field is too small for most tables, so the attribute says it.
+    message.header.table = 0;
+    message.attributes.push(RouteAttribute::Table(route.table));
+    message.attributes.extend(index.map(RouteAttribute::Oif));
+    if route.metric != 0 {
+        message.attributes.push(RouteAttribute::Priority(route.metric));
+    }
+    message
+}
+
+fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
+    let has = |wanted: &RouteAttribute| found.attributes.contains(wanted);
+    let network = match route.destination.network() {
+        IpAddr::V4(network) => RouteAddress::Inet(network),
+        IpAddr::V6(network) => RouteAddress::Inet6(network),
+    };
+    let kind = match route.kind {
+        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+    };
+    found.header.kind == kind
+        && found.header.protocol == RouteProtocol::from(PROTOCOL)
+        && table_of(found) == route.table
+        && found.header.destination_prefix_length == route.destination.prefix_len()
+        && (route.destination.prefix_len() == 0 || has(&RouteAttribute::Destination(network)))
+        && index.is_none_or(|index| has(&RouteAttribute::Oif(index)))
+        && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
+}
+
+fn table_of(route: &RouteMessage) -> u32 {
+    let attribute = route
+        .attributes
+        .iter()
+        .find_map(|attribute| if let RouteAttribute::Table(table) = attribute { Some(*table) } else { None });
+    attribute.unwrap_or_else(|| u32::from(route.header.table))
+}
+
+fn rule_message(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = address_family(rule.family);
+    message.header.action = RuleAction::ToTable;
+    if rule.invert {
+        message.header.flags |= RuleFlags::Invert;
+    }
+    message.attributes = rule_attributes(rule);
+    message
+}
+
+fn rule_attributes(rule: &Rule) -> Vec<RuleAttribute> {
+    let mut attributes = vec![
+        RuleAttribute::Priority(rule.priority),
+        RuleAttribute::Table(rule.table),
+        RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)),
+    ];
+    if let Some(fwmark) = rule.fwmark {
+        attributes.extend([RuleAttribute::FwMark(fwmark.mark), RuleAttribute::FwMask(fwmark.mask)]);
+    }
+    attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
+    attributes.extend(rule.iif.as_ref().map(|device| RuleAttribute::Iifname(device.to_string())));
+    attributes
+}
+
+fn is_rule(found: &RuleMessage, rule: &Rule) -> bool {
+    found.header.action == RuleAction::ToTable
+        && found.header.flags.contains(RuleFlags::Invert) == rule.invert
+        && rule_attributes(rule).iter().all(|attribute| found.attributes.contains(attribute))
+}
+
+fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::Ipv4 => AddressFamily::Inet,
+        Family::Ipv6 => AddressFamily::Inet6,
+    }
+}
+
+async fn first<T>(stream: impl Stream<Item = Result<T, rtnetlink::Error>>) -> io::Result<Option<T>> {
+    std::pin::pin!(stream).next().await.transpose().map_err(errno)
+}
+
+/// The kernel's error, without the message that it was about.
+fn errno(error: rtnetlink::Error) -> io::Error {
+    if let rtnetlink::Error::NetlinkError(message) = error {
+        message.to_io()
+    } else {
+        io::Error::other(error)
+    }
+}

@@ -1,0 +1,269 @@
+//! What is to be made on the host, as data.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{DeviceName, PROTOCOL};
+
+/// Steps in the order in which they are made; they are undone in reverse.
+///
+/// `Display` prints each step as the command that a person would type for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps in order.
+    pub steps: Vec<Step>,
+}
+
+/// One change to the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Adds an address to a device.
+    Address {
+        /// The device that gets the address.
+        device: DeviceName,
+        /// The address with its prefix length.
+        address: IpNet,
+    },
+    /// Sets a device's MTU and brings it up without a link-local address, so that the kernel sends no router
+    /// solicitations or multicast reports of its own through it.
+    LinkUp {
+        /// The device to bring up.
+        device: DeviceName,
+        /// Bytes of the largest packet.
+        mtu: u16,
+    },
+    /// Adds a route.
+    Route(Route),
+    /// Adds a policy rule.
+    Rule(Rule),
+    /// Writes a kernel setting; one of a device that has vanished is passed over.
+    Sysctl {
+        /// The name as sysctl(8) knows it; a dot inside a device's name is written as a slash.
+        key: String,
+        /// The value to write.
+        value: String,
+    },
+    /// Makes an own nftables table of family `inet`, which must not exist yet.
+    Nftables {
+        /// The table's name.
+        table: String,
+        /// The table's chains, as nft(8) reads them between the table's braces.
+        ruleset: String,
+        /// Whether the table goes when this process does, and nobody else can flush it.
+        owned: bool,
+    },
+}
+
+/// A route in one of Warren's own tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Where it leads to.
+    pub destination: IpNet,
+    /// The device it leaves by; none for [`RouteKind::Unreachable`].
+    pub device: Option<DeviceName>,
+    /// The number of the routing table.
+    pub table: u32,
+    /// Whether it leads anywhere.
+    pub kind: RouteKind,
+    /// The route's priority in its table; 0 leaves it to the kernel.
+    pub metric: u32,
+}
+
+/// Whether a route leads anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouteKind {
+    /// Packets leave by the route's device.
+    Unicast,
+    /// Packets are refused at once with an ICMP error, so that applications fail fast.
+    Unreachable,
+}
+
+/// A policy rule that sends packets to a routing table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// The IP version that it applies to.
+    pub family: Family,
+    /// Its place among the host's rules; lower is asked first, `main` is at 32766.
+    pub priority: u32,
+    /// The firewall mark that it looks at.
+    pub fwmark: Option<FirewallMark>,
+    /// Whether it applies to packets that do not match.
+    pub invert: bool,
+    /// The table to look up.
+    pub table: u32,
+    /// Ignores what the table finds if the found route's prefix is this long or shorter.
+    pub suppress_prefix_length: Option<u32>,
+    /// The device that packets must have come from.
+    pub iif: Option<DeviceName>,
+}
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// IP version 4.
+    Ipv4,
+    /// IP version 6.
+    Ipv6,
+}
+
+/// A firewall mark and the bits of it that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirewallMark {
+    /// The mark's value.
+    pub mark: u32,
+    /// The bits that are compared.
+    pub mask: u32,
+}
+
+impl Step {
+    /// The step in one line.
+    pub(crate) fn summary(&self) -> String {
+        match self {
+            Self::Nftables { table, .. } => format!("nft add table inet {table}"),
+            Self::Address { .. }
+            | Self::LinkUp { .. }
+            | Self::Route(_)
+            | Self::Rule(_)
+            | Self::Sysctl { .. } => self.to_string(),
+        }
+    }
+}
+
+impl Family {
+    /// The family of `network`.
+    pub fn of(network: &IpNet) -> Self {
+        match network {
+            IpNet::V4(_) => Self::Ipv4,
+            IpNet::V6(_) => Self::Ipv6,
+        }
+    }
+
+    /// The option of ip(8) that selects this family.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "-4",
+            Self::Ipv6 => "-6",
+        }
+    }
+}
+
+impl FirewallMark {
+    /// A mark of which every bit counts.
+    pub fn exactly(mark: u32) -> Self {
+        Self { mark, mask: u32::MAX }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { device, address } => write!(f, "ip address add {address} dev {device}"),
+            Self::LinkUp { device, mtu } => write!(f, "ip link set {device} mtu {mtu} addrgenmode none up"),
+            Self::Route(route) => {
+                write!(f, "ip {} route add {route}", Family::of(&route.destination).option())
+            }
+            Self::Rule(rule) => write!(f, "ip {} rule add {rule}", rule.family.option()),
+            Self::Sysctl { key, value } => write!(f, "sysctl -w {key}={value}"),
+            Self::Nftables { table, ruleset, owned } => {
+                write!(f, "nft -f - <<'END'\n{}END", table_text(table, ruleset, *owned))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == RouteKind::Unreachable {
+            f.write_str("unreachable ")?;
+        }
+        write!(f, "{}", self.destination)?;
+        if let Some(device) = &self.device {
+            write!(f, " dev {device}")?;
+        }
+        write!(f, " table {} proto {PROTOCOL}", self.table)?;
+        if self.metric != 0 {
+            write!(f, " metric {}", self.metric)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "priority {}", self.priority)?;
+        if self.invert {
+            f.write_str(" not")?;
+        }
+        match self.fwmark {
+            Some(FirewallMark { mark, mask: u32::MAX }) => write!(f, " fwmark {mark:#x}")?,
+            Some(FirewallMark { mark, mask }) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
+            None => {}
+        }
+        if let Some(device) = &self.iif {
+            write!(f, " iif {device}")?;
+        }
+        write!(f, " lookup {}", self.table)?;
+        if let Some(length) = self.suppress_prefix_length {
+            write!(f, " suppress_prefixlength {length}")?;
+        }
+        write!(f, " protocol {PROTOCOL}")
+    }
+}
+
+/// The whole table as `nft -f` reads it, with one statement per line.
+pub(crate) fn table_text(table: &str, ruleset: &str, owned: bool) -> String {
+    let flags = if owned { "\tflags owner;\n" } else { "" };
+    let body: String = ruleset.lines().map(|line| format!("\t{line}\n")).collect();
+    format!("table inet {table} {{\n{flags}{body}}}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_step_prints_as_the_command_for_it() {
+        let device = DeviceName::new("warren0").unwrap();
+        let rule = Rule {
+            family: Family::Ipv6,
+            priority: 10,
+            fwmark: Some(FirewallMark { mark: 1, mask: 0xff }),
+            invert: false,
+            table: 7,
+            suppress_prefix_length: None,
+            iif: Some(device.clone()),
+        };
+        let plan = Plan {
+            steps: vec![
+                Step::Rule(rule),
+                Step::Route(Route {
+                    destination: "10.0.0.0/8".parse().unwrap(),
+                    device: Some(device),
+                    table: 7,
+                    kind: RouteKind::Unicast,
+                    metric: 5,
+                }),
+                Step::Sysctl { key: "net.ipv4.ip_forward".into(), value: "1".into() },
+                Step::Nftables { table: "warren_x".into(), ruleset: "chain a {\n}\n".into(), owned: false },
+            ],
+        };
+
+        assert_eq!(
+            plan.to_string(),
+            "ip -6 rule add priority 10 fwmark 0x1/0xff iif warren0 lookup 7 protocol 87\n\
+             ip -4 route add 10.0.0.0/8 dev warren0 table 7 proto 87 metric 5\n\
+             sysctl -w net.ipv4.ip_forward=1\n\
+             nft -f - <<'END'\ntable inet warren_x {\n\tchain a {\n\t}\n}\nEND\n"
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Making one step: what is looked at before, how it is undone, and the making itself.
+
+use std::io;
+
+use ipnet::IpNet;
+
+use crate::{
+    DeviceName, Route, Step, facts,
+    netlink::{Link, LinkChange, Netlink},
+    nft::{self, NftError},
+    plan::table_text,
+    sysctl,
+    undo::Undo,
+};
+
+/// Why a step could not be made or undone.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The device is not there.
+    #[error("there is no network device {0}")]
+    NoDevice(DeviceName),
+    /// Something of the kind is there already, and not Warren's to change.
+    #[error(
+        "it exists already and was not made by this Warren; remove it, or run `warren cleanup` if it was left behind"
+    )]
+    Exists,
+    /// The kernel does not have the setting.
+    #[error("this kernel has no such setting")]
+    NoSetting,
+    /// The device takes no address of IPv6.
+    #[error(
+        "IPv6 is switched off on {0}; set the sysctl net.ipv6.conf.{0}.disable_ipv6 to 0, or use no IPv6 addresses"
+    )]
+    Ipv6Disabled(DeviceName),
+    /// The kernel refused for want of rights.
+    #[error("not permitted; run it as root or with CAP_NET_ADMIN")]
+    NotPermitted,
+    /// The kernel refused.
+    #[error("{0}")]
+    Io(io::Error),
+    /// nft failed.
+    #[error(transparent)]
+    Nft(#[from] NftError),
+}
+
+impl From<io::Error> for StepError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            Self::Exists
+        } else if error.kind() == io::ErrorKind::PermissionDenied {
+            Self::NotPermitted
+        } else {
+            Self::Io(error)
+        }
+    }
+}
+
+/// Looks at the host and says how the step will be undone; none if there is nothing to do.
+pub(crate) async fn prepare(step: &Step, netlink: &Netlink) -> Result<Option<Undo>, StepError> {
+    let undo = match step {
+        Step::Address { device, address } => {
+            let Link { index, .. } = link(netlink, device).await?;
+            refuse_if(netlink.has_address(index, *address).await?)?;
+            if matches!(address, IpNet::V6(_)) && !facts::takes_ipv6(device)? {
+                return Err(StepError::Ipv6Disabled(device.clone()));
+            }
+            Undo::Address { device: device.clone(), index, address: *address }
+        }
+        Step::LinkUp { device, .. } => {
+            let Link { index, mtu, is_up, address_generation } = link(netlink, device).await?;
+            Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation }
+        }
+        Step::Route(route) => {
+            let index = route_index(route, netlink).await?;
+            refuse_if(netlink.has_route(route, index).await?)?;
+            Undo::Route { route: route.clone(), index }
+        }
+        Step::Rule(rule) => {
+            refuse_if(netlink.has_rule(rule).await?)?;
+            Undo::Rule(rule.clone())
+        }
+        Step::Sysctl { key, value } => match sysctl::read(key)? {
+            Some(previous) if previous == *value => return Ok(None),
+            Some(previous) => {
+                let companions = sysctl::companions(key, value)?;
+                Undo::Sysctl { key: key.clone(), set: value.clone(), previous, companions }
+            }
+            // Devices of containers come and go while a plan is computed and applied.
+            None if sysctl::is_of_missing_device(key) => return Ok(None),
+            None => return Err(StepError::NoSetting),
+        },
+        Step::Nftables { table, .. } => {
+            match nft::has_table(table).await {
+                Err(NftError::Refused(reason)) if reason.contains("not permitted") => {
+                    return Err(StepError::NotPermitted);
+                }
+                exists => refuse_if(exists?)?,
+            }
+            Undo::Nftables { table: table.clone() }
+        }
+    };
+    Ok(Some(undo))
+}
+
+/// Makes the step that `undo` undoes. A table's owner is handed to the caller.
+pub(crate) async fn make(
+    step: &Step,
+    undo: &Undo,
+    netlink: &Netlink,
+) -> Result<Option<nft::Owner>, StepError> {
+    match (step, undo) {
+        (Step::Address { address, .. }, Undo::Address { index, .. }) => {
+            netlink.add_address(*index, *address).await?
+        }
+        (Step::LinkUp { mtu, .. }, Undo::Link { index, address_generation, .. }) => {
+            // In two requests, because one would bring the link up before it said how.
+            let address_generation = address_generation.map(|_| NO_LINK_LOCAL);
+            let silent = LinkChange { mtu: Some(u32::from(*mtu)), address_generation, up: None };
+            netlink.set_link(*index, silent).await?;
+            netlink.set_link(*index, LinkChange { up: Some(true), ..LinkChange::default() }).await?;
+        }
+        (Step::Route(route), Undo::Route { index, .. }) => netlink.add_route(route, *index).await?,
+        (Step::Rule(rule), _) => netlink.add_rule(rule).await?,
+        (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
+        (Step::Nftables { table, ruleset, owned }, _) => return make_table(table, ruleset, *owned).await,
+        (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_), _) => {
+            return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a step that failed may nevertheless have changed something.
+pub(crate) fn may_be_half_made(step: &Step) -> bool {
+    match step {
+        Step::LinkUp { .. } | Step::Sysctl { .. } => true,
+        // One netlink request or one nft transaction: all or nothing.
+        Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
+    }
+}
+
+/// The device of a route that has one.
+pub(crate) async fn route_index(route: &Route, netlink: &Netlink) -> Result<Option<u32>, StepError> {
+    match &route.device {
+        Some(device) => Ok(Some(link(netlink, device).await?.index)),
+        None => Ok(None),
+    }
+}
+
+async fn link(netlink: &Netlink, device: &DeviceName) -> Result<Link, StepError> {
+    netlink.link(device).await?.ok_or_else(|| StepError::NoDevice(device.clone()))
+}
+
+fn refuse_if(exists: bool) -> Result<(), StepError> {
+    if exists { Err(StepError::Exists) } else { Ok(()) }
+}
+
+async fn make_table(table: &str, ruleset: &str, owned: bool) -> Result<Option<nft::Owner>, StepError> {
+    if owned {
+        match make_owned_table(table, ruleset).await {
+            Ok(owner) => return Ok(Some(owner)),
+            Err(NftError::Missing) => return Err(NftError::Missing.into()),
+            Err(error) => tracing::debug!(%error, table, "the table cannot be owned by a process"),
+        }
+    }
+    nft::load(&table_text(table, ruleset, false)).await?;
+    if owned {
+        tracing::warn!(
+            table,
+            "this kernel or nft cannot tie a firewall table to a process; if Warren is killed, `warren cleanup` removes it"
+        );
+    }
+    Ok(None)
+}
+
+async fn make_owned_table(table: &str, ruleset: &str) -> Result<nft::Owner, NftError> {
+    let mut owner = nft::Owner::start()?;
+    match owner.load(&table_text(table, ruleset, true)).await {
+        Ok(()) => Ok(owner),
+        Err(error) => {
+            owner.end().await;
+            Err(error)
+        }
+    }
+}
+
+/// IN6_ADDR_GEN_MODE_NONE of `linux/if_link.h`.
+const NO_LINK_LOCAL: u8 = 1;

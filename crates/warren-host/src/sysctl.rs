@@ -1,0 +1,147 @@
+//! Kernel settings: their names, their files below `/proc/sys`, and what else changes when one is written.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::DeviceName;
+
+/// The setting `name` of `device` for an IP version (`ipv4` or `ipv6`), as sysctl(8) writes it.
+pub(crate) fn device_key(family: &str, device: &DeviceName, name: &str) -> String {
+    format!("net.{family}.conf.{}.{name}", device.as_str().replace('.', "/"))
+}
+
+/// Reads a setting; none if this kernel or device does not have it.
+pub(crate) fn read(key: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(path(key)?) {
+        Ok(value) => Ok(Some(value.trim_end().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a setting.
+pub(crate) fn write(key: &str, value: &str) -> io::Result<()> {
+    fs::write(path(key)?, value)
+}
+
+/// Writes a setting unless it has vanished, as it does with its device.
+pub(crate) fn write_if_there(key: &str, value: &str) -> io::Result<()> {
+    match write(key, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}
+
+/// Whether `key` is a setting of a device that does not exist (any more).
+pub(crate) fn is_of_missing_device(key: &str) -> bool {
+    let parts: Vec<&str> = key.split('.').collect();
+    let ["net", family, "conf", device, _] = parts.as_slice() else { return false };
+    devices(family).is_ok_and(|devices| !devices.contains(&device.replace('/', ".")))
+}
+
+/// A setting that the kernel changes by itself when another is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Companion {
+    /// The setting's name.
+    pub(crate) key: String,
+    /// Its value before.
+    pub(crate) previous: String,
+    /// The value that it has through the write.
+    pub(crate) set: String,
+}
+
+/// The settings that writing `value` to `key` changes, with their values now.
+///
+/// Forwarding for all devices is copied to each of them, and for IPv4 also decides whether redirects are taken
+/// (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
+pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
+    let family = match key {
+        "net.ipv4.ip_forward" => "ipv4",
+        "net.ipv6.conf.all.forwarding" => "ipv6",
+        _ => return Ok(Vec::new()),
+    };
+    let mut companions = Vec::new();
+    let mut add = |key: String, set: &str| -> io::Result<()> {
+        if let Some(previous) = read(&key)? {
+            companions.push(Companion { key, previous, set: set.to_owned() });
+        }
+        Ok(())
+    };
+    if family == "ipv4" {
+        let redirects = if value == "0" { "1" } else { "0" };
+        add("net.ipv4.conf.all.accept_redirects".into(), redirects)?;
+    }
+    for device in devices(family)? {
+        if device != "all" {
+            add(format!("net.{family}.conf.{}.forwarding", device.replace('.', "/")), value)?;
+        }
+    }
+    Ok(companions)
+}
+
+/// The names below `net.FAMILY.conf`, sorted: `all`, `default` and each device.
+pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(Path::new(ROOT).join("net").join(family).join("conf")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The file of a setting. Dots and slashes swap their roles, as in sysctl(8).
+fn path(key: &str) -> io::Result<PathBuf> {
+    let mut path = PathBuf::from(ROOT);
+    for part in key.split('.') {
+        let part = part.replace('/', ".");
+        if part.is_empty() || part == "." || part == ".." {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{key:?} is no sysctl's name")));
+        }
+        path.push(part);
+    }
+    Ok(path)
+}
+
+const ROOT: &str = "/proc/sys";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dot_in_a_device_name_survives_the_way_to_the_file() {
+        let key = device_key("ipv6", &DeviceName::new("eth0.100").unwrap(), "accept_ra");
+
+        assert_eq!(key, "net.ipv6.conf.eth0/100.accept_ra");
+        assert_eq!(path(&key).unwrap(), Path::new("/proc/sys/net/ipv6/conf/eth0.100/accept_ra"));
+    }
+
+    #[test]
+    fn key_cannot_leave_proc_sys() {
+        for key in ["", "net..x", "net.//.x", "net./.x"] {
+            assert!(path(key).is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn setting_of_a_missing_device_is_told_from_one_that_the_kernel_lacks() {
+        assert!(is_of_missing_device("net.ipv4.conf.nosuch0.rp_filter"));
+        assert!(!is_of_missing_device("net.ipv4.conf.lo.nosuch"));
+        assert!(!is_of_missing_device("net.warren.nothing"));
+    }
+
+    #[test]
+    fn setting_that_does_not_exist_reads_as_none() {
+        assert_eq!(read("net.warren.nothing").unwrap(), None);
+    }
+}

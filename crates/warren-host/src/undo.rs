@@ -1,0 +1,102 @@
+//! What undoes a step, exact enough to be done by another process after the one that made the step was killed.
+
+use std::{fmt, io};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    DeviceName, Route, Rule,
+    netlink::{LinkChange, Netlink},
+    nft,
+    step::StepError,
+    sysctl::{self, Companion},
+};
+
+/// How to undo one step. Devices are known by index too, so that a later device of the same name is left alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Undo {
+    Address { device: DeviceName, index: u32, address: IpNet },
+    Link { device: DeviceName, index: u32, was_up: bool, mtu: u32, address_generation: Option<u8> },
+    Route { route: Route, index: Option<u32> },
+    Rule(Rule),
+    Sysctl { key: String, set: String, previous: String, companions: Vec<Companion> },
+    Nftables { table: String },
+}
+
+impl Undo {
+    /// Undoes the step. What is gone already, or is no longer what Warren made of it, is left as it is.
+    ///
+    /// `owner` is the process that owns the step's table, if it is this one's child.
+    pub(crate) async fn run(&self, netlink: &Netlink, owner: Option<nft::Owner>) -> Result<(), StepError> {
+        match self {
+            Self::Address { index, address, .. } => gone(netlink.delete_address(*index, *address).await)?,
+            Self::Link { index, was_up, mtu, address_generation, .. } => {
+                let up = (!was_up).then_some(false);
+                let down = LinkChange { up, mtu: Some(*mtu), ..LinkChange::default() };
+                gone(netlink.set_link(*index, down).await)?;
+                if address_generation.is_some() {
+                    let change =
+                        LinkChange { address_generation: *address_generation, ..LinkChange::default() };
+                    gone(netlink.set_link(*index, change).await)?;
+                }
+            }
+            Self::Route { route, index } => gone(netlink.delete_route(route, *index).await)?,
+            Self::Rule(rule) => gone(netlink.delete_rule(rule).await)?,
+            Self::Sysctl { key, set, previous, companions } => restore(key, set, previous, companions)?,
+            Self::Nftables { table } => {
+                if let Some(owner) = owner {
+                    owner.end().await;
+                }
+                nft::delete(table).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { device, address, .. } => write!(f, "address {address} on {device}"),
+            Self::Link { device, .. } => write!(f, "link {device}"),
+            Self::Route { route, .. } => write!(f, "route {route}"),
+            Self::Rule(rule) => write!(f, "rule {rule}"),
+            Self::Sysctl { key, .. } => write!(f, "sysctl {key}"),
+            Self::Nftables { table } => write!(f, "nftables table inet {table}"),
+        }
+    }
+}
+
+/// Puts a setting back if it still has Warren's value, and what the kernel changed along with it likewise.
+fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io::Result<()> {
+    if sysctl::read(key)?.as_deref() != Some(set) {
+        return Ok(());
+    }
+    let before: Vec<Option<String>> =
+        companions.iter().map(|companion| sysctl::read(&companion.key)).collect::<io::Result<_>>()?;
+    sysctl::write_if_there(key, previous)?;
+    for (companion, before) in companions.iter().zip(before) {
+        let Some(before) = before else { continue };
+        let wanted = if before == companion.set { &companion.previous } else { &before };
+        if sysctl::read(&companion.key)?.is_some_and(|now| now != *wanted) {
+            sysctl::write_if_there(&companion.key, wanted)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes it for success that there is nothing left to undo.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    use rustix::io::Errno;
+    let nothing_there = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::NXIO, Errno::ADDRNOTAVAIL];
+    match result {
+        Err(error)
+            if nothing_there.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,78 @@
+//! Reading back whether the host is as a plan wants it.
+
+use std::fmt;
+
+use crate::{
+    Plan, Step,
+    netlink::Netlink,
+    nft,
+    step::{StepError, route_index},
+    sysctl,
+};
+
+/// A step of a plan that the host does not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The step.
+    pub step: Step,
+    /// What is there instead.
+    pub found: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not in effect: {}", self.step.summary(), self.found)
+    }
+}
+
+/// Lists the steps that are not in effect.
+pub(crate) async fn verify(plan: &Plan, netlink: &Netlink) -> Result<Vec<Missing>, StepError> {
+    let mut missing = Vec::new();
+    for step in &plan.steps {
+        if let Some(found) = deviation(step, netlink).await? {
+            missing.push(Missing { step: step.clone(), found });
+        }
+    }
+    Ok(missing)
+}
+
+/// What is wrong about one step, if anything is.
+async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, StepError> {
+    let deviation = match step {
+        Step::Address { device, address } => match netlink.link(device).await? {
+            None => Some(no_device()),
+            Some(link) if netlink.has_address(link.index, *address).await? => None,
+            Some(_) => Some("the device does not have the address".into()),
+        },
+        Step::LinkUp { device, mtu } => match netlink.link(device).await? {
+            None => Some(no_device()),
+            Some(link) if !link.is_up => Some("the device is down".into()),
+            Some(link) if link.mtu != u32::from(*mtu) => Some(format!("the device's MTU is {}", link.mtu)),
+            Some(_) => None,
+        },
+        Step::Route(route) => match route_index(route, netlink).await {
+            Err(StepError::NoDevice(_)) => Some(no_device()),
+            Err(error) => return Err(error),
+            Ok(index) if netlink.has_route(route, index).await? => None,
+            Ok(_) => Some("there is no such route".into()),
+        },
+        Step::Rule(rule) if netlink.has_rule(rule).await? => None,
+        Step::Rule(_) => Some("there is no such rule".into()),
+        Step::Sysctl { key, value } => match sysctl::read(key)? {
+            Some(now) if now == *value => None,
+            Some(now) => Some(format!("its value is {now}")),
+            None if sysctl::is_of_missing_device(key) => None,
+            None => Some("this kernel has no such setting".into()),
+        },
+        Step::Nftables { table, ruleset, .. } => match nft::count(table).await? {
+            None => Some("there is no such table".into()),
+            Some(counted) if counted == nft::count_statements(ruleset) => None,
+            Some((chains, rules)) => Some(format!("the table has {chains} chains and {rules} rules")),
+        },
+    };
+    Ok(deviation)
+}
+
+fn no_device() -> String {
+    "the device does not exist".into()
+}

@@ -1,0 +1,348 @@
+//! A client's plan on a host with a LAN, other rules and another firewall.
+
+use std::path::PathBuf;
+
+use warren_host::{
+    CARRIER_MARK, Host, HostError, Plan, Route, RouteKind, Step,
+    client_plan::{ClientHost, client, table},
+    facts, recover,
+};
+
+use crate::support::{Namespace, device, is_root, lived_in_host};
+
+#[test]
+fn full_tunnel_takes_all_but_the_carrier_and_leaves_no_trace() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+
+    host.with_plan(&client(&full_tunnel()), || {
+        assert!(host.run("ip route get 8.8.8.8").contains("dev warren0 table 22369 src 10.66.0.2"));
+        assert!(host.run("ip route get 192.168.50.1").contains("dev warren0"), "no route in main may win");
+        assert!(host.run("ip -6 route get 2001:db8::1").contains("dev warren0"));
+        assert!(host.run(&format!("ip route get 8.8.8.8 mark {CARRIER_MARK}")).contains("dev lan0"));
+        assert!(host.run(&format!("ip -6 route get 2001:db8::1 mark {CARRIER_MARK}")).contains("dev lan0"));
+        host.run("ip route add 9.9.9.9/32 via 192.168.50.1");
+        assert!(host.run("ip route get 9.9.9.9").contains("dev warren0"), "a pushed route may not win");
+        host.run("ip route delete 9.9.9.9/32 via 192.168.50.1");
+    });
+}
+
+#[test]
+fn split_tunnel_takes_its_networks_alone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let plan = client(&ClientHost { include: networks(&["203.0.113.0/24"]), slot: 9, ..full_tunnel() });
+
+    host.with_plan(&plan, || {
+        assert!(host.run("ip route get 203.0.113.9").contains("dev warren0"));
+        assert!(host.run("ip route get 8.8.8.8").contains("dev lan0"));
+        assert!(host.run("ip -6 route get 2001:db8::1").contains("dev lan0"));
+    });
+}
+
+#[test]
+fn ipv6_without_a_lease_fails_fast_instead_of_leaving_outside() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+
+    host.with_plan(&client(&ClientHost { ipv6: None, ..full_tunnel() }), || {
+        assert!(!host.succeeds("ip -6 route get 2001:db8::1"));
+        assert!(host.run(&format!("ip -6 route get 2001:db8::1 mark {CARRIER_MARK}")).contains("dev lan0"));
+        assert!(host.run("ip route get 8.8.8.8").contains("dev warren0"));
+    });
+}
+
+#[test]
+fn device_with_ipv6_switched_off_is_named_and_ipv6_can_be_left_out() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.run("sysctl -q -w net.ipv6.conf.warren0.disable_ipv6=1 net.ipv6.conf.lo.disable_ipv6=1");
+    let before = host.snapshot();
+
+    let error = host.block_on(|| async {
+        assert!(facts::has_ipv6().unwrap() && !facts::takes_ipv6(&device("warren0")).unwrap());
+        Host::open(host.journal()).await.unwrap().apply(&client(&full_tunnel())).await.unwrap_err()
+    });
+
+    assert_eq!(
+        error.to_string(),
+        "`ip address add fd66:6666::2/128 dev warren0` failed: IPv6 is switched off on warren0; set the sysctl \
+         net.ipv6.conf.warren0.disable_ipv6 to 0, or use no IPv6 addresses"
+    );
+    host.assert_is(&before, "after the failure");
+    host.with_plan(&client(&ClientHost { ipv6: None, ..full_tunnel() }), || {
+        assert!(!host.succeeds("ip -6 route get 2001:db8::1"));
+    });
+}
+
+#[test]
+fn two_tunnels_go_up_and_down_independently_and_the_more_specific_route_wins() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.run("ip tuntap add warren1 mode tun");
+    let before = host.snapshot();
+    let work = ClientHost {
+        device: device("warren1"),
+        ipv4: Some([10, 77, 0, 2].into()),
+        ipv6: None,
+        include: networks(&["203.0.113.0/24"]),
+        ..full_tunnel()
+    };
+
+    host.block_on(|| async {
+        let mut first = Host::open(host.journal()).await.unwrap();
+        let mut second = Host::open(other_journal(&host)).await.unwrap();
+        // A foreign rule looks up the table of slot 0 with a priority of slot 1.
+        let slot = first.free_slot().await.unwrap().unwrap();
+        assert_eq!(slot, 2);
+        let full = first.apply(&client(&ClientHost { slot, ..full_tunnel() })).await.unwrap();
+        let slot = second.free_slot().await.unwrap().unwrap();
+        assert_eq!(slot, 3);
+        let split = second.apply(&client(&ClientHost { slot, ..work })).await.unwrap();
+
+        assert!(host.run("ip route get 203.0.113.9").contains("dev warren1"));
+        assert!(host.run("ip route get 8.8.8.8").contains("dev warren0"));
+        first.undo(full).await.unwrap();
+        assert!(host.run("ip route get 203.0.113.9").contains("dev warren1"));
+        assert!(host.run("ip route get 8.8.8.8").contains("dev lan0"));
+        second.undo(split).await.unwrap();
+    });
+
+    host.assert_is(&before, "after both");
+}
+
+#[test]
+fn failure_at_any_step_leaves_the_host_as_it_was() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let before = host.snapshot();
+    let plan = client(&full_tunnel());
+
+    for length in 0..=plan.steps.len() {
+        let mut steps = plan.steps[..length].to_vec();
+        steps.push(Step::LinkUp { device: device("nosuch0"), mtu: 1380 });
+
+        let error = host.block_on(|| async {
+            Host::open(host.journal()).await.unwrap().apply(&Plan { steps }).await.unwrap_err()
+        });
+
+        assert_eq!(
+            error.to_string(),
+            "`ip link set nosuch0 mtu 1380 addrgenmode none up` failed: there is no network device nosuch0"
+        );
+        host.assert_is(&before, "after the failure");
+    }
+}
+
+#[test]
+fn what_is_there_already_is_not_taken_for_ours() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.run(&format!("ip route add unreachable 203.0.113.0/24 table {}", table(0)));
+    let before = host.snapshot();
+    let plan = client(&ClientHost { include: networks(&["203.0.113.0/24"]), ..full_tunnel() });
+
+    let error =
+        host.block_on(|| async { Host::open(host.journal()).await.unwrap().apply(&plan).await.unwrap_err() });
+
+    assert_eq!(
+        error.to_string(),
+        "`ip -4 route add 203.0.113.0/24 dev warren0 table 22369 proto 87` failed: it exists already and was not made \
+         by this Warren; remove it, or run `warren cleanup` if it was left behind"
+    );
+    host.assert_is(&before, "after the refusal");
+}
+
+#[test]
+fn device_that_vanished_takes_its_part_along_and_the_rest_is_undone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.run("ip tuntap delete warren0 mode tun");
+    let before = host.snapshot();
+    host.run("ip tuntap add warren0 mode tun");
+
+    host.block_on(|| async {
+        let plan = client(&ClientHost { ipv6: None, ..full_tunnel() });
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&plan).await.unwrap();
+        host.run("ip tuntap delete warren0 mode tun");
+
+        let missing = warren.verify(&plan).await.unwrap();
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            missing,
+            [
+                "`ip address add 10.66.0.2/32 dev warren0` is not in effect: the device does not exist",
+                "`ip link set warren0 mtu 1380 addrgenmode none up` is not in effect: the device does not exist",
+                "`ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87` is not in effect: the device does not exist",
+            ]
+        );
+        warren.undo(applied).await.unwrap();
+    });
+
+    host.assert_is(&before, "after undo");
+}
+
+#[test]
+fn verify_names_what_somebody_else_has_undone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let before = host.snapshot();
+
+    host.block_on(|| async {
+        let plan = client(&full_tunnel());
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&plan).await.unwrap();
+        host.run("ip rule delete priority 6017");
+        host.run("ip -6 route flush table 22369");
+        host.run("ip address flush dev warren0 to 10.66.0.2");
+        host.run("ip link set warren0 mtu 1400");
+
+        let missing = warren.verify(&plan).await.unwrap();
+
+        let missing: Vec<String> = missing.iter().map(|missing| missing.found.clone()).collect();
+        assert_eq!(
+            missing,
+            [
+                "the device does not have the address",
+                "the device's MTU is 1400",
+                // The kernel dropped the route over IPv4 with the device's last address.
+                "there is no such route",
+                "there is no such route",
+                "there is no such rule",
+            ]
+        );
+        warren.undo(applied).await.unwrap();
+    });
+
+    host.assert_is(&before, "after undo");
+}
+
+#[test]
+fn strict_reverse_path_check_is_loosened_while_the_tunnel_is_up() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.run("sysctl -q -w net.ipv4.conf.lan0.rp_filter=1");
+    let strict = host.inside(|| facts::devices_with_strict_reverse_path().unwrap());
+    assert_eq!(strict, [device("lan0")]);
+
+    let strict_reverse_path = [strict, vec![device("vanished0")]].concat();
+    host.with_plan(&client(&ClientHost { strict_reverse_path, ..full_tunnel() }), || {
+        assert_eq!(host.run("sysctl -n net.ipv4.conf.lan0.rp_filter").trim(), "2");
+    });
+}
+
+#[test]
+fn journal_is_one_daemons_and_must_be_recovered_before_it_is_used_again() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let elsewhere = Namespace::new("elsewhere");
+    let before = host.snapshot();
+
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let _applied = warren.apply(&client(&full_tunnel())).await.unwrap();
+        assert!(matches!(Host::open(host.journal()).await, Err(HostError::Busy(_))));
+        assert!(matches!(recover(host.journal()).await, Err(HostError::Busy(_))));
+    });
+    elsewhere.block_on(|| async {
+        assert!(matches!(recover(host.journal()).await, Err(HostError::OtherNamespace(_))));
+    });
+    host.block_on(|| async {
+        assert!(matches!(Host::open(host.journal()).await, Err(HostError::Unfinished(_))));
+        let recovered = recover(host.journal()).await.unwrap();
+        assert_eq!(recovered.undone.len(), 7);
+        assert!(recovered.damaged_lines.is_empty());
+        assert_eq!(recover(host.journal()).await.unwrap().undone, [""; 0]);
+    });
+
+    host.assert_is(&before, "after recovery");
+    assert!(!host.journal().exists());
+}
+
+#[test]
+fn later_device_of_the_same_name_is_left_alone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let _applied = warren.apply(&client(&full_tunnel())).await.unwrap();
+    });
+    host.run("ip tuntap delete warren0 mode tun");
+    host.run("ip tuntap add warren0 mode tun");
+    host.run("ip address add 10.66.0.2/32 dev warren0");
+    host.run("ip link set warren0 up");
+
+    host.block_on(|| async { recover(host.journal()).await.unwrap() });
+
+    assert!(host.run("ip address show dev warren0 up").contains("10.66.0.2/32"));
+    assert!(!host.run("ip rule show").contains("0x5761"));
+}
+
+#[test]
+fn a_route_without_a_device_in_an_own_table_is_undone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let route = |destination: &str| {
+        Step::Route(Route {
+            destination: destination.parse().unwrap(),
+            device: None,
+            table: 22_400,
+            kind: RouteKind::Unreachable,
+            metric: 77,
+        })
+    };
+
+    host.with_plan(
+        &Plan { steps: vec![route("10.1.0.0/16"), route("2001:db8:7::/48"), route("::/0")] },
+        || {},
+    );
+}
+
+fn full_tunnel() -> ClientHost {
+    ClientHost {
+        device: device("warren0"),
+        mtu: 1380,
+        ipv4: Some([10, 66, 0, 2].into()),
+        ipv6: Some("fd66:6666::2".parse().unwrap()),
+        kernel_has_ipv6: true,
+        include: networks(&["0.0.0.0/0", "::/0"]),
+        mark: CARRIER_MARK,
+        slot: 0,
+        strict_reverse_path: Vec::new(),
+    }
+}
+
+fn networks(networks: &[&str]) -> Vec<ipnet::IpNet> {
+    networks.iter().map(|network| network.parse().unwrap()).collect()
+}
+
+fn other_journal(host: &Namespace) -> PathBuf {
+    host.journal().with_file_name("other")
+}

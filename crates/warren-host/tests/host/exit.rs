@@ -1,0 +1,210 @@
+//! An exit's plan: its firewall table, forwarding, and what they leave behind (nothing).
+
+use warren_host::{
+    Host, Plan, Step,
+    exit_plan::{Egress, ExitHost, exit},
+    facts,
+};
+
+use crate::support::{Namespace, device, is_root, lived_in_host};
+
+#[test]
+fn exit_leaves_no_trace() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+
+    host.with_plan(&exit(&exit_host(&host)), || {
+        assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "1");
+        assert_eq!(host.run("sysctl -n net.ipv6.conf.lan0.accept_ra").trim(), "2");
+        assert_eq!(host.run("sysctl -n net.ipv6.conf.all.forwarding").trim(), "1");
+        assert!(host.run("ip address show dev exit0").contains("inet 10.66.0.1/16 scope global exit0"));
+        assert!(host.run("ip address show dev exit0").contains("inet6 fd66:6666::1/64"));
+        assert!(!host.run("ip address show dev exit0").contains("fe80"));
+    });
+}
+
+#[test]
+fn forwarding_gives_back_what_the_kernel_changed_along_with_it() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    host.run("sysctl -q -w net.ipv4.conf.all.accept_redirects=0");
+    host.run("sysctl -q -w net.ipv4.conf.lan0.forwarding=1");
+    host.run("sysctl -q -w net.ipv6.conf.lan0.forwarding=1");
+
+    host.with_plan(&exit(&exit_host(&host)), || {});
+}
+
+#[test]
+fn setting_that_somebody_changed_meanwhile_stays_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&exit(&exit_host(&host))).await.unwrap();
+        host.run("sysctl -q -w net.ipv6.conf.lan0.accept_ra=0");
+        host.run("sysctl -q -w net.ipv4.conf.lan0.forwarding=0");
+        warren.undo(applied).await.unwrap();
+    });
+
+    assert_eq!(host.run("sysctl -n net.ipv6.conf.lan0.accept_ra").trim(), "0");
+    assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "0");
+}
+
+#[test]
+fn forwarding_that_was_on_before_stays_on() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    host.run("sysctl -q -w net.ipv4.ip_forward=1");
+
+    host.with_plan(&exit(&exit_host(&host)), || {});
+
+    assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "1");
+}
+
+#[test]
+fn nobody_else_can_flush_the_table() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let before = host.snapshot();
+
+    host.block_on(|| async {
+        let plan = exit(&exit_host(&host));
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&plan).await.unwrap();
+        assert!(host.run("nft list table inet warren_exit").contains("flags owner"));
+
+        assert!(!host.succeeds("nft delete table inet warren_exit"));
+        assert!(!host.succeeds("nft flush table inet warren_exit"));
+
+        assert_eq!(warren.verify(&plan).await.unwrap(), []);
+        warren.undo(applied).await.unwrap();
+    });
+
+    host.assert_is(&before, "after undo");
+}
+
+#[test]
+fn refusal_of_nft_undoes_everything_and_names_its_reason() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let before = host.snapshot();
+    let mut plan = exit(&exit_host(&host));
+    plan.steps.push(Step::Nftables {
+        table: "warren_bad".into(),
+        ruleset: "chain a {\n\ttcp dport 99999 accept\n}\n".into(),
+        owned: true,
+    });
+
+    let error =
+        host.block_on(|| async { Host::open(host.journal()).await.unwrap().apply(&plan).await.unwrap_err() });
+
+    assert_eq!(
+        error.to_string(),
+        "`nft add table inet warren_bad` failed: nft refused it: Service out of range"
+    );
+    host.assert_is(&before, "after the failure");
+}
+
+#[test]
+fn table_of_the_same_name_is_refused_and_left_alone() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    host.run("nft add table inet warren_exit");
+    let before = host.snapshot();
+
+    let error = host.block_on(|| async {
+        Host::open(host.journal()).await.unwrap().apply(&exit(&exit_host(&host))).await.unwrap_err()
+    });
+
+    assert!(error.to_string().contains("it exists already"), "{error}");
+    host.assert_is(&before, "after the refusal");
+}
+
+#[test]
+fn table_without_an_owner_is_made_and_undone_too() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let mut plan = exit(&exit_host(&host));
+    if let Some(Step::Nftables { owned, .. }) = plan.steps.first_mut() {
+        *owned = false;
+    }
+
+    host.with_plan(&plan, || {
+        assert!(!host.run("nft list table inet warren_exit").contains("flags owner"));
+    });
+}
+
+#[test]
+fn long_list_of_allowed_networks_is_taken() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let allow = (0..2_000_u32)
+        .map(|number| ipnet::Ipv4Net::new((0x0a00_0000 + number * 256).into(), 24).unwrap().into());
+    let plan = exit(&ExitHost { allow: allow.collect(), ..exit_host(&host) });
+
+    host.with_plan(&plan, || {});
+}
+
+#[test]
+fn failure_at_any_step_leaves_the_exit_as_it_was() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let before = host.snapshot();
+    let plan = exit(&exit_host(&host));
+
+    for length in 1..=plan.steps.len() {
+        let mut steps = plan.steps[..length].to_vec();
+        steps.push(Step::Sysctl { key: "net.warren.nothing".into(), value: "1".into() });
+
+        let error = host.block_on(|| async {
+            Host::open(host.journal()).await.unwrap().apply(&Plan { steps }).await.unwrap_err()
+        });
+
+        assert_eq!(
+            error.to_string(),
+            "`sysctl -w net.warren.nothing=1` failed: this kernel has no such setting"
+        );
+        host.assert_is(&before, "after the failure");
+    }
+}
+
+fn exit_host(namespace: &Namespace) -> ExitHost {
+    namespace.inside(exit_host_here)
+}
+
+/// An exit in the calling thread's network namespace.
+pub(crate) fn exit_host_here() -> ExitHost {
+    ExitHost {
+        device: device("exit0"),
+        mtu: 1380,
+        ipv4: Some("10.66.0.0/16".parse().unwrap()),
+        ipv6: Some("fd66:6666::/64".parse().unwrap()),
+        nat: true,
+        interface: Egress::Auto,
+        listen_ports: vec![443],
+        allow: Vec::new(),
+        isolation: true,
+        router_advertisements: facts::devices_taking_router_advertisements().unwrap(),
+    }
+}

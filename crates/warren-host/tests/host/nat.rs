@@ -1,0 +1,236 @@
+//! The exit's firewall and NAT with real traffic.
+//!
+//! ```text
+//!  client                exit                          internet
+//!  c0 10.66.0.2 -------- exit0 10.66.0.1
+//!                        wan0 203.0.113.1 ------------ wan1 203.0.113.2, private network 192.168.77.1
+//! ```
+//! The link between client and exit stands for the tunnel; addresses of IPv6 are alike.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use warren_host::{
+    Plan, Step,
+    exit_plan::{Egress, ExitHost, exit},
+};
+
+use crate::{
+    exit::exit_host_here,
+    support::{Namespace, as_tunnel, device, is_root, join},
+};
+
+#[test]
+fn ping_reaches_the_internet_and_the_gateway_over_both_families() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+
+    net.with_exit(&net.exit_host(), || {
+        assert!(net.client.succeeds(&ping("203.0.113.2")));
+        assert!(net.client.succeeds(&ping("2001:db8:1::2")));
+        assert!(net.client.succeeds(&ping("10.66.0.1")));
+        assert!(net.client.succeeds(&ping("fd66:6666::1")));
+    });
+}
+
+#[test]
+fn internet_sees_the_exits_address_and_answers_come_back() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+
+    net.with_exit(&net.exit_host(), || {
+        for (server, seen) in [("203.0.113.2", "203.0.113.1"), ("2001:db8:1::2", "2001:db8:1::1")] {
+            let (server, seen): (IpAddr, IpAddr) = (server.parse().unwrap(), seen.parse().unwrap());
+            assert_eq!(net.source_seen(server, 5353).ip(), seen);
+            assert_eq!(net.source_seen_by_tcp(server).ip(), seen);
+        }
+    });
+}
+
+#[test]
+fn source_port_of_nat_is_never_a_listen_port() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    let server = "203.0.113.2".parse().unwrap();
+    let host = ExitHost { listen_ports: vec![443, 30_000], ..net.exit_host() };
+
+    net.with_exit(&host, || {
+        for port in [443, 30_000, 1, 20_000, 29_999, 30_001, 61_000, 65_535] {
+            let seen = net.source_seen(server, port).port();
+            assert!((30_001..=60_999).contains(&seen), "{port} became {seen}");
+        }
+    });
+}
+
+/// Shows that the test before this one can fail.
+#[test]
+fn source_port_that_is_no_listen_port_is_kept() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+
+    net.with_exit(&net.exit_host(), || {
+        assert_eq!(net.source_seen("203.0.113.2".parse().unwrap(), 30_000).port(), 30_000);
+    });
+}
+
+#[test]
+fn private_networks_behind_the_exit_are_closed_unless_allowed() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+
+    net.with_exit(&net.exit_host(), || {
+        assert!(!net.client.succeeds(&ping("192.168.77.1")));
+        assert!(!net.client.succeeds(&ping("fd77::1")));
+    });
+    let allow = vec!["192.168.77.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];
+    net.with_exit(&ExitHost { allow, ..net.exit_host() }, || {
+        assert!(net.client.succeeds(&ping("192.168.77.1")));
+        assert!(net.client.succeeds(&ping("fd77::1")));
+    });
+}
+
+#[test]
+fn services_of_the_exit_itself_are_closed_to_clients_only() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+
+    net.with_exit(&net.exit_host(), || {
+        let listener = net.exit.inside(|| TcpListener::bind("0.0.0.0:8080").unwrap());
+        let connect = |from: &Namespace, to: &str| {
+            let to: SocketAddr = to.parse().unwrap();
+            from.inside(|| TcpStream::connect_timeout(&to, Duration::from_millis(500)).is_ok())
+        };
+        assert!(!connect(&net.client, "10.66.0.1:8080"));
+        assert!(!connect(&net.client, "203.0.113.1:8080"));
+        assert!(!net.client.succeeds(&ping("203.0.113.1")));
+        assert!(connect(&net.internet, "203.0.113.1:8080"));
+        drop(listener);
+    });
+}
+
+#[test]
+fn nothing_unasked_reaches_a_client() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    net.internet.run("ip route add 10.66.0.0/16 via 203.0.113.1");
+    let closed = exit(&net.exit_host());
+    let steps = closed.steps.iter().filter(|step| !matches!(step, Step::Nftables { .. })).cloned().collect();
+    let open = Plan { steps };
+
+    net.exit.with_plan(&closed, || assert!(!net.internet.succeeds(&ping("10.66.0.2"))));
+    // Without the firewall it does, so the route to the client is right.
+    net.exit.with_plan(&open, || assert!(net.internet.succeeds(&ping("10.66.0.2"))));
+}
+
+#[test]
+fn named_egress_lets_nothing_out_elsewhere() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    let through = |name| ExitHost { interface: Egress::Device(device(name)), ..net.exit_host() };
+
+    net.with_exit(&through("wan0"), || assert!(net.client.succeeds(&ping("203.0.113.2"))));
+    net.with_exit(&through("wan7"), || assert!(!net.client.succeeds(&ping("203.0.113.2"))));
+}
+
+struct Net {
+    client: Namespace,
+    exit: Namespace,
+    internet: Namespace,
+}
+
+impl Net {
+    fn new() -> Self {
+        let net = Self {
+            client: Namespace::new("client"),
+            exit: Namespace::new("exit"),
+            internet: Namespace::new("internet"),
+        };
+        join((&net.exit, "exit0"), (&net.client, "c0"));
+        as_tunnel((&net.exit, "exit0"), (&net.client, "c0"));
+        join((&net.exit, "wan0"), (&net.internet, "wan1"));
+        net.client.run("ip address add 10.66.0.2/16 dev c0");
+        net.client.run("ip address add fd66:6666::2/64 dev c0 nodad");
+        net.client.run("ip route add default via 10.66.0.1");
+        net.client.run("ip -6 route add default via fd66:6666::1");
+        net.exit.run("ip address add 203.0.113.1/24 dev wan0");
+        net.exit.run("ip address add 2001:db8:1::1/64 dev wan0 nodad");
+        net.exit.run("ip route add 192.168.77.0/24 via 203.0.113.2");
+        net.exit.run("ip -6 route add fd77::/64 via 2001:db8:1::2");
+        net.internet.run("ip address add 203.0.113.2/24 dev wan1");
+        net.internet.run("ip address add 2001:db8:1::2/64 dev wan1 nodad");
+        net.internet.run("ip address add 192.168.77.1/24 dev lo");
+        net.internet.run("ip address add fd77::1/64 dev lo");
+        net
+    }
+
+    fn exit_host(&self) -> ExitHost {
+        ExitHost { mtu: 1400, ..self.exit.inside(exit_host_here) }
+    }
+
+    fn with_exit(&self, host: &ExitHost, meanwhile: impl FnOnce() + Send) {
+        self.exit.with_plan(&exit(host), meanwhile);
+    }
+
+    /// Exchanges a datagram between the client's `port` and a server, and returns the sender that the server saw.
+    fn source_seen(&self, server: IpAddr, port: u16) -> SocketAddr {
+        let patience = Some(Duration::from_secs(2));
+        let server = self.internet.inside(|| UdpSocket::bind((server, 0)).unwrap());
+        server.set_read_timeout(patience).unwrap();
+        let address = server.local_addr().unwrap();
+        let any: IpAddr = if address.is_ipv4() { "0.0.0.0" } else { "::" }.parse().unwrap();
+        let client = self.client.inside(|| UdpSocket::bind((any, port)).unwrap());
+        client.set_read_timeout(patience).unwrap();
+
+        client.send_to(b"question", address).unwrap();
+        let mut buffer = [0; 16];
+        let (_, seen) = server.recv_from(&mut buffer).unwrap();
+        server.send_to(b"answer", seen).unwrap();
+        let (length, from) = client.recv_from(&mut buffer).unwrap();
+
+        assert_eq!((&buffer[..length], from), (&b"answer"[..], address));
+        seen
+    }
+
+    /// The same by TCP, from any port.
+    fn source_seen_by_tcp(&self, server: IpAddr) -> SocketAddr {
+        let listener = self.internet.inside(|| TcpListener::bind((server, 0)).unwrap());
+        let address = listener.local_addr().unwrap();
+        let answering = thread::spawn(move || {
+            let (mut stream, seen) = listener.accept().unwrap();
+            stream.write_all(b"answer").unwrap();
+            seen
+        });
+
+        let mut stream =
+            self.client.inside(|| TcpStream::connect_timeout(&address, Duration::from_secs(2)).unwrap());
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+
+        assert_eq!(answer, "answer");
+        answering.join().unwrap()
+    }
+}
+
+fn ping(address: &str) -> String {
+    format!("ping -c 1 -W 1 {address}")
+}
