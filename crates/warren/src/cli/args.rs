@@ -1,0 +1,189 @@
+//! Everything that can be typed after `warren`; `--help`, man pages and completions are made from these types.
+
+pub(super) mod exit;
+mod generate;
+mod values;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+pub(crate) use exit::{ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs};
+pub(crate) use generate::{completions, man_pages};
+
+/// A userspace VPN over QUIC.
+#[derive(Debug, Parser)]
+#[command(name = "warren", version, about, max_term_width = 100, subcommand_required = true)]
+#[command(arg_required_else_help = true, infer_subcommands = false, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  warren exit init --endpoint exit.example.net    Set up this machine as an exit.
+  warren exit client add laptop > laptop.toml     Enrol a client and write its profile.
+  warren up ./laptop.toml                         Connect with that profile.
+  warren down                                     Disconnect and restore the host.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 refused by the exit, 5 timed out.";
+
+/// Options that every command takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GlobalArgs {
+    /// Directory of profiles, exit.toml and keys.
+    #[arg(long, global = true, env = "WARREN_CONFIG_DIR", value_name = "DIR", default_value = "/etc/warren")]
+    #[arg(help_heading = "Global options")]
+    pub(crate) config_dir: PathBuf,
+    /// Directory of what lives until the next boot.
+    #[arg(
+        long,
+        global = true,
+        env = "WARREN_RUNTIME_DIR",
+        value_name = "DIR",
+        default_value = "/run/warren"
+    )]
+    #[arg(help_heading = "Global options")]
+    pub(crate) runtime_dir: PathBuf,
+    /// Directory of what outlives a boot, such as the exit's clients.
+    #[arg(
+        long,
+        global = true,
+        env = "WARREN_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/warren"
+    )]
+    #[arg(help_heading = "Global options")]
+    pub(crate) state_dir: PathBuf,
+    /// What is logged: a level, or levels by module as tracing filters have it.
+    #[arg(long, global = true, env = "WARREN_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(help_heading = "Global options")]
+    pub(crate) log: String,
+    /// How log lines are written: for people, or as one JSON object a line.
+    #[arg(long, global = true, env = "WARREN_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(help_heading = "Global options")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines are written: as text for people, or as one JSON object a line.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Connect: start the client and wait until traffic flows.
+    #[command(
+        after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s"
+    )]
+    Up(UpArgs),
+    /// Disconnect and restore the host exactly.
+    #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
+    Down(DownArgs),
+    /// Show state, session, connections, rates and every drop by reason.
+    #[command(after_help = "Examples:\n  warren status\n  warren status home\n  warren status exit --json")]
+    Status(StatusArgs),
+    /// Run the client daemon.
+    #[command(subcommand)]
+    Client(ClientCommand),
+    /// Set up and run an exit, and manage its clients.
+    #[command(subcommand)]
+    Exit(ExitCommand),
+    /// Write a new private key to standard output.
+    #[command(after_help = "Example:\n  (umask 077 && warren keygen > home.key)")]
+    Keygen,
+    /// Read a private key from standard input and write its public key.
+    #[command(after_help = "Example:\n  warren pubkey < home.key")]
+    Pubkey,
+    /// Remove what a killed daemon left on this host.
+    ///
+    /// Routes, rules, devices and firewall tables that are not Warren's are left alone, and so is what a running
+    /// daemon uses.
+    Cleanup,
+    /// Write a shell's completions to standard output.
+    #[command(after_help = "Example:\n  warren completions bash > /etc/bash_completion.d/warren")]
+    Completions(CompletionsArgs),
+    /// Write the man pages into a directory.
+    #[command(after_help = "Example:\n  warren man /usr/local/share/man/man1")]
+    Man(ManArgs),
+}
+
+/// `warren up`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UpArgs {
+    /// A profile's name in the configuration directory, or a profile's file; may be left out if there is only one
+    /// profile.
+    #[arg(value_name = "PROFILE|FILE")]
+    pub(crate) profile: Option<OsString>,
+    /// How long to wait for traffic to flow before giving up.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
+}
+
+/// `warren down`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DownArgs {
+    /// The profile to stop; may be left out if only one is up.
+    #[arg(value_name = "PROFILE", conflicts_with = "all")]
+    pub(crate) profile: Option<OsString>,
+    /// Stop every profile that is up.
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// `warren status`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StatusArgs {
+    /// The profile to show, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
+    /// Write one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `warren client ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClientCommand {
+    /// Run the client daemon in the foreground, as systemd does.
+    #[command(after_help = "Example:\n  warren client run /etc/warren/home.toml")]
+    Run(ClientRunArgs),
+}
+
+/// `warren client run`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientRunArgs {
+    /// Started by `up`: in a session of its own, with warnings printed already.
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+    /// The profile's file, or a profile's name in the configuration directory.
+    #[arg(value_name = "FILE")]
+    pub(crate) profile: OsString,
+}
+
+/// `warren completions`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell to write them for.
+    pub(crate) shell: Shell,
+}
+
+/// `warren man`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ManArgs {
+    /// The directory to write them into; it is made if it is missing.
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+}
+
+#[cfg(test)]
+mod tests;

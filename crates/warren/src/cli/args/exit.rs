@@ -1,0 +1,101 @@
+//! `warren exit ...`: an exit and its clients.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use ipnet::{Ipv4Net, Ipv6Net};
+use warren_quic::key::PublicKey;
+
+use super::values;
+use crate::config::Endpoint;
+
+/// `warren exit ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExitCommand {
+    /// Write exit.toml and a new key, and print the public key.
+    #[command(after_help = "Examples:\n  warren exit init --endpoint exit.example.net\n  \
+                            warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16")]
+    Init(ExitInitArgs),
+    /// Run the exit daemon in the foreground, as systemd does.
+    Run,
+    /// Manage the exit's clients, whether it runs or not.
+    #[command(subcommand)]
+    Client(ExitClientCommand),
+}
+
+/// `warren exit init`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExitInitArgs {
+    /// Where clients reach this machine; the port is 443 unless said.
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = values::endpoint)]
+    pub(crate) endpoint: Endpoint,
+    /// The inner IPv4 prefix, from which clients get addresses; drawn at random unless said.
+    #[arg(long, value_name = "CIDR", value_parser = values::ipv4_pool)]
+    pub(crate) ipv4: Option<Ipv4Net>,
+    /// The inner IPv6 prefix, from which clients get addresses; drawn at random unless said.
+    #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
+    pub(crate) ipv6: Option<Ipv6Net>,
+}
+
+/// `warren exit client ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExitClientCommand {
+    /// Enrol a client and print a complete profile for it.
+    #[command(after_help = "Examples:\n  warren exit client add laptop --output laptop.toml\n  \
+                            warren exit client add server --public-key KEY --ipv4 10.66.0.10")]
+    Add(ClientAddArgs),
+    /// List the clients.
+    List(ClientListArgs),
+    /// Show one client.
+    Show(ClientShowArgs),
+    /// Remove a client; its session ends at once.
+    Remove(ClientRemoveArgs),
+}
+
+/// `warren exit client add`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientAddArgs {
+    /// The client's name: lower-case letters, digits, dots, dashes and underscores.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The client's own public key; without it a key pair is made, and the private key stands in the profile.
+    #[arg(long, value_name = "KEY", value_parser = values::public_key)]
+    pub(crate) public_key: Option<PublicKey>,
+    /// An inner IPv4 address that is always the client's.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    /// An inner IPv6 address that is always the client's.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) ipv6: Option<Ipv6Addr>,
+    /// Write the profile to a new file, readable by its owner alone, instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `warren exit client list`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientListArgs {
+    /// Write a JSON array.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `warren exit client show`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientShowArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Write a JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `warren exit client remove`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientRemoveArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}

@@ -1,0 +1,145 @@
+//! What can be typed, as a person would.
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace())
+}
+
+#[test]
+fn definition_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn command_lines_of_the_contract_are_understood() {
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    for line in [
+        "warren exit init --endpoint exit.example.net",
+        "warren exit init --endpoint [2001:db8::1]:8443 --ipv4 10.66.0.0/16 --ipv6 fd66:6666::/64",
+        "warren exit run",
+        "warren exit client add laptop",
+        &format!(
+            "warren exit client add laptop --public-key {key} --ipv4 10.66.0.9 --ipv6 fd66::9 --output a.toml"
+        ),
+        "warren exit client list --json",
+        "warren exit client show laptop --json",
+        "warren exit client remove laptop",
+        "warren up",
+        "warren up home --timeout 30s",
+        "warren --config-dir /tmp/c up ./home.toml --state-dir /tmp/s --log debug --log-format json",
+        "warren down",
+        "warren down home",
+        "warren down --all",
+        "warren client run home.toml",
+        "warren status",
+        "warren status home --json",
+        "warren keygen",
+        "warren pubkey",
+        "warren cleanup",
+        "warren completions bash",
+        "warren man /tmp/man",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
+    }
+}
+
+#[test]
+fn wrong_command_lines_end_with_the_usage_code() {
+    for line in [
+        "warren",
+        "warren exit",
+        "warren exit init",
+        "warren exit init --endpoint host:0",
+        "warren exit init --endpoint a --ipv4 10.0.0.1/8",
+        "warren exit init --endpoint a --ipv6 10.0.0.0/8",
+        "warren exit client add",
+        "warren exit client add a --public-key short",
+        "warren exit client add a --ipv4 fd00::1",
+        "warren up --timeout 0",
+        "warren up --timeout soon",
+        "warren up --timeout 25h",
+        "warren up --kill-switch",
+        "warren down home --all",
+        "warren client run",
+        "warren status --watch",
+        "warren completions klingon",
+        "warren reload",
+        "warren --log-format xml keygen",
+        "warren --config-dir= keygen",
+    ] {
+        let error = parse(line).expect_err(line);
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for (line, kind) in [("warren --help", ErrorKind::DisplayHelp), ("warren -V", ErrorKind::DisplayVersion)]
+    {
+        let error = parse(line).expect_err(line);
+        assert_eq!((error.kind(), error.exit_code()), (kind, 0));
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let global = parse("warren keygen").unwrap().global;
+    assert_eq!(global.config_dir.to_str(), Some("/etc/warren"));
+    assert_eq!(global.runtime_dir.to_str(), Some("/run/warren"));
+    assert_eq!(global.state_dir.to_str(), Some("/var/lib/warren"));
+    assert_eq!(global.log_format, LogFormat::Text);
+    let Command::Up(up) = parse("warren up").unwrap().command else { panic!("not up") };
+    assert_eq!(up.timeout, Duration::from_secs(15));
+}
+
+#[test]
+fn global_options_have_the_environment_variables_of_the_contract() {
+    let command = Cli::command();
+    let variables = command.get_arguments().filter_map(|argument| argument.get_env()?.to_str());
+    assert_eq!(
+        variables.collect::<Vec<_>>(),
+        ["WARREN_CONFIG_DIR", "WARREN_RUNTIME_DIR", "WARREN_STATE_DIR", "WARREN_LOG", "WARREN_LOG_FORMAT"]
+    );
+}
+
+#[test]
+fn every_command_and_option_has_help() {
+    fn check(command: &clap::Command) {
+        assert!(command.get_about().is_some(), "{}", command.get_name());
+        for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            assert!(!help.is_empty(), "{} {}", command.get_name(), argument.get_id());
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&Cli::command());
+}
+
+#[test]
+fn examples_in_help_can_be_typed() {
+    fn check(command: &clap::Command) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter_map(|line| line.trim().strip_prefix("warren ")) {
+            let typed = line.split("  ").next().unwrap().split(['>', '<', '|']).next().unwrap();
+            let typed = typed.replace("KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+            assert!(parse(&format!("warren {typed}")).is_ok(), "{line}");
+        }
+        command.get_subcommands().for_each(check);
+    }
+    check(&Cli::command());
+}
+
+#[test]
+fn completions_and_man_pages_name_every_command() {
+    let bash = String::from_utf8(completions(Shell::Bash)).unwrap();
+    assert!(bash.contains("keygen") && bash.contains("--public-key"));
+    let directory = tempfile::tempdir().unwrap();
+    man_pages(&directory.path().join("man1")).unwrap();
+    for page in ["warren.1", "warren-up.1", "warren-exit-client-add.1"] {
+        assert!(directory.path().join("man1").join(page).exists(), "{page}");
+    }
+}

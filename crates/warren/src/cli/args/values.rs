@@ -1,0 +1,38 @@
+//! Arguments that are more than text, refused with the words that configuration files are refused with.
+
+use std::time::Duration;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use warren_quic::key::PublicKey;
+
+use crate::config::{self, Endpoint};
+
+pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
+    text.parse()
+}
+
+pub(super) fn ipv4_pool(text: &str) -> Result<Ipv4Net, String> {
+    config::ipv4_pool(text).map_err(|sentence| format!("it {sentence}"))
+}
+
+pub(super) fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
+    config::ipv6_pool(text).map_err(|sentence| format!("it {sentence}"))
+}
+
+pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
+    text.parse().map_err(|error| format!("{error}"))
+}
+
+/// A time such as `15s`; bare numbers are seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let duration = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            humantime::parse_duration(text).map_err(|_| "write a time such as 15s or 2min".to_owned())?
+        }
+    };
+    if duration.is_zero() || duration > Duration::from_secs(24 * 60 * 60) {
+        return Err("the time must be more than 0 and at most 24h".to_owned());
+    }
+    Ok(duration)
+}

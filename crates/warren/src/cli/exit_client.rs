@@ -1,0 +1,50 @@
+//! `warren exit client add|list|show|remove`, on a running exit and on a stopped one.
+
+mod add;
+mod store;
+mod view;
+
+use anyhow::bail;
+
+use super::args::{ExitClientCommand, GlobalArgs};
+use super::output;
+use crate::config::{ExitConfig, load_exit};
+
+pub(crate) use store::{ClientStore, NewClient, StoppedExit};
+pub(crate) use view::ClientView;
+
+/// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
+pub(crate) fn run(
+    global: &GlobalArgs,
+    command: &ExitClientCommand,
+    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+) -> anyhow::Result<()> {
+    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let mut store = open(&config)?;
+    match command {
+        ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
+        ExitClientCommand::List(args) => {
+            let clients = store.list()?;
+            if args.json { output::print_json(&clients) } else { output::print(&view::list(&clients)) }
+        }
+        ExitClientCommand::Show(args) => {
+            let client = find(store.as_mut(), &args.name)?;
+            if args.json { output::print_json(&client) } else { output::print(&client.to_text()) }
+        }
+        ExitClientCommand::Remove(args) => {
+            store.remove(&args.name)?;
+            output::print(&format!("Removed {}.\n", args.name))
+        }
+    }
+}
+
+fn find(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {
+    let clients = store.list()?;
+    if let Some(client) = clients.iter().find(|client| client.name == name) {
+        return Ok(client.clone());
+    }
+    bail!("there is no client {name:?}: `warren exit client list` shows those there are")
+}
+
+#[cfg(test)]
+mod tests;

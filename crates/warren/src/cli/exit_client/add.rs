@@ -1,0 +1,135 @@
+//! `warren exit client add`: enrols a client and writes the profile that it connects with.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{Context, anyhow, bail};
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_session::clients::is_valid_name;
+use zeroize::Zeroizing;
+
+use super::store::{ClientStore, NewClient};
+use crate::cli::args::ClientAddArgs;
+use crate::cli::{keys, output};
+use crate::config::{Endpoint, ExitConfig, ProfileName, client_address, describe};
+use crate::storage;
+
+/// Enrols a client; whatever fails, the client is enrolled and has its profile, or neither.
+pub(super) fn run(
+    config: &ExitConfig,
+    args: &ClientAddArgs,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
+    let endpoint = config.endpoint.as_ref().with_context(|| {
+        format!(
+            "{}: endpoint is missing in [exit]; write the host and port that clients reach",
+            config.path.display()
+        )
+    })?;
+    check(config, args)?;
+    let key = match args.public_key {
+        Some(public) => ClientKey::Theirs(public),
+        None => ClientKey::Ours(PrivateKey::generate()?),
+    };
+    let profile = profile(&args.name, endpoint, config.private_key.public(), &key);
+    let client =
+        NewClient { name: args.name.clone(), public_key: key.public(), ipv4: args.ipv4, ipv6: args.ipv6 };
+    match &args.output {
+        Some(path) => to_file(path, &profile, &client, store),
+        None => to_stdout(&profile, &client, store),
+    }
+}
+
+enum ClientKey {
+    /// Made here; the profile holds it and nothing else does.
+    Ours(PrivateKey),
+    /// Made by the client, which keeps the private half.
+    Theirs(PublicKey),
+}
+
+impl ClientKey {
+    fn public(&self) -> PublicKey {
+        match self {
+            Self::Ours(private) => private.public(),
+            Self::Theirs(public) => *public,
+        }
+    }
+}
+
+fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
+    if !is_valid_name(&args.name) {
+        bail!(
+            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
+            args.name.chars().take(80).collect::<String>()
+        );
+    }
+    if args.public_key == Some(config.private_key.public()) {
+        bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
+    }
+    for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
+        client_address(address, config.ipv4, config.ipv6).map_err(|sentence| anyhow!(sentence))?;
+    }
+    match &args.output {
+        Some(path) => Ok(ProfileName::of_file(path).map(drop)?),
+        None => Ok(()),
+    }
+}
+
+/// The file comes first, so that an enrolled client's key is never lost.
+fn to_file(
+    path: &Path,
+    profile: &str,
+    client: &NewClient,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<()> {
+    storage::create_new(path, profile.as_bytes(), 0o600).map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            anyhow!("{} exists already; name another file, or remove it", path.display())
+        } else {
+            anyhow!("{} cannot be written: {}; name another file", path.display(), describe(&error))
+        }
+    })?;
+    store.add(client).inspect_err(|_| {
+        let _ = fs::remove_file(path);
+    })?;
+    let file_name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    output::print(&format!(
+        "Enrolled {} and wrote {}. Move it to the client, and there run: warren up ./{file_name}\n",
+        client.name,
+        path.display(),
+    ))
+}
+
+fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    store.add(client)?;
+    keys::warn_if_others_read_stdout("profile");
+    if let Err(error) = output::print_all(profile) {
+        store.remove(&client.name).with_context(|| {
+            format!("its profile could not be written; run: warren exit client remove {}", client.name)
+        })?;
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// A profile with all that `warren up` needs; what it leaves out has its default.
+fn profile(name: &str, endpoint: &Endpoint, exit: PublicKey, key: &ClientKey) -> Zeroizing<String> {
+    let key_line = match key {
+        ClientKey::Ours(private) => {
+            Zeroizing::new(format!("private_key = \"{}\"", private.to_base64().as_str()))
+        }
+        ClientKey::Theirs(public) => {
+            let line = format!(
+                "private_key_file = \"{name}.key\"   # the private key of {public}, beside this file"
+            );
+            Zeroizing::new(line)
+        }
+    };
+    Zeroizing::new(format!(
+        "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
+         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = \"{exit}\"\n",
+        key_line.as_str()
+    ))
+}

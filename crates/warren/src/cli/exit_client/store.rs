@@ -1,0 +1,94 @@
+//! Where an exit's clients are kept: behind a running exit's control socket, or in the registry file of a stopped one.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use warren_quic::key::PublicKey;
+use warren_session::PeerKey;
+use warren_session::clients::{Client, ClientRegistry};
+
+use super::view::ClientView;
+use crate::config::{ExitConfig, describe, load_clients, lock_clients, save_clients};
+
+/// An exit's clients. Every change is durable when its function returns.
+pub(crate) trait ClientStore {
+    /// Enrols a client.
+    fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
+    /// Every client, by name.
+    fn list(&mut self) -> anyhow::Result<Vec<ClientView>>;
+    /// Removes a client; one that is connected is cut off.
+    fn remove(&mut self, name: &str) -> anyhow::Result<()>;
+}
+
+/// A client to enrol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NewClient {
+    pub(crate) name: String,
+    pub(crate) public_key: PublicKey,
+    /// Addresses that are always the client's.
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    pub(crate) ipv6: Option<Ipv6Addr>,
+}
+
+impl NewClient {
+    /// The registry's entry for it.
+    pub(crate) fn to_client(&self, created: SystemTime) -> Client {
+        let mut client = Client::new(self.name.clone(), PeerKey(self.public_key.0), created);
+        client.ipv4 = self.ipv4;
+        client.ipv6 = self.ipv6;
+        client
+    }
+}
+
+/// The registry file of an exit that does not run.
+#[derive(Debug)]
+pub(crate) struct StoppedExit {
+    path: PathBuf,
+}
+
+impl StoppedExit {
+    /// How long a command waits for another one to finish.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    pub(crate) fn new(config: &ExitConfig, state_directory: &Path) -> Self {
+        Self { path: config.clients_path(state_directory) }
+    }
+
+    /// Reads, changes and writes the registry under its lock.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut ClientRegistry) -> Result<(), warren_session::clients::RegistryError>,
+    ) -> anyhow::Result<()> {
+        self.make_directory()?;
+        let _lock = lock_clients(&self.path, Self::PATIENCE)?;
+        let mut registry = load_clients(&self.path)?;
+        change(&mut registry)?;
+        Ok(save_clients(&self.path, &registry)?)
+    }
+
+    fn make_directory(&self) -> anyhow::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        let Some(directory) = self.path.parent() else { return Ok(()) };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
+            let reason = describe(&error);
+            anyhow::anyhow!("{} cannot be made: {reason}; choose another --state-dir", directory.display())
+        })
+    }
+}
+
+impl ClientStore for StoppedExit {
+    fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
+        self.change(|registry| registry.add(client.to_client(SystemTime::now())))
+    }
+
+    fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
+        let registry = load_clients(&self.path)?;
+        Ok(registry.iter().map(|client| ClientView::of(client, None)).collect())
+    }
+
+    fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        self.change(|registry| registry.remove(name).map(drop))
+    }
+}

@@ -1,0 +1,225 @@
+//! Clients of a stopped exit, from enrolment to removal.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use warren_quic::key::PrivateKey;
+
+use super::*;
+use crate::cli::args::exit::ClientRemoveArgs;
+use crate::cli::args::{ClientAddArgs, ExitInitArgs, LogFormat};
+use crate::cli::exit_init;
+use crate::config::{load_clients, load_profile, lock_clients};
+
+/// A directory with an exit that was just set up.
+struct Exit {
+    directory: tempfile::TempDir,
+    global: GlobalArgs,
+}
+
+impl Exit {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let global = GlobalArgs {
+            config_dir: path("etc"),
+            runtime_dir: path("run"),
+            state_dir: path("state"),
+            log: String::new(),
+            log_format: LogFormat::Text,
+        };
+        let init = ExitInitArgs {
+            endpoint: "exit.example.net:8443".parse().unwrap(),
+            ipv4: Some("10.66.0.0/24".parse().unwrap()),
+            ipv6: Some("fd66::/64".parse().unwrap()),
+        };
+        exit_init::run(&global, &init).unwrap();
+        Self { directory, global }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn add(&self, name: &str, output: &str) -> ClientAddArgs {
+        ClientAddArgs {
+            name: name.to_owned(),
+            public_key: None,
+            ipv4: None,
+            ipv6: None,
+            output: Some(self.path(output)),
+        }
+    }
+
+    fn run(&self, command: &ExitClientCommand) -> Result<(), String> {
+        let state = self.global.state_dir.clone();
+        run(&self.global, command, |config| Ok(Box::new(StoppedExit::new(config, &state))))
+            .map_err(|error| output::sentence(&error))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let registry = load_clients(&self.global.state_dir.join("clients.toml")).unwrap();
+        registry.iter().map(|client| client.name.clone()).collect()
+    }
+}
+
+fn remove_command(name: &str) -> ExitClientCommand {
+    ExitClientCommand::Remove(ClientRemoveArgs { name: name.to_owned() })
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn profile_of_an_enrolled_client_is_one_that_up_takes() {
+    let exit = Exit::new();
+    let add = ClientAddArgs {
+        ipv4: Some("10.66.0.9".parse().unwrap()),
+        ipv6: Some("fd66::9".parse().unwrap()),
+        ..exit.add("laptop", "laptop.toml")
+    };
+    exit.run(&ExitClientCommand::Add(add)).unwrap();
+
+    let profile = load_profile(&exit.path("laptop.toml")).unwrap();
+    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
+    assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:8443");
+    assert_eq!(profile.exit.public_keys, [config.private_key.public()]);
+    assert!(profile.not_yet.is_empty());
+    assert_eq!(mode_of(&exit.path("laptop.toml")), 0o600);
+
+    let registry = load_clients(&config.clients_path(&exit.global.state_dir)).unwrap();
+    let client = registry.by_name("laptop").unwrap();
+    assert_eq!(client.public_key.0, profile.private_key.public().0);
+    assert_eq!(
+        (client.ipv4, client.ipv6),
+        (Some("10.66.0.9".parse().unwrap()), Some("fd66::9".parse().unwrap()))
+    );
+    assert_eq!(mode_of(&exit.global.state_dir), 0o700);
+    assert_eq!(mode_of(&exit.global.state_dir.join("clients.toml")), 0o600);
+}
+
+#[test]
+fn client_with_a_key_of_its_own_gets_a_profile_without_one() {
+    let exit = Exit::new();
+    let key = PrivateKey::generate().unwrap();
+    let add = ClientAddArgs { public_key: Some(key.public()), ..exit.add("server", "server.toml") };
+    exit.run(&ExitClientCommand::Add(add)).unwrap();
+
+    let error = load_profile(&exit.path("server.toml")).unwrap_err().to_string();
+    assert!(error.contains("server.key") && error.contains("no such file"), "{error}");
+    crate::storage::create_new(&exit.path("server.key"), key.to_base64().as_bytes(), 0o600).unwrap();
+    assert_eq!(load_profile(&exit.path("server.toml")).unwrap().private_key.public(), key.public());
+}
+
+#[test]
+fn removed_client_is_gone_and_its_name_is_free() {
+    let exit = Exit::new();
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "one.toml"))).unwrap();
+    let remove = remove_command("laptop");
+    exit.run(&remove).unwrap();
+    assert!(exit.names().is_empty());
+    assert!(exit.run(&remove).unwrap_err().contains("there is no client \"laptop\""));
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "two.toml"))).unwrap();
+    assert_eq!(exit.names(), ["laptop"]);
+}
+
+#[test]
+fn refused_client_leaves_no_profile_and_no_enrolment() {
+    let exit = Exit::new();
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
+    let before = fs::read_to_string(exit.path("laptop.toml")).unwrap();
+    let new = |name: &str| exit.add(name, "new.toml");
+    let own = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap().private_key.public();
+    let cases = [
+        (new("laptop"), "there is a client \"laptop\" already"),
+        (new("Upper"), "cannot be a client's name"),
+        (new(""), "cannot be a client's name"),
+        (exit.add("new", "laptop.toml"), "laptop.toml exists already; name another file, or remove it"),
+        (
+            exit.add("new", "nowhere/new.toml"),
+            "cannot be written: no such file or directory; name another file",
+        ),
+        (exit.add("new", "exit.toml"), "is the exit's own; rename the file"),
+        (ClientAddArgs { ipv4: Some("10.66.0.1".parse().unwrap()), ..new("new") }, "is not free for clients"),
+        (
+            ClientAddArgs { ipv4: Some("10.67.0.1".parse().unwrap()), ..new("new") },
+            "is outside the exit's prefix",
+        ),
+        (
+            ClientAddArgs { ipv6: Some("fd67::9".parse().unwrap()), ..new("new") },
+            "is outside the exit's prefix",
+        ),
+        (ClientAddArgs { public_key: Some(own), ..new("new") }, "--public-key is the exit's own"),
+    ];
+    for (add, expected) in cases {
+        let error = exit.run(&ExitClientCommand::Add(add)).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(exit.names(), ["laptop"]);
+    assert!(!exit.path("new.toml").exists());
+    assert_eq!(fs::read_to_string(exit.path("laptop.toml")).unwrap(), before);
+}
+
+#[test]
+fn registry_of_a_running_exit_is_not_written_behind_its_back() {
+    let exit = Exit::new();
+    fs::create_dir(&exit.global.state_dir).unwrap();
+    let held = lock_clients(&exit.global.state_dir.join("clients.toml"), std::time::Duration::ZERO).unwrap();
+    let error = exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap_err();
+    assert!(error.contains("is held by a running exit or another command"), "{error}");
+    assert!(!exit.path("laptop.toml").exists());
+    drop(held);
+}
+
+#[test]
+fn profile_is_withdrawn_when_a_running_exit_refuses() {
+    struct Refusing;
+    impl ClientStore for Refusing {
+        fn add(&mut self, _: &NewClient) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
+        fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
+            Ok(Vec::new())
+        }
+        fn remove(&mut self, _: &str) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
+    }
+    let exit = Exit::new();
+    let command = ExitClientCommand::Add(exit.add("laptop", "laptop.toml"));
+    let error = run(&exit.global, &command, |_| Ok(Box::new(Refusing))).unwrap_err();
+    assert_eq!(output::sentence(&error), "refused by the exit");
+    assert!(!exit.path("laptop.toml").exists());
+}
+
+#[test]
+fn exit_without_an_endpoint_cannot_write_a_profile() {
+    let exit = Exit::new();
+    let path = exit.global.config_dir.join("exit.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let without = text.lines().filter(|line| !line.starts_with("endpoint")).collect::<Vec<_>>().join("\n");
+    fs::write(&path, without).unwrap();
+    let error = exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap_err();
+    assert!(error.contains("exit.toml: endpoint is missing in [exit]"), "{error}");
+}
+
+#[test]
+fn views_survive_the_control_socket_and_read_well() {
+    let exit = Exit::new();
+    let add = ClientAddArgs { ipv4: Some("10.66.0.9".parse().unwrap()), ..exit.add("laptop", "laptop.toml") };
+    exit.run(&ExitClientCommand::Add(add)).unwrap();
+    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
+    let clients = StoppedExit::new(&config, &exit.global.state_dir).list().unwrap();
+
+    let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
+    assert_eq!(again, clients);
+    let table = view::list(&clients);
+    assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
+    assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
+    let text = clients.first().unwrap().to_text();
+    assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
+    assert!(view::list(&[]).contains("warren exit client add NAME"));
+}

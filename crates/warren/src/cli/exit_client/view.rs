@@ -1,0 +1,110 @@
+//! A client as `list` and `show` present it, and as it crosses the control socket.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use warren_quic::key::PublicKey;
+use warren_session::clients::Client;
+
+use crate::cli::output;
+
+/// What is known of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClientView {
+    pub(crate) name: String,
+    pub(crate) public_key: PublicKey,
+    /// The addresses that are the client's, chosen or given; none before its first session.
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    pub(crate) ipv6: Option<Ipv6Addr>,
+    pub(crate) prefixes: Vec<IpNet>,
+    pub(crate) disabled: bool,
+    /// Nothing if the exit does not run.
+    pub(crate) connected: Option<bool>,
+    /// RFC 3339.
+    pub(crate) created: String,
+    /// RFC 3339; nothing if it never was.
+    pub(crate) last_seen: Option<String>,
+}
+
+impl ClientView {
+    /// A registry's entry, and whether the client has a session where that is known.
+    pub(crate) fn of(client: &Client, connected: Option<bool>) -> Self {
+        let lease = client.lease();
+        Self {
+            name: client.name.clone(),
+            public_key: PublicKey(client.public_key.0),
+            ipv4: lease.ipv4,
+            ipv6: lease.ipv6,
+            prefixes: client.prefixes.clone(),
+            disabled: client.disabled,
+            connected,
+            created: timestamp(client.created),
+            last_seen: client.last_seen.map(timestamp),
+        }
+    }
+
+    /// One line for each thing known.
+    pub(super) fn to_text(&self) -> String {
+        let prefixes = self.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let lines = [
+            ("name", self.name.clone()),
+            ("public key", self.public_key.to_string()),
+            ("state", self.state().to_owned()),
+            ("addresses", self.addresses()),
+            ("prefixes", or_dash(prefixes.join(" "))),
+            ("created", self.created.clone()),
+            ("last seen", self.last_seen()),
+        ];
+        lines.map(|(label, value)| format!("{:<12}{value}\n", format!("{label}:"))).concat()
+    }
+
+    fn state(&self) -> &'static str {
+        match (self.disabled, self.connected) {
+            (true, _) => "disabled",
+            (false, Some(true)) => "connected",
+            (false, Some(false)) => "offline",
+            (false, None) => "enrolled",
+        }
+    }
+
+    fn addresses(&self) -> String {
+        let addresses = [self.ipv4.map(|ipv4| ipv4.to_string()), self.ipv6.map(|ipv6| ipv6.to_string())];
+        or_dash(addresses.into_iter().flatten().collect::<Vec<_>>().join(" "))
+    }
+
+    fn last_seen(&self) -> String {
+        self.last_seen.clone().unwrap_or_else(|| "never".to_owned())
+    }
+}
+
+/// The clients as a table.
+pub(super) fn list(clients: &[ClientView]) -> String {
+    if clients.is_empty() {
+        return "No client is enrolled; add one with: warren exit client add NAME\n".to_owned();
+    }
+    let row = |client: &ClientView| {
+        let state = client.state().to_owned();
+        vec![
+            client.name.clone(),
+            state,
+            client.addresses(),
+            client.last_seen(),
+            client.public_key.to_string(),
+        ]
+    };
+    let rows = clients.iter().map(row).collect::<Vec<_>>();
+    output::table(&["NAME", "STATE", "ADDRESSES", "LAST SEEN", "PUBLIC KEY"], &rows)
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// Times that RFC 3339 cannot write are those of a broken clock, and shown as its first second.
+fn timestamp(time: SystemTime) -> String {
+    let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
+    let time = time.clamp(SystemTime::UNIX_EPOCH, end_of_rfc3339);
+    humantime::format_rfc3339_seconds(time).to_string()
+}

@@ -1,0 +1,271 @@
+//! `warren exit init`: an exit's configuration and key, made once.
+
+mod prefixes;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_quic::key::PrivateKey;
+
+use super::args::{ExitInitArgs, GlobalArgs};
+use super::output;
+use crate::config::{Endpoint, describe};
+use crate::storage;
+
+const KEY_FILE: &str = "exit.key";
+const CONFIG_FILE: &str = "exit.toml";
+
+/// Writes `exit.toml` and `exit.key` into the configuration directory and prints the public key and what comes next.
+pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
+    let taken = prefixes::networks_of_this_host();
+    warn_of_overlaps(args, &taken);
+    let host_has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let setup = Setup {
+        endpoint: &args.endpoint,
+        ipv4: match args.ipv4 {
+            Some(ipv4) => ipv4,
+            None => prefixes::draw_ipv4(&taken, random)?.context(
+                "every private IPv4 network drawn is in use on this host; choose the inner prefix with --ipv4 CIDR",
+            )?,
+        },
+        ipv6: match args.ipv6 {
+            Some(ipv6) => Some(ipv6),
+            None if host_has_ipv6 => Some(prefixes::draw_ipv6(random)?),
+            None => None,
+        },
+        listen_on_ipv6: host_has_ipv6,
+    };
+    let key = PrivateKey::generate()?;
+    let files = write(&global.config_dir, &setup, &key)?;
+    output::print(&format!(
+        "Wrote {} and {}.\nPublic key: {}\nNext: start the exit with \"{}\", then enrol a client with \"{} NAME\".\n",
+        files.config.display(),
+        files.key.display(),
+        key.public(),
+        command(global, "exit run"),
+        command(global, "exit client add"),
+    ))
+}
+
+/// What goes into `exit.toml`.
+struct Setup<'a> {
+    endpoint: &'a Endpoint,
+    ipv4: Ipv4Net,
+    ipv6: Option<Ipv6Net>,
+    listen_on_ipv6: bool,
+}
+
+impl Setup<'_> {
+    fn to_toml(&self) -> String {
+        let port = self.endpoint.port();
+        let listen_ipv6 = if self.listen_on_ipv6 { format!(", \"[::]:{port}\"") } else { String::new() };
+        let ipv6 = self.ipv6.map_or_else(String::new, |ipv6| format!("ipv6 = \"{ipv6}\"\n"));
+        format!(
+            r#"# An exit of Warren. "warren exit run" reads this file.
+
+[exit]
+listen = ["0.0.0.0:{port}"{listen_ipv6}]
+private_key_file = "{KEY_FILE}"
+endpoint = "{endpoint}"   # what profiles say
+
+[addresses]                # from which clients get theirs
+ipv4 = "{ipv4}"
+{ipv6}
+[nat]
+enabled = true
+interface = "auto"
+
+[clients]
+file = "clients.toml"      # in the state directory
+isolation = true
+"#,
+            endpoint = self.endpoint,
+            ipv4 = self.ipv4,
+        )
+    }
+}
+
+#[derive(Debug)]
+struct Files {
+    config: PathBuf,
+    key: PathBuf,
+}
+
+/// Writes both files, or neither.
+fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Result<Files> {
+    let files = Files { config: directory.join(CONFIG_FILE), key: directory.join(KEY_FILE) };
+    for file in [&files.config, &files.key] {
+        if fs::symlink_metadata(file).is_ok() {
+            bail!(
+                "{} exists already and is left as it is; use it, or move exit.toml and exit.key away to begin anew \
+                 (profiles of the old key stop working)",
+                file.display()
+            );
+        }
+    }
+    let made = make_directory(directory)?;
+    let mut text = key.to_base64();
+    text.push('\n');
+    let written = create_both((&files.key, text.as_bytes()), (&files.config, setup.to_toml().as_bytes()));
+    if written.is_err() && made {
+        let _ = fs::remove_dir(directory);
+    }
+    written.map(|()| files)
+}
+
+/// Creates two files, each readable by its owner alone; if the second cannot be, the first is removed again.
+fn create_both(first: (&Path, &[u8]), second: (&Path, &[u8])) -> anyhow::Result<()> {
+    create(first.0, first.1)?;
+    create(second.0, second.1).inspect_err(|_| {
+        let _ = fs::remove_file(first.0);
+    })
+}
+
+fn create(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    storage::create_new(path, content, 0o600).map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            anyhow!("{} was made by somebody else meanwhile and is left as it is", path.display())
+        } else {
+            anyhow!("{} cannot be written: {}; check its directory", path.display(), describe(&error))
+        }
+    })
+}
+
+/// Makes the directory if it is missing; says whether it was.
+fn make_directory(directory: &Path) -> anyhow::Result<bool> {
+    if directory.is_dir() {
+        return Ok(false);
+    }
+    fs::create_dir_all(directory).map_err(|error| {
+        let reason = describe(&error);
+        anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
+    })?;
+    Ok(true)
+}
+
+/// The operator's own choice is taken as it is, but not without a word.
+fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
+    for chosen in [args.ipv4.map(IpNet::V4), args.ipv6.map(IpNet::V6)].into_iter().flatten() {
+        if let Some(network) = taken.iter().find(|network| prefixes::overlap(network, &chosen)) {
+            output::warn(format!("the inner prefix {chosen} overlaps {network}, which this host uses"));
+        }
+    }
+}
+
+/// The command as it has to be typed to work on the same directories.
+fn command(global: &GlobalArgs, words: &str) -> String {
+    let mut command = format!("warren {words}");
+    if global.config_dir != Path::new("/etc/warren") {
+        command += &format!(" --config-dir {}", global.config_dir.display());
+    }
+    if global.state_dir != Path::new("/var/lib/warren") {
+        command += &format!(" --state-dir {}", global.state_dir.display());
+    }
+    command
+}
+
+fn random() -> anyhow::Result<u64> {
+    getrandom::u64().context("the operating system gave no random bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::config::load_exit;
+
+    fn global(directory: &Path) -> GlobalArgs {
+        GlobalArgs {
+            config_dir: directory.join("etc/warren"),
+            runtime_dir: directory.join("run"),
+            state_dir: directory.join("state"),
+            log: "info".to_owned(),
+            log_format: crate::cli::args::LogFormat::Text,
+        }
+    }
+
+    fn args(endpoint: &str) -> ExitInitArgs {
+        ExitInitArgs { endpoint: endpoint.parse().unwrap(), ipv4: None, ipv6: None }
+    }
+
+    #[test]
+    fn what_init_writes_is_what_the_exit_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let global = global(directory.path());
+        let args = ExitInitArgs {
+            ipv4: Some("10.200.0.0/16".parse().unwrap()),
+            ipv6: Some("fd12:3456:789a::/64".parse().unwrap()),
+            ..args("exit.example.net:8443")
+        };
+
+        run(&global, &args).unwrap();
+
+        let config = load_exit(&global.config_dir.join("exit.toml")).unwrap();
+        assert_eq!(config.endpoint.unwrap().to_string(), "exit.example.net:8443");
+        assert_eq!(config.ipv4, args.ipv4);
+        assert_eq!(config.ipv6, args.ipv6);
+        assert!(config.listen.iter().all(|address| address.port() == 8443));
+        assert!(config.nat && config.isolation && config.not_yet.is_empty());
+        for name in ["exit.toml", "exit.key"] {
+            let mode = fs::metadata(global.config_dir.join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_exits_have_different_keys_and_prefixes() {
+        let directory = tempfile::tempdir().unwrap();
+        let configs = ["one", "two"].map(|name| {
+            let global = global(&directory.path().join(name));
+            run(&global, &args("192.0.2.1")).unwrap();
+            load_exit(&global.config_dir.join("exit.toml")).unwrap()
+        });
+        let [one, two] = configs;
+        assert_ne!(one.private_key.public(), two.private_key.public());
+        assert!(one.ipv4 != two.ipv4 || one.ipv6 != two.ipv6);
+    }
+
+    #[test]
+    fn neither_file_is_ever_replaced() {
+        for name in ["exit.toml", "exit.key"] {
+            let directory = tempfile::tempdir().unwrap();
+            let global = global(directory.path());
+            fs::create_dir_all(&global.config_dir).unwrap();
+            fs::write(global.config_dir.join(name), "mine").unwrap();
+
+            let error = output::sentence(&run(&global, &args("192.0.2.1")).unwrap_err());
+
+            assert!(error.contains(name) && error.contains("exists already"), "{error}");
+            assert_eq!(fs::read_to_string(global.config_dir.join(name)).unwrap(), "mine");
+            assert_eq!(fs::read_dir(&global.config_dir).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn first_file_is_removed_when_the_second_cannot_be_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let (key, config) = (directory.path().join(KEY_FILE), directory.path().join(CONFIG_FILE));
+        fs::write(&config, "made meanwhile").unwrap();
+
+        let error = output::sentence(&create_both((&key, b"key"), (&config, b"config")).unwrap_err());
+
+        assert!(error.contains("exit.toml was made by somebody else meanwhile"), "{error}");
+        assert!(!key.exists());
+        assert_eq!(fs::read_to_string(&config).unwrap(), "made meanwhile");
+    }
+
+    #[test]
+    fn failed_init_leaves_no_directory_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("etc"), "a file").unwrap();
+
+        let error = output::sentence(&run(&global(directory.path()), &args("192.0.2.1")).unwrap_err());
+
+        assert!(error.contains("etc/warren cannot be made: "), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}

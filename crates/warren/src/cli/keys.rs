@@ -1,0 +1,89 @@
+//! `warren keygen` and `warren pubkey`, which work as `wg genkey` and `wg pubkey` do.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+
+use anyhow::{Context, bail};
+use warren_quic::key::{PrivateKey, PublicKey};
+use zeroize::Zeroizing;
+
+use super::output;
+
+/// Writes a new private key to standard output.
+pub(crate) fn keygen() -> anyhow::Result<()> {
+    warn_if_others_read_stdout("private key");
+    let key = PrivateKey::generate()?;
+    let line = Zeroizing::new(format!("{}\n", key.to_base64().as_str()));
+    output::print_all(&line)
+}
+
+/// Reads a private key from standard input and writes its public key to standard output.
+pub(crate) fn pubkey() -> anyhow::Result<()> {
+    let key = public_key_of(io::stdin().lock())?;
+    output::print(&format!("{key}\n"))
+}
+
+/// Warns as `wg genkey` does when a secret goes to a file that is not its owner's alone.
+pub(crate) fn warn_if_others_read_stdout(secret: &str) {
+    if let Some(mode) = file_mode(io::stdout()).filter(|mode| mode & 0o077 != 0) {
+        output::warn(format!(
+            "the {secret} goes to a file that other users may access (mode {mode:04o}); run chmod 600 on it, or umask \
+             077 before the command"
+        ));
+    }
+}
+
+/// The permission bits of a regular file that a descriptor leads to.
+fn file_mode(descriptor: impl AsFd) -> Option<u32> {
+    let stat = rustix::fs::fstat(descriptor).ok()?;
+    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    is_file.then_some(stat.st_mode & 0o7777)
+}
+
+fn public_key_of(input: impl Read) -> anyhow::Result<PublicKey> {
+    // More than a key's 44 characters with any white space that an editor adds.
+    const LIMIT: u64 = 1024;
+    let mut text = Zeroizing::new(String::new());
+    input
+        .take(LIMIT)
+        .read_to_string(&mut text)
+        .context("cannot read a private key from standard input; write: warren pubkey < FILE")?;
+    if text.trim().is_empty() {
+        bail!("standard input has no private key; write: warren pubkey < FILE");
+    }
+    let key = PrivateKey::from_base64(text.trim())
+        .context("standard input is not a private key; make one with: warren keygen")?;
+    Ok(key.public())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_key_is_that_of_the_private_key_read() {
+        let key = PrivateKey::generate().unwrap();
+        let text = format!(" {}\r\n", key.to_base64().as_str());
+        assert_eq!(public_key_of(text.as_bytes()).unwrap(), key.public());
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_without_being_shown() {
+        let long = "A".repeat(5000);
+        for text in ["", " \n", "secret", "c2VjcmV0", long.as_str(), "\0"] {
+            let error = output::sentence(&public_key_of(text.as_bytes()).unwrap_err());
+            assert!(
+                !error.contains("secret") && !error.contains("c2Vj") && !error.contains("AAAA"),
+                "{error}"
+            );
+        }
+        assert!(public_key_of(&[0xff, 0xfe][..]).is_err());
+    }
+
+    #[test]
+    fn only_a_regular_file_has_a_mode_to_warn_about() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(file_mode(&file).is_some());
+        assert_eq!(file_mode(std::fs::File::open("/dev/null").unwrap()), None);
+    }
+}

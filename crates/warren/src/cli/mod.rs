@@ -1,0 +1,8 @@
+//! The command line: what can be typed, and the commands that need no running daemon.
+
+pub(crate) mod args;
+pub(crate) mod exit_client;
+pub(crate) mod exit_init;
+pub(crate) mod keys;
+pub(crate) mod output;
+pub(crate) mod status;

@@ -1,0 +1,95 @@
+//! What commands write: results on standard output, warnings and errors on standard error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// Writes text to standard output as it is.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes bytes to standard output; a reader that went away, as `head` does, is no error.
+pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    match write_stdout(bytes) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output; check where it leads"),
+    }
+}
+
+/// Writes what must not be lost to standard output: here a reader that went away is an error.
+pub(crate) fn print_all(text: &str) -> anyhow::Result<()> {
+    write_stdout(text.as_bytes()).context("cannot write to standard output; check where it leads")
+}
+
+/// Writes a value as JSON, and a line break, to standard output.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    print(&format!("{text}\n"))
+}
+
+/// Writes a warning to standard error, in one line.
+pub(crate) fn warn(sentence: impl Display) {
+    write_stderr(&format!("warren: warning: {sentence}"));
+}
+
+/// Writes an error and its causes to standard error, in one line.
+pub(crate) fn report(error: &anyhow::Error) {
+    write_stderr(&format!("warren: {}", sentence(error)));
+}
+
+/// An error and its causes as one line.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Rows below a header in aligned columns, two spaces apart.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths = header.iter().map(|cell| cell.chars().count()).collect::<Vec<_>>();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = line(header.iter().copied(), &widths);
+    for row in rows {
+        text += &line(row.iter().map(String::as_str), &widths);
+    }
+    text
+}
+
+fn line<'a>(cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
+    let padded = cells.zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+/// Nothing can be done about a standard error that cannot be written to.
+fn write_stderr(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_columns_are_aligned_and_lines_have_no_trailing_spaces() {
+        let rows = [vec!["laptop".to_owned(), "10.0.0.2".to_owned()], vec!["pi".to_owned(), String::new()]];
+        assert_eq!(table(&["NAME", "ADDRESS"], &rows), "NAME    ADDRESS\nlaptop  10.0.0.2\npi\n");
+    }
+
+    #[test]
+    fn error_with_causes_is_one_line() {
+        let error = anyhow::anyhow!("disk\n  full").context("cannot write x");
+        assert_eq!(sentence(&error), "cannot write x: disk full");
+    }
+}

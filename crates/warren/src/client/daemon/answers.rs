@@ -1,0 +1,46 @@
+//! Answers on the control socket.
+
+use super::Daemon;
+use crate::control::{Asked, Refusal, Request};
+use crate::status::{ClientSessionStatus, ClientStatus, ExitPeer, Status};
+
+impl Daemon {
+    pub(super) async fn answer(&mut self, asked: Asked) {
+        let response = match asked.request {
+            Request::Status => self.status().await,
+            Request::Stop => {
+                self.stop();
+                Ok(serde_json::Value::Null)
+            }
+            Request::ClientAdd { .. } | Request::ClientList | Request::ClientRemove { .. } => {
+                Err(Refusal::new("this is a client; clients are enrolled on the exit"))
+            }
+        };
+        // Whoever asked may have gone away.
+        drop(asked.answer.send(response));
+    }
+
+    async fn status(&self) -> Result<serde_json::Value, Refusal> {
+        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        let profile = &self.start.profile;
+        let client = ClientStatus {
+            profile: self.start.name.clone(),
+            exit: ExitPeer {
+                endpoint: profile.exit.endpoint.to_string(),
+                address: self.resolver.current(),
+                public_key: profile.exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
+            },
+            session: self.welcome.as_ref().map(|welcome| ClientSessionStatus {
+                id: welcome.session,
+                ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
+                ipv6: welcome.ipv6.map(|(address, prefix)| format!("{address}/{prefix}")),
+                mtu: welcome.mtu,
+                connections: welcome.connections,
+            }),
+            last_error: self.last_error.clone(),
+            reconnects: self.reconnects,
+        };
+        let status = Status::client(client, self.state, self.since, self.host.device(), snapshot);
+        serde_json::to_value(status).map_err(Refusal::new)
+    }
+}

@@ -1,0 +1,146 @@
+//! The client's part of the host: its TUN device and the plan around it.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use warren_host::client_plan::{self, ClientHost as PlanFacts};
+use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, StepError, facts};
+use warren_session::client::Welcome;
+use warren_tun::{Device, DeviceConfig, Queue};
+
+use super::daemon::ClientStart;
+use crate::device_watch;
+use crate::status::DeviceStatus;
+
+/// How often a slot is chosen anew when another tunnel was faster.
+const SLOT_ATTEMPTS: usize = 5;
+
+/// The TUN device and what is applied around it, or nothing of both.
+pub(crate) struct ClientHost {
+    name: String,
+    mtu: Option<u16>,
+    offload: bool,
+    include: Vec<ipnet::IpNet>,
+    journal: PathBuf,
+    standing: Option<Standing>,
+}
+
+struct Standing {
+    device: Device,
+    host: Host,
+    applied: Applied,
+    /// What the plan was made of; a Welcome that gives the same needs no new one.
+    facts: PlanFacts,
+}
+
+impl ClientHost {
+    pub(crate) fn new(start: &ClientStart) -> Self {
+        Self {
+            name: start.profile.device.clone(),
+            mtu: start.profile.mtu,
+            offload: start.profile.transport.tun_offload,
+            include: start.profile.include.clone(),
+            journal: start.directory.journal(),
+            standing: None,
+        }
+    }
+
+    /// Makes the host fit a Welcome. The first time this makes the TUN device and returns its queue.
+    ///
+    /// # Errors
+    /// What could not be done, after what was done is undone.
+    pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Queue>> {
+        let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
+            let (standing, queue) = self.stand(welcome).await?;
+            self.standing = Some(standing);
+            return Ok(Some(queue));
+        };
+        let slot = facts.slot;
+        // What was found on the host before the first plan changed it stays true.
+        let wanted = PlanFacts {
+            strict_reverse_path: facts.strict_reverse_path.clone(),
+            ..self.facts(welcome, slot)?
+        };
+        // It keeps standing through an error, so that what is left of it is undone at the end.
+        if let Some(standing) = self.standing.as_mut().filter(|_| wanted != facts) {
+            standing.host.undo(std::mem::take(&mut standing.applied)).await?;
+            standing.applied = standing.host.apply(&client_plan::client(&wanted)).await?;
+            standing.facts = wanted;
+        }
+        Ok(None)
+    }
+
+    /// Makes the device and the first plan around it.
+    async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Queue)> {
+        let config = DeviceConfig {
+            name: self.name.clone(),
+            mtu: self.mtu_for(welcome),
+            queues: 1,
+            offload: self.offload,
+        };
+        let (device, queues) = warren_tun::create(&config)?;
+        let queue = queues.into_iter().next().context("the TUN device has no queue")?;
+        let mut host = Host::open(&self.journal).await?;
+        let mut attempts = 0..SLOT_ATTEMPTS;
+        loop {
+            attempts.next();
+            let slot = host.free_slot().await?;
+            let slot = slot.context("256 tunnels are up on this host; take one down first")?;
+            let facts = self.facts(welcome, slot)?;
+            match host.apply(&client_plan::client(&facts)).await {
+                Ok(applied) => return Ok((Standing { device, host, applied, facts }, queue)),
+                // Another tunnel that came up at the same moment took the slot.
+                Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Undoes everything but the device, which goes with its queue.
+    pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
+        let Some(mut standing) = self.standing.take() else { return Ok(()) };
+        standing.host.undo_all().await.context("cannot restore the host")
+    }
+
+    /// Waits until the device was deleted or renamed by somebody.
+    pub(crate) fn device_gone(&self) -> impl Future<Output = ()> + use<> {
+        let device = self
+            .standing
+            .as_ref()
+            .map(|standing| (standing.device.name().to_owned(), standing.device.index()));
+        async move {
+            match device {
+                Some((name, index)) => device_watch::gone(name, index).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    pub(crate) fn device(&self) -> Option<DeviceStatus> {
+        self.standing.as_ref().map(|standing| DeviceStatus {
+            name: standing.device.name().to_owned(),
+            mtu: standing.facts.mtu,
+            offload: self.offload,
+        })
+    }
+
+    fn mtu_for(&self, welcome: &Welcome) -> u16 {
+        self.mtu.unwrap_or(welcome.mtu)
+    }
+
+    fn facts(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<PlanFacts> {
+        let device = DeviceName::new(self.name.clone())?;
+        let takes_ipv6 = facts::takes_ipv6(&device)?;
+        Ok(PlanFacts {
+            mtu: self.mtu_for(welcome),
+            ipv4: welcome.ipv4.map(|(address, _)| address),
+            ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
+            kernel_has_ipv6: facts::has_ipv6()?,
+            include: self.include.clone(),
+            mark: CARRIER_MARK,
+            slot,
+            strict_reverse_path: facts::devices_with_strict_reverse_path()?,
+            device,
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! `warren client run`: the client daemon in the foreground.
+
+use std::path::Path;
+
+use super::daemon::{self, ClientStart};
+use crate::cli::args::GlobalArgs;
+use crate::cli::output;
+use crate::config::load_profile;
+use crate::daemon_dir::{self, DaemonDir};
+use crate::device_watch;
+use crate::exit_code::{ExitCode, Failure};
+
+/// Runs a profile's daemon until it is stopped.
+///
+/// # Errors
+/// The reason with its exit code; the host is as it was before.
+pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool) -> anyhow::Result<()> {
+    let profile = load_profile(file)?;
+    let name = profile.name.as_str().to_owned();
+    if detached {
+        // A session of its own, so that the terminal that typed `up` may close. It fails only for a group leader, which
+        // a child of `up` never is.
+        let _ = rustix::process::setsid();
+    } else {
+        // `up` printed them already.
+        for setting in &profile.not_yet {
+            output::warn(setting.to_string());
+        }
+    }
+    let directory = DaemonDir::new(&global.runtime_dir, &name);
+    directory.create()?;
+    let Some(lock) = directory.lock()? else {
+        let sentence =
+            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    let recovered = warren_host::recover(&directory.journal()).await?;
+    if !recovered.undone.is_empty() {
+        tracing::info!("removed what a killed daemon of {name} had left");
+    }
+    for other in daemon_dir::clean_up(&global.runtime_dir).await? {
+        tracing::info!("removed what a killed daemon of {other} had left");
+    }
+    if device_watch::exists(&profile.device)? {
+        let device = &profile.device;
+        let sentence = format!(
+            "a network device named {device} exists already; stop what uses it, or set another `name` in [tun] of {}",
+            file.display()
+        );
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    let outcome = daemon::run(ClientStart { name, profile, directory: directory.clone() }).await;
+    directory.clear();
+    drop(lock);
+    outcome
+}

@@ -1,0 +1,212 @@
+//! `warren up`: starts a profile's daemon and waits until traffic flows.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::UnixDatagram;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use super::daemon::STOP_TIMEOUT;
+use crate::cli::args::GlobalArgs;
+use crate::cli::output;
+use crate::config::load_profile;
+use crate::daemon_dir::DaemonDir;
+use crate::exit_code::{ExitCode, Failure};
+
+/// What `warren up` was asked.
+pub(crate) struct UpOptions {
+    pub(crate) profile: PathBuf,
+    pub(crate) timeout: Duration,
+}
+
+/// Starts the daemon, detached from this terminal, and returns when traffic flows through the tunnel.
+///
+/// # Errors
+/// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
+/// [`ExitCode::TimedOut`] when it said nothing.
+pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Result<()> {
+    let profile = load_profile(&options.profile)?;
+    for setting in &profile.not_yet {
+        output::warn(setting.to_string());
+    }
+    let name = profile.name.as_str();
+    let directory = DaemonDir::new(&global.runtime_dir, name);
+    directory.create()?;
+    // The daemon takes the lock for itself; held here it would keep the daemon out.
+    if directory.lock()?.is_none() {
+        let sentence =
+            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    let socket = NotifySocket::bind(&directory.notify_socket())?;
+    let mut child = spawn(global, &options.profile, &directory)?;
+    let outcome =
+        wait(&mut child, &socket, &directory, options.timeout, &profile.exit.endpoint.to_string()).await;
+    if outcome.is_err() {
+        end(&mut child).await?;
+        directory.clear();
+    }
+    outcome
+}
+
+fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::Result<Child> {
+    let log = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(directory.log())?;
+    let program = std::env::current_exe().context("cannot find the warren binary")?;
+    let profile = std::path::absolute(profile)?;
+    Command::new(program)
+        .arg("--config-dir")
+        .arg(&global.config_dir)
+        .arg("--runtime-dir")
+        .arg(&global.runtime_dir)
+        .arg("--state-dir")
+        .arg(&global.state_dir)
+        .arg("--log")
+        .arg(&global.log)
+        .args(["client", "run", "--detached", "--"])
+        .arg(profile)
+        .env("NOTIFY_SOCKET", directory.notify_socket())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .current_dir("/")
+        .spawn()
+        .context("cannot start the client daemon")
+}
+
+/// Waits for READY=1, the daemon's end, or the timeout.
+async fn wait(
+    child: &mut Child,
+    socket: &NotifySocket,
+    directory: &DaemonDir,
+    timeout: Duration,
+    endpoint: &str,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut last_status = None;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        tokio::select! {
+            message = socket.receive() => {
+                let message = message?;
+                if let Some(status) = message.status {
+                    last_status = Some(status);
+                }
+                if message.ready {
+                    return Ok(());
+                }
+            }
+            _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed"),
+            _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed"),
+            ended = child.wait() => return Err(failure_of(ended?.code(), directory)),
+            () = tokio::time::sleep_until(deadline) => {
+                let seconds = timeout.as_secs_f64();
+                let unknown = || format!("{endpoint} did not answer; check the endpoint, that UDP to it is allowed, and the exit's log");
+                let sentence = format!("no tunnel within {seconds} s: {}", last_status.unwrap_or_else(unknown));
+                return Err(Failure::new(ExitCode::TimedOut, sentence).into());
+            }
+        }
+    }
+}
+
+/// The daemon's own last words, with its exit code.
+fn failure_of(code: Option<i32>, directory: &DaemonDir) -> anyhow::Error {
+    let code = match code {
+        Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
+        Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
+        _ => ExitCode::Failed,
+    };
+    let log = || format!("the client daemon ended; see {}", directory.log().display());
+    let sentence = directory.last_words().unwrap_or_else(log);
+    Failure::new(code, sentence).into()
+}
+
+/// Ends a daemon that did not come up, which undoes what it did.
+async fn end(child: &mut Child) -> anyhow::Result<()> {
+    let Some(id) = child.id() else { return Ok(()) };
+    let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
+    // The daemon may be gone by now.
+    let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+    if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        child.kill().await.context("cannot end the client daemon")?;
+    }
+    Ok(())
+}
+
+/// A socket that speaks sd_notify(3), as systemd's does.
+struct NotifySocket {
+    path: PathBuf,
+    socket: UnixDatagram,
+}
+
+/// What one notification said.
+#[derive(Debug, Default, PartialEq)]
+struct Notification {
+    ready: bool,
+    status: Option<String>,
+}
+
+impl NotifySocket {
+    fn bind(path: &Path) -> anyhow::Result<Self> {
+        // One that an interrupted `up` left; the lock says that no other one runs.
+        drop(std::fs::remove_file(path));
+        let socket = UnixDatagram::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), socket })
+    }
+
+    async fn receive(&self) -> anyhow::Result<Notification> {
+        let mut buffer = [0; 4096];
+        let length = self.socket.recv(&mut buffer).await?;
+        let text = buffer.get(..length).map(String::from_utf8_lossy).unwrap_or_default();
+        Ok(Notification::parse(&text))
+    }
+}
+
+impl Drop for NotifySocket {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+impl Notification {
+    fn parse(text: &str) -> Self {
+        let mut notification = Self::default();
+        for line in text.lines() {
+            match line.split_once('=') {
+                Some(("READY", "1")) => notification.ready = true,
+                Some(("STATUS", status)) => notification.status = Some(status.to_owned()),
+                _ => {}
+            }
+        }
+        notification
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notification_has_readiness_and_status() {
+        let parsed = Notification::parse("READY=1\nSTATUS=connected\nMAINPID=7\n");
+        assert_eq!(parsed, Notification { ready: true, status: Some("connected".to_owned()) });
+        assert_eq!(Notification::parse("STOPPING=1"), Notification::default());
+    }
+
+    #[test]
+    fn daemons_last_words_are_the_sentence() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        std::fs::write(directory.log(), "INFO trying\nwarren: the exit said no\n").unwrap();
+        let error = failure_of(Some(4), &directory);
+        assert_eq!(error.to_string(), "the exit said no");
+        assert_eq!(ExitCode::of(&error), ExitCode::Refused);
+    }
+}

@@ -1,0 +1,74 @@
+//! `warren down`: stops a profile's daemon, which restores the host, and removes what a killed one left.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::daemon::STOP_TIMEOUT;
+use crate::cli::args::GlobalArgs;
+use crate::config::ProfileName;
+use crate::control::{AskError, Request, ask};
+use crate::daemon_dir::{self, DaemonDir};
+use crate::exit_code::{ExitCode, Failure};
+
+/// Between two looks whether the daemon has gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Stops a profile's daemon and waits until it is gone and the host is as it was.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
+pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
+    let directory = DaemonDir::new(&global.runtime_dir, name);
+    let was_running = match ask(&directory.socket(), &Request::Stop).await {
+        Ok(_) => true,
+        Err(AskError::NotRunning) => false,
+        Err(error) => return Err(error.into()),
+    };
+    if was_running {
+        wait_for_end(&directory, name).await?;
+    }
+    let left_over = warren_host::recover(&directory.journal()).await?;
+    directory.clear();
+    if !was_running && left_over.undone.is_empty() {
+        return Err(Failure::new(ExitCode::NotRunning, format!("{name} is not up")).into());
+    }
+    Ok(())
+}
+
+/// The profile that an argument of `down` means: a name, or the file that was given to `up`.
+///
+/// # Errors
+/// When it cannot be a profile's name.
+pub(crate) fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
+    Ok(ProfileName::of_file(Path::new(argument))?.to_string())
+}
+
+/// Names of the client daemons that run or left something behind.
+///
+/// # Errors
+/// When the runtime directory is not this user's to read.
+pub(crate) fn candidates(global: &GlobalArgs) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for (name, directory) in daemon_dir::all(&global.runtime_dir)? {
+        if name != daemon_dir::EXIT && (directory.is_running()? || directory.has_remains()) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+async fn wait_for_end(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    while directory.lock()?.is_none() {
+        if Instant::now() > deadline {
+            let sentence =
+                format!("the daemon of {name} did not stop within 5 s; see `warren status {name}`");
+            return Err(Failure::new(ExitCode::TimedOut, sentence).into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! The client registry's file, `clients.toml` in the exit's state directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use warren_session::clients::ClientRegistry;
+
+use super::document::Source;
+use super::file::{self, describe};
+use super::{ConfigError, document};
+use crate::storage::{self, LockFile};
+
+/// The registry's mode when it is made: who may connect is nobody else's business.
+const MODE: u32 = 0o600;
+
+/// Reads the registry; a file that does not exist yet has no clients.
+pub(crate) fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientRegistry::new()),
+        _ => {}
+    }
+    let text = file::read(path, "restore it from a backup")?.text;
+    toml::from_str(&text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let sentence = document::deserialization_sentence(error.message());
+        Source { path, text: &text }.error(offset, sentence)
+    })
+}
+
+/// Replaces the registry's file, durably.
+pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(), ConfigError> {
+    let refuse = |reason: String| {
+        ConfigError::of_file(path, format!("cannot be written: {reason}; check its directory"))
+    };
+    let text = toml::to_string(registry).map_err(|error| refuse(error.to_string()))?;
+    storage::write_atomic(path, text.as_bytes(), MODE).map_err(|error| refuse(describe(&error)))
+}
+
+/// Takes the lock that whoever changes the registry holds: a command for one change, a running exit for its life.
+pub(crate) fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let lock = PathBuf::from(name);
+    match LockFile::acquire(&lock, wait) {
+        Ok(Some(held)) => Ok(held),
+        Ok(None) => Err(ConfigError::of_file(
+            &lock,
+            "is held by a running exit or another command; wait for it to end and try again",
+        )),
+        Err(error) => {
+            let sentence = format!("cannot be locked: {}; check its directory", describe(&error));
+            Err(ConfigError::of_file(&lock, sentence))
+        }
+    }
+}

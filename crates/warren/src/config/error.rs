@@ -1,0 +1,46 @@
+//! What is wrong with a configuration file, as the one sentence a user reads.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A configuration that cannot be used; its `Display` is `FILE:LINE: what is wrong; what to do`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigError {
+    path: PathBuf,
+    line: Option<usize>,
+    sentence: String,
+}
+
+impl ConfigError {
+    /// An error of a whole file, such as one that does not exist.
+    pub(crate) fn of_file(path: &Path, sentence: impl Into<String>) -> Self {
+        Self { path: path.to_path_buf(), line: None, sentence: sentence.into() }
+    }
+
+    /// An error at a line, counted from 1.
+    pub(crate) fn at_line(path: &Path, line: usize, sentence: impl Into<String>) -> Self {
+        Self { path: path.to_path_buf(), line: Some(line), sentence: sentence.into() }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", one_line(&self.path.to_string_lossy()))?;
+        if let Some(line) = self.line {
+            write!(formatter, ":{line}")?;
+        }
+        write!(formatter, ": {}", one_line(&self.sentence))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The text with every control character escaped, so that no file name or value breaks a message into lines.
+pub(super) fn one_line(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}

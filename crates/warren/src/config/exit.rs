@@ -1,0 +1,218 @@
+//! An exit's configuration, `/etc/warren/exit.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_quic::key::PrivateKey;
+
+use super::document::{Document, Located};
+use super::endpoint::Endpoint;
+use super::key::KeySetting;
+use super::network::{ipv4_pool, ipv6_pool};
+use super::not_yet::NotYet;
+use super::transport::Transport;
+use super::value::{self, boolean, list, network, socket_address};
+use super::{ConfigError, file};
+
+/// Everything an exit needs to know.
+#[derive(Debug)]
+pub(crate) struct ExitConfig {
+    pub(crate) path: PathBuf,
+    /// UDP addresses to listen on; at least one, all different.
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) private_key: PrivateKey,
+    /// What profiles say; needed only to write one.
+    pub(crate) endpoint: Option<Endpoint>,
+    /// Inner prefixes; at least one of the two is set.
+    pub(crate) ipv4: Option<Ipv4Net>,
+    pub(crate) ipv6: Option<Ipv6Net>,
+    /// Whether what clients send is masqueraded.
+    pub(crate) nat: bool,
+    pub(crate) nat_interface: NatInterface,
+    /// The registry; relative to the state directory.
+    pub(crate) clients_file: PathBuf,
+    /// Whether clients are kept from reaching each other.
+    pub(crate) isolation: bool,
+    /// Networks of the exit's side that clients may reach besides the internet.
+    pub(crate) allow: Vec<IpNet>,
+    /// Resolvers that clients are told of.
+    pub(crate) dns: Vec<IpAddr>,
+    pub(crate) transport: Transport,
+    /// What the file asks for and this version does not do.
+    pub(crate) not_yet: Vec<NotYet>,
+}
+
+impl ExitConfig {
+    /// The client registry's path.
+    pub(crate) fn clients_path(&self, state_directory: &Path) -> PathBuf {
+        state_directory.join(&self.clients_file)
+    }
+}
+
+/// The interface whose address clients' traffic takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NatInterface {
+    /// Whichever the route leads to.
+    Auto,
+    Name(String),
+}
+
+/// Reads an exit's configuration.
+///
+/// # Errors
+///
+/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+pub(crate) fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
+    let file::ConfigText { text, .. } =
+        file::read(path, "set up an exit with: warren exit init --endpoint HOST")?;
+    parse(path, &text)
+}
+
+/// Reads the text of an exit's configuration.
+pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
+    let mut document = Document::parse(path, text)?;
+    let mut not_yet = Vec::new();
+    let (ipv4, ipv6) = read_addresses(&mut document)?;
+    let (nat, nat_interface) = read_nat(&mut document)?;
+    let (clients_file, isolation) = read_clients(&mut document)?;
+    let allow = read_access(&mut document, &mut not_yet)?;
+    let dns = read_dns(&mut document)?;
+    read_listeners(&mut document, &mut not_yet)?;
+    let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
+    let identity = read_identity(&mut document);
+    document.finish()?;
+    let Identity { listen, private_key, endpoint } = identity?;
+
+    if ipv4.is_none() && ipv6.is_none() {
+        let sentence =
+            "no inner prefix is set; write ipv4 = \"10.66.0.0/16\" in [addresses], or another prefix";
+        return Err(ConfigError::at_line(path, 1, sentence));
+    }
+    not_yet.sort_by_key(|setting| setting.line);
+    Ok(ExitConfig {
+        path: path.to_path_buf(),
+        listen,
+        private_key,
+        endpoint,
+        ipv4,
+        ipv6,
+        nat,
+        nat_interface,
+        clients_file,
+        isolation,
+        allow,
+        dns,
+        transport,
+        not_yet,
+    })
+}
+
+struct Identity {
+    listen: Vec<SocketAddr>,
+    private_key: PrivateKey,
+    endpoint: Option<Endpoint>,
+}
+
+fn read_identity(document: &mut Document<'_>) -> Result<Identity, ConfigError> {
+    const LIST: &str = "a list of addresses such as [\"0.0.0.0:443\", \"[::]:443\"]";
+    let mut section = document.section("exit")?;
+    let listen = section.optional("listen", list(LIST, socket_address))?;
+    let endpoint = section.optional("endpoint", value::endpoint)?;
+    let key = KeySetting::read(&mut section, false)?;
+    section.finish()?;
+    let listen = match listen {
+        Some(Located { value, line }) if value.is_empty() => {
+            return Err(section.error(line, format!("listen in [exit] is empty, but must be {LIST}")));
+        }
+        Some(listen) => listen.value,
+        None => default_listen(),
+    };
+    // An exit never has its key inline, so the mode of its configuration does not matter.
+    let private_key = key.resolve(&section, 0o600)?;
+    Ok(Identity { listen, private_key, endpoint: endpoint.map(|endpoint| endpoint.value) })
+}
+
+fn default_listen() -> Vec<SocketAddr> {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    let port = super::DEFAULT_PORT;
+    vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))]
+}
+
+fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Option<Ipv6Net>), ConfigError> {
+    let mut section = document.section("addresses")?;
+    let ipv4 = section.optional("ipv4", |value| {
+        let text = value.text("a network such as \"10.66.0.0/16\"")?;
+        ipv4_pool(text).map_err(|sentence| value.problem(sentence))
+    })?;
+    let ipv6 = section.optional("ipv6", |value| {
+        let text = value.text("a network such as \"fd66:6666::/64\"")?;
+        ipv6_pool(text).map_err(|sentence| value.problem(sentence))
+    })?;
+    section.finish()?;
+    Ok((ipv4.map(|ipv4| ipv4.value), ipv6.map(|ipv6| ipv6.value)))
+}
+
+fn read_nat(document: &mut Document<'_>) -> Result<(bool, NatInterface), ConfigError> {
+    let mut section = document.section("nat")?;
+    let enabled = section.or("enabled", true, boolean)?;
+    let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
+    section.finish()?;
+    let interface = if interface == "auto" { NatInterface::Auto } else { NatInterface::Name(interface) };
+    Ok((enabled, interface))
+}
+
+fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigError> {
+    let mut section = document.section("clients")?;
+    let file = section.or("file", PathBuf::from("clients.toml"), |value| {
+        let text = value.text("a file name such as \"clients.toml\"")?;
+        if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
+            return Err(value.problem("must be a file name such as \"clients.toml\""));
+        }
+        Ok(PathBuf::from(text))
+    })?;
+    let isolation = section.or("isolation", true, boolean)?;
+    section.finish()?;
+    Ok((file, isolation))
+}
+
+fn read_access(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Vec<IpNet>, ConfigError> {
+    let mut section = document.section("access")?;
+    let silent = section.optional("silent", boolean)?;
+    let allow =
+        section.or("allow", Vec::new(), list("a list of networks such as [\"192.168.1.0/24\"]", network))?;
+    section.finish()?;
+    if let Some(Located { value: true, line }) = silent {
+        let consequence = "strangers get QUIC's answer to a handshake, and nothing more";
+        not_yet.push(NotYet::new(&section, "silent in [access]", line, consequence));
+    }
+    Ok(allow)
+}
+
+fn read_dns(document: &mut Document<'_>) -> Result<Vec<IpAddr>, ConfigError> {
+    let mut section = document.section("dns")?;
+    let servers = section.or(
+        "servers",
+        Vec::new(),
+        list("a list of addresses such as [\"9.9.9.9\"]", value::address),
+    )?;
+    section.finish()?;
+    Ok(servers)
+}
+
+/// The metrics and web listeners, which this version does not have.
+fn read_listeners(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
+    let mut metrics = document.section("metrics")?;
+    let listen = metrics.optional("listen", socket_address)?;
+    metrics.finish()?;
+    if let Some(listen) = listen {
+        not_yet.push(NotYet::new(&metrics, "listen in [metrics]", listen.line, "no metrics are served"));
+    }
+    let mut web = document.section("web")?;
+    let listen = web.optional("listen", socket_address)?;
+    web.finish()?;
+    if let Some(listen) = listen {
+        not_yet.push(NotYet::new(&web, "listen in [web]", listen.line, "no web page is served"));
+    }
+    Ok(())
+}

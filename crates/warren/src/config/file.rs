@@ -1,0 +1,100 @@
+//! Reading a configuration file as text: a regular file of bounded size, in UTF-8, without NUL.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::ConfigError;
+
+/// The largest configuration that is read; a real one has a few hundred bytes.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// A file's text, and whether users other than its owner may read it.
+#[derive(Debug)]
+pub(super) struct ConfigText {
+    /// May hold a private key, hence erased when dropped.
+    pub(super) text: Zeroizing<String>,
+    /// The permission bits of the file.
+    pub(super) mode: u32,
+}
+
+/// Reads a configuration file; `if_missing` says what to do when there is none.
+pub(super) fn read(path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
+    let (file, metadata) = open(path, if_missing)?;
+    if metadata.len() > MAX_BYTES {
+        return Err(too_large(path));
+    }
+    let mut bytes = Zeroizing::new(Vec::new());
+    // One byte more than allowed shows a file that grew meanwhile.
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(too_large(path));
+    }
+    Ok(ConfigText { text: Zeroizing::new(decode(path, &bytes)?.to_owned()), mode: metadata.mode() & 0o7777 })
+}
+
+fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> {
+    // Without O_NONBLOCK a FIFO would hang the command instead of being refused.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open(path)
+        .map_err(|error| unreadable(path, &error, if_missing))?;
+    let metadata = file.metadata().map_err(|error| unreadable(path, &error, if_missing))?;
+    if metadata.is_dir() {
+        return Err(ConfigError::of_file(path, "is a directory; name a configuration file in it"));
+    }
+    if !metadata.is_file() {
+        return Err(ConfigError::of_file(path, "is not a regular file; copy the configuration to one"));
+    }
+    Ok((file, metadata))
+}
+
+fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = line_of(bytes, error.valid_up_to());
+        ConfigError::at_line(path, line, "is not UTF-8 text; save the file as UTF-8")
+    })?;
+    match bytes.iter().position(|byte| *byte == 0) {
+        Some(offset) => {
+            let sentence = "holds a NUL byte; restore the file, it is damaged or not a text";
+            Err(ConfigError::at_line(path, line_of(bytes, offset), sentence))
+        }
+        None => Ok(text),
+    }
+}
+
+/// The line, counted from 1, that the byte at `offset` is in.
+pub(super) fn line_of(bytes: &[u8], offset: usize) -> usize {
+    1 + bytes.iter().take(offset).filter(|byte| **byte == b'\n').count()
+}
+
+fn too_large(path: &Path) -> ConfigError {
+    ConfigError::of_file(path, "is larger than 1 MiB; this is no Warren configuration")
+}
+
+fn unreadable(path: &Path, error: &io::Error, if_missing: &str) -> ConfigError {
+    let sentence = if error.kind() == io::ErrorKind::NotFound {
+        format!("does not exist; {if_missing}")
+    } else if error.kind() == io::ErrorKind::PermissionDenied {
+        "may not be read by this user; run the command as root".to_owned()
+    } else {
+        format!("cannot be read: {}; check the file and its disk", describe(error))
+    };
+    ConfigError::of_file(path, sentence)
+}
+
+/// An I/O error in the system's words, without Rust's `(os error N)`.
+pub(crate) fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = words.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => "unknown error".to_owned(),
+    }
+}

@@ -1,0 +1,102 @@
+//! Private keys as configuration names them: inline, or in a file beside the configuration.
+
+use std::path::{Path, PathBuf};
+
+use warren_quic::key::{KeyError, PrivateKey, PublicKey, read_key_file};
+
+use super::ConfigError;
+use super::document::{Located, Section};
+use super::file::describe;
+use super::value::{Problem, Value};
+
+/// The keys of a section that name a private key, read but not yet resolved.
+#[derive(Debug)]
+pub(super) struct KeySetting {
+    inline: Option<Located<PrivateKey>>,
+    file: Option<Located<PathBuf>>,
+}
+
+impl KeySetting {
+    /// Reads `private_key_file`, and `private_key` where it is allowed.
+    pub(super) fn read(section: &mut Section<'_>, allow_inline: bool) -> Result<Self, ConfigError> {
+        let directory = section.path().parent().unwrap_or(Path::new("")).to_path_buf();
+        let file = section.optional("private_key_file", |value| {
+            let text = value.text("a file name such as \"home.key\"")?;
+            if text.is_empty() {
+                return Err(value.problem("is empty, but must be a file name such as \"home.key\""));
+            }
+            Ok(directory.join(text))
+        })?;
+        let inline = if allow_inline { section.optional("private_key", private_key)? } else { None };
+        Ok(Self { inline, file })
+    }
+
+    /// The key itself. `mode` is the configuration file's, which must be private if the key stands in it.
+    pub(super) fn resolve(self, section: &Section<'_>, mode: u32) -> Result<PrivateKey, ConfigError> {
+        match (self.inline, self.file) {
+            (Some(inline), Some(file)) => Err(section.error(
+                inline.line.max(file.line),
+                "private_key and private_key_file are both set; keep one of the two",
+            )),
+            (Some(inline), None) if mode & 0o077 != 0 => Err(section.error(
+                inline.line,
+                format!(
+                    "private_key stands in a file that other users may access (mode {mode:04o}); run: chmod 600 {}",
+                    section.path().display()
+                ),
+            )),
+            (Some(inline), None) => Ok(inline.value),
+            (None, Some(file)) => {
+                read_key_file(&file.value).map_err(|error| section.error(file.line, key_file_sentence(&error)))
+            }
+            (None, None) => Err(section.missing(
+                "private_key_file",
+                "make a key with \"warren keygen\" and name its file here, or ask the exit's operator for a profile",
+            )),
+        }
+    }
+}
+
+fn key_file_sentence(error: &KeyError) -> String {
+    let KeyError::Read { path, source } = error else { return format!("private_key_file: {error}") };
+    format!(
+        "private_key_file: cannot read {}: {}; check the name and that this user may read it",
+        path.display(),
+        describe(source)
+    )
+}
+
+/// Base64 of 32 bytes; the refusal never shows the text.
+fn private_key(value: Value<'_>) -> Result<PrivateKey, Problem> {
+    let expected = "must be a key from \"warren keygen\": 44 characters of base64";
+    let text = value.text("a key from \"warren keygen\", between quotes")?;
+    PrivateKey::from_base64(text).map_err(|_| value.problem(format!("is not a private key; it {expected}")))
+}
+
+/// An exit's key, or a list of them while it is being rotated.
+pub(super) fn public_keys(value: Value<'_>) -> Result<Vec<PublicKey>, Problem> {
+    if !value.is_list() {
+        return Ok(vec![public_key(value)?]);
+    }
+    let mut keys = Vec::new();
+    for item in value.items("a key or a list of keys")? {
+        let key = public_key(item)?;
+        if keys.contains(&key) {
+            return Err(item.problem("names the same key twice; remove one of the two"));
+        }
+        keys.push(key);
+    }
+    if keys.is_empty() {
+        return Err(value.problem("is an empty list; write the key that \"warren exit init\" printed"));
+    }
+    Ok(keys)
+}
+
+fn public_key(value: Value<'_>) -> Result<PublicKey, Problem> {
+    let text = value.text("the key that \"warren exit init\" printed, between quotes")?;
+    text.parse().map_err(|_| {
+        value.problem(
+            "is not a public key; it must be the 44 characters of base64 that \"warren exit init\" printed",
+        )
+    })
+}

@@ -1,0 +1,31 @@
+//! Configuration files read into typed values: a client's profile and an exit's `exit.toml`.
+//!
+//! A value that a loader returns is valid; whatever is wrong with a file is one sentence that names file, line and key.
+//! Settings whose feature this version lacks come back as [`NotYet`], so that none is ignored silently.
+
+mod clients;
+mod document;
+mod endpoint;
+mod error;
+mod exit;
+mod file;
+mod find;
+mod key;
+mod network;
+mod not_yet;
+mod profile;
+mod transport;
+mod value;
+
+pub(crate) use clients::{load_clients, lock_clients, save_clients};
+pub(crate) use endpoint::{DEFAULT_PORT, Endpoint};
+pub(crate) use error::ConfigError;
+pub(crate) use exit::{ExitConfig, NatInterface, load_exit};
+pub(crate) use file::describe;
+pub(crate) use find::{ProfileName, find_profile};
+pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
+pub(crate) use profile::{ClientProfile, load_profile};
+pub(crate) use transport::Transport;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! A client's profile, `/etc/warren/NAME.toml`.
+
+use std::path::Path;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_quic::key::{PrivateKey, PublicKey};
+
+use super::document::{Document, Located, Section};
+use super::endpoint::Endpoint;
+use super::find::ProfileName;
+use super::key::{KeySetting, public_keys};
+use super::not_yet::NotYet;
+use super::transport::Transport;
+use super::value::{
+    Problem, Value, address, auto_or, boolean, device_name, endpoint, list, network, number, quoted,
+};
+use super::{ConfigError, file};
+
+/// Everything a client needs to know of one profile.
+#[derive(Debug)]
+pub(crate) struct ClientProfile {
+    /// The file's name without `.toml`.
+    pub(crate) name: ProfileName,
+    pub(crate) private_key: PrivateKey,
+    /// The exit to connect to.
+    pub(crate) exit: RemoteExit,
+    /// The TUN device's name.
+    pub(crate) device: String,
+    /// The TUN device's MTU, or nothing if the exit's word is taken.
+    pub(crate) mtu: Option<u16>,
+    /// What goes through the tunnel.
+    pub(crate) include: Vec<IpNet>,
+    pub(crate) transport: Transport,
+    /// What the file asks for and this version does not do.
+    pub(crate) not_yet: Vec<NotYet>,
+}
+
+/// An exit as its clients know it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RemoteExit {
+    pub(crate) endpoint: Endpoint,
+    /// At least one; several while the exit's key is being rotated.
+    pub(crate) public_keys: Vec<PublicKey>,
+}
+
+/// Reads a profile.
+///
+/// # Errors
+///
+/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+pub(crate) fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
+    let name = ProfileName::of_file(path)?;
+    let file::ConfigText { text, mode } =
+        file::read(path, "check the name, or ask the exit's operator for a profile")?;
+    parse(name, path, &text, mode)
+}
+
+/// Reads a profile's text; `mode` is its file's.
+pub(super) fn parse(
+    name: ProfileName,
+    path: &Path,
+    text: &str,
+    mode: u32,
+) -> Result<ClientProfile, ConfigError> {
+    let mut document = Document::parse(path, text)?;
+    let mut not_yet = Vec::new();
+
+    let exits = read_exits(&mut document, &mut not_yet)?;
+    let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
+    let include = read_routes(&mut document, &mut not_yet)?;
+    read_dns(&mut document, &mut not_yet)?;
+    read_kill_switch(&mut document)?;
+    let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS, &mut not_yet)?;
+    let mut client = document.section("client")?;
+    let key = KeySetting::read(&mut client, true)?;
+    client.finish()?;
+    let private_key = key.resolve(&client, mode);
+    document.finish()?;
+
+    let private_key = private_key?;
+    let exit = first_exit(path, exits, &private_key)?;
+    not_yet.sort_by_key(|setting| setting.line);
+    Ok(ClientProfile { name, private_key, exit, device, mtu, include, transport, not_yet })
+}
+
+fn read_exits(
+    document: &mut Document<'_>,
+    not_yet: &mut Vec<NotYet>,
+) -> Result<Vec<Located<RemoteExit>>, ConfigError> {
+    let mut exits = Vec::new();
+    for (index, mut section) in document.sections("exit")?.into_iter().enumerate() {
+        let endpoint = section.optional("endpoint", endpoint)?;
+        let keys = section.optional("public_key", public_keys)?;
+        section.finish()?;
+        let Some(endpoint) = endpoint else {
+            return Err(section
+                .missing("endpoint", "write the exit's host and port, such as \"exit.example.net:443\""));
+        };
+        let Some(keys) = keys else {
+            return Err(section.missing("public_key", "write the key that \"warren exit init\" printed"));
+        };
+        if index == 1 {
+            let consequence = "there is no failover; only the first [[exit]] is used";
+            not_yet.push(NotYet::new(&section, "a second [[exit]]", section.line(), consequence));
+        }
+        let exit = RemoteExit { endpoint: endpoint.value, public_keys: keys.value };
+        exits.push(Located { value: exit, line: keys.line });
+    }
+    Ok(exits)
+}
+
+fn first_exit(
+    path: &Path,
+    exits: Vec<Located<RemoteExit>>,
+    private_key: &PrivateKey,
+) -> Result<RemoteExit, ConfigError> {
+    let own = private_key.public();
+    if let Some(exit) = exits.iter().find(|exit| exit.value.public_keys.contains(&own)) {
+        let sentence =
+            "public_key in [[exit]] is this client's own; write the key that \"warren exit init\" printed";
+        return Err(ConfigError::at_line(path, exit.line, sentence));
+    }
+    exits.into_iter().next().map(|exit| exit.value).ok_or_else(|| {
+        let sentence = "no exit is named; add an [[exit]] section with its endpoint and public_key";
+        ConfigError::at_line(path, 1, sentence)
+    })
+}
+
+fn read_tun(
+    document: &mut Document<'_>,
+    not_yet: &mut Vec<NotYet>,
+) -> Result<(String, Option<u16>), ConfigError> {
+    let mut section = document.section("tun")?;
+    let name = section.or("name", "warren0".to_owned(), device_name)?;
+    let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
+    let queues = section.optional("queues", auto_or(number(1..=256_u32)))?;
+    section.finish()?;
+    if let Some(Located { value: Some(2..), line }) = queues {
+        not_yet.push(NotYet::new(&section, "queues in [tun]", line, "the device has one queue"));
+    }
+    Ok((name, mtu))
+}
+
+fn read_routes(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Vec<IpNet>, ConfigError> {
+    const LIST: &str = "a list of networks such as [\"10.0.0.0/8\"]";
+    let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+    let mut section = document.section("routes")?;
+    let include = section.or("include", everything, list(LIST, network))?;
+    let exclude = section.optional("exclude", list(LIST, network))?;
+    let lan = section.optional("lan", boolean)?;
+    let prefixes = section.optional("prefixes", list(LIST, network))?;
+    section.finish()?;
+
+    let mut warn = |key: &str, line, consequence| not_yet.push(NotYet::new(&section, key, line, consequence));
+    if let Some(exclude) = exclude.filter(|exclude| !exclude.value.is_empty()) {
+        warn(
+            "exclude in [routes]",
+            exclude.line,
+            "these networks go through the tunnel where include has them",
+        );
+    }
+    if let Some(lan) = lan.filter(|lan| lan.value) {
+        warn("lan in [routes]", lan.line, "private networks go through the tunnel where include has them");
+    }
+    if let Some(prefixes) = prefixes.filter(|prefixes| !prefixes.value.is_empty()) {
+        warn("prefixes in [routes]", prefixes.line, "the exit does not reach networks behind this client");
+    }
+    Ok(include)
+}
+
+fn read_dns(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
+    let mut section = document.section("dns")?;
+    let servers = section.optional("servers", dns_servers)?;
+    section.finish()?;
+    if let Some(servers) = servers.filter(|servers| servers.value) {
+        not_yet.push(NotYet::new(
+            &section,
+            "servers in [dns]",
+            servers.line,
+            "the host's DNS is left as it is",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether servers are listed.
+fn dns_servers(value: Value<'_>) -> Result<bool, Problem> {
+    const EXPECTED: &str = "\"exit\" or a list of addresses such as [\"9.9.9.9\"]";
+    if value.is_list() {
+        return Ok(!list(EXPECTED, address)(value)?.is_empty());
+    }
+    match value.text(EXPECTED)? {
+        "exit" => Ok(false),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
+}
+
+/// The kill switch is a promise of safety, so asking for it is an error rather than a warning.
+fn read_kill_switch(document: &mut Document<'_>) -> Result<(), ConfigError> {
+    const PORTS: &str = "a list of ports such as [\"tcp/22\"]";
+    let mut section = document.section("kill_switch")?;
+    let enabled = section.optional("enabled", boolean)?;
+    section.optional("allow_inbound", list(PORTS, inbound_port))?;
+    section.finish()?;
+    match enabled {
+        Some(Located { value: true, line }) => Err(refuse_kill_switch(&section, line)),
+        _ => Ok(()),
+    }
+}
+
+fn refuse_kill_switch(section: &Section<'_>, line: usize) -> ConfigError {
+    section.error(
+        line,
+        "enabled in [kill_switch] is true, but this version has no kill switch and traffic would leave unprotected \
+         when the tunnel is down; write false to go without",
+    )
+}
+
+/// A port that stays reachable from outside, e.g. `tcp/22`.
+fn inbound_port(value: Value<'_>) -> Result<(String, u16), Problem> {
+    let text = value.text("a port such as \"tcp/22\"")?;
+    let parsed = text.split_once('/').and_then(|(protocol, port)| {
+        let known = matches!(protocol, "tcp" | "udp") && !port.starts_with('+');
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
+        known.then(|| (protocol.to_owned(), port))
+    });
+    parsed.ok_or_else(|| {
+        value.problem(format!(
+            "is {}, but must be \"tcp/\" or \"udp/\" and a port, such as \"tcp/22\"",
+            quoted(text)
+        ))
+    })
+}

@@ -1,0 +1,181 @@
+//! What files mean, and what is said of those that cannot be used.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_in_result,
+    reason = "clippy allows these in test functions, not in their helpers"
+)]
+
+mod broken;
+mod examples;
+mod files;
+mod properties;
+
+use std::path::Path;
+
+use super::exit::ExitConfig;
+use super::not_yet::NotYet;
+use super::{ClientProfile, ConfigError, profile};
+
+const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
+const PUBLIC_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// A profile with what it must have, and `rest`, whose first line is line 7.
+fn profile_text(rest: &str) -> String {
+    format!(
+        "[client]\nprivate_key = \"{PRIVATE_KEY}\"\n[[exit]]\nendpoint = \"exit.example.net\"\n\
+         public_key = \"{PUBLIC_KEY}\"\n\n{rest}"
+    )
+}
+
+fn parse_profile(text: &str) -> Result<ClientProfile, ConfigError> {
+    profile::parse("home".parse().unwrap(), Path::new("home.toml"), text, 0o600)
+}
+
+fn profile_error(text: &str) -> String {
+    parse_profile(text).expect_err(text).to_string()
+}
+
+/// An exit's configuration with what it must have, and `rest`, whose first line is line 5.
+fn exit_text(rest: &str) -> String {
+    format!("[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.66.0.0/16\"\n{rest}")
+}
+
+/// Parses an exit's configuration in a directory that has its key.
+fn parse_exit(text: &str) -> Result<ExitConfig, ConfigError> {
+    let directory = tempfile::tempdir().unwrap();
+    crate::storage::create_new(&directory.path().join("exit.key"), PRIVATE_KEY.as_bytes(), 0o600).unwrap();
+    super::exit::parse(&directory.path().join("exit.toml"), text)
+}
+
+/// The error without the temporary directory's name.
+fn exit_error(text: &str) -> String {
+    let error = parse_exit(text).expect_err(text).to_string();
+    let start = error.find("exit.toml:").unwrap_or(0);
+    error.get(start..).unwrap().to_owned()
+}
+
+fn keys_of(not_yet: &[NotYet]) -> Vec<(&str, usize)> {
+    not_yet.iter().map(|setting| (setting.key.as_str(), setting.line)).collect()
+}
+
+#[test]
+fn profile_without_options_has_the_defaults() {
+    let profile = parse_profile(&profile_text("")).unwrap();
+    assert_eq!(profile.name.as_str(), "home");
+    assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:443");
+    assert_eq!(profile.exit.public_keys, [PUBLIC_KEY.parse().unwrap()]);
+    assert_eq!((profile.device.as_str(), profile.mtu), ("warren0", None));
+    assert_eq!(profile.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+    assert_eq!(profile.transport.connections, 4);
+    assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
+    assert!(profile.not_yet.is_empty());
+}
+
+#[test]
+fn every_option_of_a_profile_is_taken() {
+    let text = profile_text(
+        "[tun]\nname = \"wt0\"\nmtu = 1400\n[routes]\ninclude = [\"10.0.0.0/8\"]\n[transport]\nconnections = 0x20\n\
+         max_transmit_segments = 1\nmax_transmit_datagrams = 1_024\ncongestion = \"bbr3\"\ntun_offload = false\n\
+         udp_gso = false\nudp_gro = false\n",
+    );
+    let profile = parse_profile(&text).unwrap();
+    assert_eq!((profile.device.as_str(), profile.mtu), ("wt0", Some(1400)));
+    assert_eq!(profile.include, ["10.0.0.0/8".parse().unwrap()]);
+    let transport = profile.transport;
+    assert_eq!(transport.connections, 32);
+    assert_eq!((transport.max_transmit_segments, transport.max_transmit_datagrams), (1, 1024));
+    assert_eq!(transport.congestion, warren_quic::settings::Congestion::Bbr3);
+    assert!(!transport.tun_offload && !transport.udp_gso && !transport.udp_gro);
+}
+
+#[test]
+fn exit_may_have_several_keys_while_one_is_being_rotated() {
+    let text = profile_text("")
+        .replace(&format!("\"{PUBLIC_KEY}\""), &format!("[\"{PUBLIC_KEY}\", \"{PRIVATE_KEY}\"]"));
+    assert_eq!(parse_profile(&text).unwrap().exit.public_keys.len(), 2);
+}
+
+#[test]
+fn byte_order_mark_and_windows_line_ends_are_no_error() {
+    let text = format!("\u{feff}{}", profile_text("[tun]\nname = \"wt0\"\n").replace('\n', "\r\n"));
+    assert_eq!(parse_profile(&text).unwrap().device, "wt0");
+}
+
+#[test]
+fn settings_that_this_version_lacks_are_reported_with_their_lines() {
+    let text = profile_text(&format!(
+        "[[exit]]\nendpoint = \"192.0.2.9\"\npublic_key = \"{PUBLIC_KEY}\"\n[routes]\nexclude = [\"10.0.0.0/8\"]\n\
+         lan = true\nprefixes = [\"10.1.0.0/16\"]\n[dns]\nservers = [\"9.9.9.9\"]\n[transport]\n\
+         workers = 2\npin = true\n[tun]\nqueues = 4\n"
+    ));
+    let profile = parse_profile(&text).unwrap();
+    assert_eq!(
+        keys_of(&profile.not_yet),
+        [
+            ("a second [[exit]]", 7),
+            ("exclude in [routes]", 11),
+            ("lan in [routes]", 12),
+            ("prefixes in [routes]", 13),
+            ("servers in [dns]", 15),
+            ("workers in [transport]", 17),
+            ("pin in [transport]", 18),
+            ("queues in [tun]", 20),
+        ]
+    );
+    let lan = profile.not_yet.iter().find(|setting| setting.key.starts_with("lan")).unwrap();
+    assert_eq!(
+        lan.to_string(),
+        "home.toml:12: lan in [routes] has no effect in this version: \
+         private networks go through the tunnel where include has them"
+    );
+}
+
+#[test]
+fn values_that_ask_for_nothing_are_not_reported() {
+    let text = profile_text(
+        "[routes]\nexclude = []\nlan = false\nprefixes = []\n[dns]\nservers = []\n[kill_switch]\nenabled = false\n\
+         allow_inbound = [\"tcp/22\"]\n[transport]\ndriver = \"noq\"\nworkers = 1\npin = false\n[tun]\nqueues = 1\n",
+    );
+    assert!(parse_profile(&text).unwrap().not_yet.is_empty());
+    assert!(parse_profile(&profile_text("[dns]\nservers = \"exit\"\n")).unwrap().not_yet.is_empty());
+}
+
+#[test]
+fn listeners_and_silence_of_an_exit_are_reported() {
+    let text = exit_text(
+        "[metrics]\nlisten = \"127.0.0.1:9466\"\n[web]\nlisten = \"127.0.0.1:9467\"\n[access]\nsilent = true\n",
+    );
+    let config = parse_exit(&text).unwrap();
+    assert_eq!(
+        keys_of(&config.not_yet),
+        [("listen in [metrics]", 6), ("listen in [web]", 8), ("silent in [access]", 10)]
+    );
+}
+
+#[test]
+fn exit_without_options_has_the_defaults() {
+    let config = parse_exit(&exit_text("")).unwrap();
+    assert_eq!(config.listen, ["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()]);
+    assert_eq!(config.endpoint, None);
+    assert_eq!((config.ipv4, config.ipv6), (Some("10.66.0.0/16".parse().unwrap()), None));
+    assert!(config.nat && config.isolation && config.allow.is_empty() && config.dns.is_empty());
+    assert_eq!(config.nat_interface, super::NatInterface::Auto);
+    assert_eq!(config.clients_path(Path::new("/state")), Path::new("/state/clients.toml"));
+    assert_eq!(config.transport.connections, 32);
+}
+
+#[test]
+fn address_for_a_client_lies_in_the_pool_and_is_not_the_exits() {
+    let ipv4 = Some("10.66.0.0/24".parse().unwrap());
+    let ipv6 = Some("fd66::/64".parse().unwrap());
+    for free in ["10.66.0.2", "10.66.0.254", "fd66::2", "fd66::ffff:ffff:ffff:ffff"] {
+        assert_eq!(super::client_address(free.parse().unwrap(), ipv4, ipv6), Ok(()), "{free}");
+    }
+    for taken in ["10.66.0.0", "10.66.0.1", "10.66.0.255", "10.66.1.2", "fd66::", "fd66::1", "fd67::2", "::1"]
+    {
+        assert!(super::client_address(taken.parse().unwrap(), ipv4, ipv6).is_err(), "{taken}");
+    }
+    assert!(super::client_address("10.66.0.2".parse().unwrap(), None, ipv6).is_err());
+    assert!(super::client_address("fd66::2".parse().unwrap(), ipv4, None).is_err());
+}

@@ -1,0 +1,67 @@
+//! The command line's side of the control socket.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::protocol::{Refusal, Request, Response};
+
+/// A daemon that does not answer in this time is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// Nothing listens: the daemon does not run.
+    #[error("not running")]
+    NotRunning,
+    /// The daemon answered with a refusal.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The daemon runs but did not answer in time.
+    #[error("the daemon did not answer within 5 s; see its log")]
+    TimedOut,
+    /// The socket is not this user's to use.
+    #[error("only root and the daemon's own user may ask it; run it as root")]
+    Forbidden,
+    /// The socket cannot be used.
+    #[error("cannot speak to the daemon: {0}")]
+    Io(io::Error),
+}
+
+/// Asks one question.
+pub(crate) async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, AskError> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request)).await {
+        Ok(answer) => Ok(answer??),
+        Err(_) => Err(AskError::TimedOut),
+    }
+}
+
+async fn exchange(path: &Path, request: &Request) -> Result<Response, AskError> {
+    let mut stream = UnixStream::connect(path).await?;
+    let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    if answer.is_empty() {
+        return Err(AskError::NotRunning);
+    }
+    Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        let kind = error.kind();
+        if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
+            Self::NotRunning
+        } else if kind == io::ErrorKind::PermissionDenied {
+            Self::Forbidden
+        } else {
+            Self::Io(error)
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What may be asked and what is answered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::exit_client::NewClient;
+
+/// A question to a daemon.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "request")]
+pub(crate) enum Request {
+    /// The daemon's state and every counter.
+    Status,
+    /// End: undo everything and exit.
+    Stop,
+    /// Exit: enrol a client.
+    ClientAdd { client: NewClient },
+    /// Exit: every enrolled client.
+    ClientList,
+    /// Exit: forget a client and end its session.
+    ClientRemove { name: String },
+}
+
+/// An answer: a value whose shape belongs to the question, or a refusal.
+pub(crate) type Response = Result<serde_json::Value, Refusal>;
+
+/// Why a question was not answered.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    /// One sentence for the user.
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(error: impl std::fmt::Display) -> Self {
+        Self { message: error.to_string() }
+    }
+}

@@ -1,0 +1,172 @@
+//! The daemon's side of the control socket.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::protocol::{Refusal, Request, Response};
+
+/// A longer question is refused.
+const MAX_REQUEST: u64 = 64 * 1024;
+/// A peer that says nothing for this long is sent away.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Questions that may wait for the daemon.
+const WAITING: usize = 16;
+
+/// A question and the place for its answer.
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    pub(crate) answer: oneshot::Sender<Response>,
+}
+
+/// A bound control socket; removed when dropped.
+pub(crate) struct ControlSocket {
+    path: PathBuf,
+    asked: mpsc::Receiver<Asked>,
+    accepting: JoinHandle<()>,
+}
+
+impl ControlSocket {
+    /// Binds the socket. The caller holds the daemon's lock, so a socket file that is there is left over.
+    pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| format!("cannot remove the old socket {}", path.display()));
+        }
+        let listener = UnixListener::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
+        let (sender, asked) = mpsc::channel(WAITING);
+        let accepting = tokio::spawn(accept(listener, sender));
+        Ok(Self { path: path.to_owned(), asked, accepting })
+    }
+
+    /// The next question.
+    pub(crate) async fn next(&mut self) -> Asked {
+        match self.asked.recv().await {
+            Some(asked) => asked,
+            // The accepting task ended: no question will ever come.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        // The directory may be gone already.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender)).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => tracing::debug!("control connection: {error:#}"),
+                        Err(_) => tracing::debug!("control connection timed out"),
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept on the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::Result<()> {
+    let peer = stream.peer_cred()?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    let response = if peer != 0 && peer != own {
+        Err(Refusal::new("only root and the daemon's own user may ask"))
+    } else {
+        match read_request(&mut stream).await? {
+            Ok(request) => {
+                let (answer, answered) = oneshot::channel();
+                sender.send(Asked { request, answer }).await?;
+                answered.await?
+            }
+            Err(refusal) => Err(refusal),
+        }
+    };
+    let mut line = serde_json::to_vec(&response)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    stream.shutdown().await?;
+    Ok(())
+}
+
+async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, Refusal>> {
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line).await?;
+    if !line.ends_with('\n') {
+        return Ok(Err(Refusal::new("the question is longer than 64 KiB or not a line")));
+    }
+    Ok(serde_json::from_str(&line)
+        .map_err(|error| Refusal::new(format!("the question is not understood: {error}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{AskError, ask};
+
+    async fn answering(socket: &mut ControlSocket, value: serde_json::Value) {
+        let asked = socket.next().await;
+        asked.answer.send(Ok(value)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn question_gets_its_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let mut socket = ControlSocket::bind(&path).unwrap();
+        let (answer, ()) = tokio::join!(ask(&path, &Request::Status), answering(&mut socket, 7.into()));
+        assert_eq!(answer.unwrap(), serde_json::Value::from(7));
+    }
+
+    #[tokio::test]
+    async fn socket_is_for_its_owner_alone_and_goes_when_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = ControlSocket::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn nonsense_and_endless_questions_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _socket = ControlSocket::bind(&path).unwrap();
+        for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000]] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            // The server may stop reading a question that is too long.
+            drop(stream.write_all(&question).await);
+            let mut answer = String::new();
+            drop(stream.read_to_string(&mut answer).await);
+            assert!(answer.contains("question") || answer.is_empty(), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_listening_is_not_running() {
+        let directory = tempfile::tempdir().unwrap();
+        let answer = ask(&directory.path().join("s"), &Request::Status).await;
+        assert!(matches!(answer, Err(AskError::NotRunning)));
+    }
+}

@@ -1,0 +1,166 @@
+//! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::control::SOCKET_NAME;
+
+/// The exit's name among the daemons; no profile may have it.
+pub(crate) const EXIT: &str = "exit";
+
+/// One daemon's directory, whether the daemon runs or not.
+#[derive(Debug, Clone)]
+pub(crate) struct DaemonDir {
+    path: PathBuf,
+}
+
+impl DaemonDir {
+    /// The directory of a profile's daemon, or of [`EXIT`].
+    pub(crate) fn new(runtime_dir: &Path, name: &str) -> Self {
+        Self { path: runtime_dir.join(name) }
+    }
+
+    /// Makes the directory, for its owner alone.
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.path).with_context(|| {
+            format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display())
+        })
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET_NAME)
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// The socket on which `warren up` hears that its daemon is ready.
+    pub(crate) fn notify_socket(&self) -> PathBuf {
+        self.path.join("notify.sock")
+    }
+
+    /// Takes the daemon's lock; it is held until the returned lock is dropped or the process dies, however it dies.
+    ///
+    /// # Errors
+    /// When the file cannot be made. `None` when another process has the lock.
+    pub(crate) fn lock(&self) -> anyhow::Result<Option<DaemonLock>> {
+        let path = self.path.join("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| {
+                format!("cannot open {}; run as root, or choose --runtime-dir", path.display())
+            })?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(DaemonLock { _file: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
+    }
+
+    /// Whether the daemon runs: it holds the lock as long as it does.
+    pub(crate) fn is_running(&self) -> anyhow::Result<bool> {
+        Ok(self.lock()?.is_none())
+    }
+
+    /// Whether a daemon that no longer runs left changes on the host.
+    pub(crate) fn has_remains(&self) -> bool {
+        self.journal().exists()
+    }
+
+    /// The sentence with which the last daemon ended, if it ended by itself.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        let log = std::fs::read_to_string(self.log()).ok()?;
+        log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
+    }
+
+    /// Removes what a stopped daemon no longer needs. The log stays for whoever looks why it stopped.
+    pub(crate) fn clear(&self) {
+        for path in [self.socket(), self.notify_socket()] {
+            // What was never made need not go.
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+/// Proof that this process is the only daemon of its directory.
+#[derive(Debug)]
+pub(crate) struct DaemonLock {
+    _file: File,
+}
+
+/// Every daemon's directory with its name, whether the daemon runs or not, in order.
+///
+/// # Errors
+/// When the runtime directory is not this user's to read; one that is not there has none.
+pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
+    let cannot = |error: std::io::Error| {
+        let advice =
+            if error.kind() == std::io::ErrorKind::PermissionDenied { "; run it as root" } else { "" };
+        anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
+    };
+    let entries = match std::fs::read_dir(runtime_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(cannot(error)),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(cannot)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let directory = DaemonDir::new(runtime_dir, &name);
+        if directory.path.join("lock").try_exists().map_err(cannot)? {
+            all.push((name, directory));
+        }
+    }
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(all)
+}
+
+/// Undoes what killed daemons left on the host; a running one keeps what it has. Returns whose remains were removed.
+///
+/// # Errors
+/// When something cannot be undone.
+pub(crate) async fn clean_up(runtime_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let mut cleaned = Vec::new();
+    for (name, directory) in all(runtime_dir)? {
+        let Some(_lock) = directory.lock()? else { continue };
+        let recovered = warren_host::recover(&directory.journal()).await?;
+        directory.clear();
+        if !recovered.undone.is_empty() {
+            cleaned.push(name);
+        }
+    }
+    Ok(cleaned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_has_one_holder_at_a_time() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let held = directory.lock().unwrap();
+        assert!(held.is_some());
+        assert!(directory.lock().unwrap().is_none());
+        drop(held);
+        assert!(directory.lock().unwrap().is_some());
+        let names: Vec<String> = all(runtime.path()).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["home"]);
+    }
+}

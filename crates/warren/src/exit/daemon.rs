@@ -1,0 +1,321 @@
+//! The exit daemon: carries the sessions' state machine, the worker and the host plan together.
+
+use std::collections::HashMap;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use ipnet::IpNet;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use warren_host::{Applied, Host};
+use warren_quic::driver::ConnectionId;
+use warren_session::PeerKey;
+use warren_session::clients::Client;
+use warren_session::exit::{ExitAction, ExitSessions, SessionId};
+use warren_session::goodbye::Goodbye;
+use warren_tun::{Device, Queue};
+
+use crate::cli::exit_client::{ClientView, NewClient};
+use crate::config::{ExitConfig, save_clients};
+use crate::control::{Asked, ControlSocket, Refusal, Request};
+use crate::deadline::until;
+use crate::device_watch;
+use crate::notify;
+use crate::status::{ClientCounts, ExitStatus, SessionStatus, State, Status};
+use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
+
+/// Everything the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
+pub(crate) struct ExitStart {
+    pub(crate) config: ExitConfig,
+    pub(crate) sessions: ExitSessions,
+    pub(crate) clients: PathBuf,
+    pub(crate) sockets: Vec<UdpSocket>,
+    pub(crate) reset_key: [u8; 64],
+    pub(crate) device: Device,
+    pub(crate) queue: Queue,
+    pub(crate) gateways: Vec<std::net::IpAddr>,
+    pub(crate) host: Host,
+    pub(crate) applied: Applied,
+    pub(crate) control: PathBuf,
+    pub(crate) mtu: u16,
+}
+
+/// Serves clients until stopped, then tells them and restores the host.
+///
+/// # Errors
+/// When the daemon cannot start, or loses its worker, its device or its nftables table.
+pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
+    let ExitStart {
+        config,
+        sessions,
+        clients,
+        sockets,
+        reset_key,
+        device,
+        queue,
+        gateways,
+        mut host,
+        applied,
+        control,
+        mtu,
+    } = start;
+    let carrier = Carrier::Exit {
+        settings: config.transport.settings(),
+        identity: config.private_key.clone(),
+        sockets,
+        reset_key,
+    };
+    let served = async {
+        let (worker, reports) = crate::worker::spawn(carrier).await?;
+        let control = ControlSocket::bind(&control)?;
+        let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
+        let forwarding = Forwarding::Exit { pools, gateways, isolation: config.isolation };
+        worker.send(Command::OpenDevice { queue, forwarding }).await;
+        let deleted = device_watch::gone(device.name().to_owned(), device.index());
+        let device = crate::status::DeviceStatus {
+            name: device.name().to_owned(),
+            mtu,
+            offload: config.transport.tun_offload,
+        };
+        let mut daemon = Daemon {
+            config,
+            sessions,
+            clients,
+            worker,
+            reports,
+            control,
+            device,
+            live: HashMap::new(),
+            since: Instant::now(),
+            stopping: false,
+        };
+        let outcome = daemon.serve(&mut host, deleted).await;
+        notify::stopping();
+        let goodbye = Goodbye::Restarting;
+        daemon.worker.stop(goodbye.code(), goodbye.to_string()).await;
+        outcome
+    }
+    .await;
+    let undone = host.undo(applied).await.context("cannot restore the host");
+    served?;
+    undone?;
+    Ok(())
+}
+
+struct Daemon {
+    config: ExitConfig,
+    sessions: ExitSessions,
+    /// The registry's file, which this process has locked.
+    clients: PathBuf,
+    worker: WorkerHandle,
+    reports: mpsc::Receiver<Report>,
+    control: ControlSocket,
+    device: crate::status::DeviceStatus,
+    live: HashMap<SessionId, LiveSession>,
+    since: Instant,
+    stopping: bool,
+}
+
+/// What `status` says of a session beyond its addresses.
+struct LiveSession {
+    name: String,
+    key: PeerKey,
+    ipv4: Option<String>,
+    ipv6: Option<String>,
+    since: Instant,
+    connections: Vec<u32>,
+}
+
+impl Daemon {
+    async fn serve(&mut self, host: &mut Host, deleted: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+        let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            "listening on UDP {}; {} clients enrolled",
+            listen.join(", "),
+            self.sessions.registry().len()
+        );
+        notify::ready("serving clients");
+        let mut deleted = pin!(deleted);
+        while !self.stopping {
+            self.carry_out_all().await;
+            let timeout = self.sessions.timeout();
+            tokio::select! {
+                report = self.reports.recv() => match report {
+                    Some(report) => self.take_report(report)?,
+                    None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
+                },
+                () = until(timeout) => self.sessions.handle_timeout(Instant::now()),
+                // Without its table the exit would forward unprotected, so it rather ends.
+                () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
+                () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
+                asked = self.control.next() => self.answer(asked).await,
+                _ = terminate.recv() => self.stopping = true,
+                _ = interrupt.recv() => self.stopping = true,
+            }
+        }
+        self.sessions.shutdown(Instant::now(), Goodbye::Restarting);
+        self.carry_out_all().await;
+        Ok(())
+    }
+
+    async fn carry_out_all(&mut self) {
+        while let Some(action) = self.sessions.poll_action() {
+            self.carry_out(action).await;
+        }
+    }
+
+    async fn carry_out(&mut self, action: ExitAction) {
+        match action {
+            ExitAction::Send { connection, bytes } => {
+                let connection = ConnectionId(connection);
+                self.worker.send(Command::SendControl { connection, data: bytes }).await;
+            }
+            ExitAction::Close { connection, reason } => {
+                let connection = ConnectionId(connection);
+                let (code, reason) = (reason.code(), reason.to_string());
+                self.worker.send(Command::Close { connection, code, reason }).await;
+            }
+            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
+                tracing::info!(client = name, "session opened");
+                let live = LiveSession {
+                    name,
+                    key,
+                    ipv4: lease.ipv4.map(|address| address.to_string()),
+                    ipv6: lease.ipv6.map(|address| address.to_string()),
+                    since: Instant::now(),
+                    connections: Vec::new(),
+                };
+                self.live.insert(session, live);
+                let route = SessionRoute { ipv4: lease.ipv4, ipv6: lease.ipv6, prefixes, connections };
+                self.worker.send(Command::OpenSession { session, route }).await;
+            }
+            ExitAction::Attach { session, connection, index } => {
+                if let Some(live) = self.live.get_mut(&session)
+                    && !live.connections.contains(&index)
+                {
+                    live.connections.push(index);
+                    live.connections.sort_unstable();
+                }
+                let connection = ConnectionId(connection);
+                self.worker.send(Command::Attach { session, connection, index }).await;
+            }
+            ExitAction::Detach { session, connection, index } => {
+                if let Some(live) = self.live.get_mut(&session) {
+                    live.connections.retain(|attached| *attached != index);
+                }
+                self.worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
+            }
+            ExitAction::End { session, reason } => {
+                if let Some(live) = self.live.remove(&session) {
+                    tracing::info!(client = live.name, "session ended: {reason}");
+                }
+                self.worker.send(Command::EndSession { session }).await;
+            }
+            ExitAction::Persist => {
+                if let Err(error) = save_clients(&self.clients, self.sessions.registry()) {
+                    tracing::error!("{error}; they are kept in memory, and saved at the next change");
+                }
+            }
+        }
+    }
+
+    fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
+        let now = Instant::now();
+        match report {
+            Report::Connected { connection, peer } => {
+                self.sessions.connected(now, connection.0, PeerKey(peer.0))
+            }
+            Report::Control { connection, data } => self.sessions.received(now, connection.0, &data),
+            Report::Closed { connection, reason } => {
+                tracing::debug!(connection = connection.0, "connection closed: {reason}");
+                self.sessions.closed(now, connection.0);
+            }
+            Report::DeviceFailed { error } => {
+                let sentence = format!("the TUN device failed: {error}; start the exit again");
+                return Err(anyhow::anyhow!(sentence));
+            }
+            // Only a client's worker connects.
+            Report::Connecting { .. } | Report::ConnectFailed { .. } => {}
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, asked: Asked) {
+        let response = match asked.request {
+            Request::Status => self.status().await,
+            Request::Stop => {
+                self.stopping = true;
+                Ok(serde_json::Value::Null)
+            }
+            Request::ClientAdd { client } => self.add_client(&client),
+            Request::ClientList => self.list_clients(),
+            Request::ClientRemove { name } => self.remove_client(&name),
+        };
+        // What was changed is carried out before the answer, so that a client removed is a client cut off.
+        self.carry_out_all().await;
+        drop(asked.answer.send(response));
+    }
+
+    fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
+        let connected = |client: &Client| self.live.values().any(|live| live.key == client.public_key);
+        let clients =
+            self.sessions.registry().iter().map(|client| ClientView::of(client, Some(connected(client))));
+        serde_json::to_value(clients.collect::<Vec<_>>()).map_err(Refusal::new)
+    }
+
+    fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
+        let client = client.to_client(SystemTime::now());
+        self.change(|sessions| sessions.add_client(Instant::now(), client).map_err(Refusal::new))?;
+        Ok(serde_json::Value::Null)
+    }
+
+    fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
+        self.change(|sessions| sessions.remove_client(Instant::now(), name).map_err(Refusal::new))?;
+        Ok(serde_json::Value::Null)
+    }
+
+    fn change<T>(
+        &mut self,
+        change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let changed = change(&mut self.sessions)?;
+        save_clients(&self.clients, self.sessions.registry()).map_err(|error| {
+            Refusal::new(format!(
+                "the change is in force but could not be saved: {error}; it is lost at a restart"
+            ))
+        })?;
+        Ok(changed)
+    }
+
+    async fn status(&self) -> Result<serde_json::Value, Refusal> {
+        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        let mut sessions: Vec<SessionStatus> = self
+            .live
+            .iter()
+            .map(|(id, live)| SessionStatus {
+                id: id.0,
+                name: live.name.clone(),
+                public_key: live.key.to_string(),
+                ipv4: live.ipv4.clone(),
+                ipv6: live.ipv6.clone(),
+                since_seconds: live.since.elapsed().as_secs_f64(),
+                connections: live.connections.clone(),
+            })
+            .collect();
+        sessions.sort_by(|a, b| a.name.cmp(&b.name));
+        let exit = ExitStatus {
+            listen: self.config.listen.clone(),
+            public_key: self.config.private_key.public().to_string(),
+            clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
+            sessions,
+        };
+        let state = if self.stopping { State::Stopping } else { State::Up };
+        serde_json::to_value(Status::exit(exit, state, self.since, self.device.clone(), snapshot))
+            .map_err(Refusal::new)
+    }
+}

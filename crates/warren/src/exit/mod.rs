@@ -1,0 +1,10 @@
+//! The exit: a daemon that takes clients' sessions and pumps their packets out.
+
+mod daemon;
+mod files;
+mod run;
+mod sockets;
+mod store;
+
+pub(crate) use run::exit_run;
+pub(crate) use store::client_store;

@@ -1,0 +1,149 @@
+//! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use ipnet::{Ipv4Net, Ipv6Net};
+use warren_host::exit_plan::{self, Egress, ExitHost};
+use warren_host::{DeviceName, Host, facts};
+use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
+use warren_tun::DeviceConfig;
+
+use super::daemon::{self, ExitStart};
+use super::{files, sockets};
+use crate::cli::args::GlobalArgs;
+use crate::cli::output;
+use crate::config::{ExitConfig, NatInterface, load_clients, load_exit, lock_clients};
+use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::device_watch;
+use crate::exit_code::{ExitCode, Failure};
+
+/// The exit's TUN device.
+const DEVICE: &str = "warren-exit";
+/// The inner MTU that is granted: a 1500-byte path's QUIC datagram less the slack that keeps GSO batches whole
+/// (`noq-hot-path.md` section 3).
+const INNER_MTU: u16 = 1380;
+/// How often a client shows that its connections live.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// A command that changes the registry has its lock for an instant.
+const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// Runs the exit daemon until it is stopped.
+///
+/// # Errors
+/// The reason, with the host as it was before.
+pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
+    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    for setting in &config.not_yet {
+        output::warn(setting.to_string());
+    }
+    let directory = DaemonDir::new(&global.runtime_dir, EXIT);
+    directory.create()?;
+    // The lock comes before the sockets: a second daemon must never join their port.
+    let Some(lock) = directory.lock()? else {
+        let sentence = "an exit runs already; see `warren status exit`, or stop it first";
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    let recovered = warren_host::recover(&directory.journal()).await?;
+    if !recovered.undone.is_empty() {
+        tracing::info!("removed what a killed daemon had left");
+    }
+    let outcome = prepare_and_run(global, config, &directory).await;
+    directory.clear();
+    drop(lock);
+    outcome
+}
+
+async fn prepare_and_run(
+    global: &GlobalArgs,
+    config: ExitConfig,
+    directory: &DaemonDir,
+) -> anyhow::Result<()> {
+    let clients = config.clients_path(&global.state_dir);
+    let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
+    let registry = load_clients(&clients)?;
+    let reset_key = files::reset_key(&global.state_dir)?;
+    let sockets = sockets::bind(&config.listen)?;
+    let sessions = ExitSessions::new(
+        session_config(&config),
+        registry,
+        Instant::now(),
+        SystemTime::now(),
+        crate::entropy::source(),
+    )?;
+    let device = DeviceConfig {
+        name: DEVICE.to_owned(),
+        mtu: INNER_MTU,
+        queues: 1,
+        offload: config.transport.tun_offload,
+    };
+    let (device, queues) = warren_tun::create(&device)?;
+    let queue = queues.into_iter().next().context("the TUN device has no queue")?;
+    let mut host = Host::open(&directory.journal()).await?;
+    let applied = host.apply(&exit_plan::exit(&host_facts(&config)?)).await?;
+    let gateways = gateways(config.ipv4, config.ipv6);
+    daemon::run(ExitStart {
+        config,
+        sessions,
+        clients,
+        sockets,
+        reset_key,
+        device,
+        queue,
+        gateways,
+        host,
+        applied,
+        control: directory.socket(),
+        mtu: INNER_MTU,
+    })
+    .await
+}
+
+fn session_config(config: &ExitConfig) -> SessionConfig {
+    SessionConfig {
+        ipv4: config.ipv4,
+        ipv6: config.ipv6,
+        mtu: INNER_MTU,
+        dns: config.dns.clone(),
+        routes: Vec::new(),
+        max_connections: config.transport.connections,
+        keep_alive: KEEP_ALIVE,
+        features: 0,
+    }
+}
+
+fn host_facts(config: &ExitConfig) -> anyhow::Result<ExitHost> {
+    let interface = match &config.nat_interface {
+        NatInterface::Auto => Egress::Auto,
+        NatInterface::Name(name) => {
+            if !device_watch::exists(name)? {
+                let file = config.path.display();
+                bail!(
+                    "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
+                );
+            }
+            Egress::Device(DeviceName::new(name.clone())?)
+        }
+    };
+    Ok(ExitHost {
+        device: DeviceName::new(DEVICE)?,
+        mtu: INNER_MTU,
+        ipv4: config.ipv4,
+        ipv6: config.ipv6,
+        nat: config.nat,
+        interface,
+        listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
+        allow: config.allow.clone(),
+        isolation: config.isolation,
+        router_advertisements: facts::devices_taking_router_advertisements()?,
+    })
+}
+
+/// The exit's own inner addresses: the first host of each pool.
+fn gateways(ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<IpAddr> {
+    let ipv4 = ipv4.and_then(|pool| pool.hosts().next()).map(IpAddr::V4);
+    let ipv6 = ipv6.and_then(|pool| pool.hosts().find(|host| *host != pool.network())).map(IpAddr::V6);
+    ipv4.into_iter().chain(ipv6).collect()
+}

@@ -1,0 +1,55 @@
+//! The client registry behind a running exit's control socket.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::cli::args::GlobalArgs;
+use crate::cli::exit_client::{ClientStore, ClientView, NewClient, StoppedExit};
+use crate::config::ExitConfig;
+use crate::control::{AskError, Request, ask};
+use crate::daemon_dir::{DaemonDir, EXIT};
+
+/// The clients of the exit that runs, or those in the registry file when none does.
+///
+/// # Errors
+/// When an exit runs but does not answer.
+pub(crate) fn client_store(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
+    let socket = DaemonDir::new(&global.runtime_dir, EXIT).socket();
+    let running = RunningExit { socket };
+    match running.ask(&Request::ClientList) {
+        Ok(_) => Ok(Box::new(running)),
+        Err(error) if matches!(error.downcast_ref(), Some(AskError::NotRunning)) => {
+            Ok(Box::new(StoppedExit::new(config, &global.state_dir)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+struct RunningExit {
+    socket: PathBuf,
+}
+
+impl RunningExit {
+    fn ask(&self, request: &Request) -> anyhow::Result<serde_json::Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        Ok(runtime.block_on(ask(&self.socket, request))?)
+    }
+}
+
+impl ClientStore for RunningExit {
+    fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
+        self.ask(&Request::ClientAdd { client: client.clone() }).map(drop)
+    }
+
+    fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
+        Ok(serde_json::from_value(self.ask(&Request::ClientList)?)?)
+    }
+
+    fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        self.ask(&Request::ClientRemove { name: name.to_owned() }).map(drop)
+    }
+}

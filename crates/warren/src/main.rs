@@ -1,0 +1,115 @@
+//! Warren: a userspace VPN over QUIC. One binary for the client, the exit, and the commands around them.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod config;
+mod control;
+mod daemon_dir;
+mod deadline;
+mod device_watch;
+mod entropy;
+mod exit;
+mod exit_code;
+mod logging;
+mod notify;
+mod status;
+mod storage;
+mod transport;
+mod worker;
+
+use std::future::Future;
+
+use anyhow::Context as _;
+use clap::Parser;
+
+use cli::args::{Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, UpArgs};
+use cli::output;
+use exit_code::{ExitCode, Failure};
+
+fn main() -> std::process::ExitCode {
+    let Cli { mut global, command } = Cli::parse();
+    let outcome = make_absolute(&mut global)
+        .and_then(|()| logging::start(&global))
+        .and_then(|()| run(&global, command));
+    match outcome {
+        Ok(()) => ExitCode::Done.into(),
+        Err(error) => {
+            output::report(&error);
+            ExitCode::of(&error).into()
+        }
+    }
+}
+
+/// A daemon works in `/`, whatever directory it was started from.
+fn make_absolute(global: &mut GlobalArgs) -> anyhow::Result<()> {
+    for directory in [&mut global.config_dir, &mut global.runtime_dir, &mut global.state_dir] {
+        *directory = std::path::absolute(&*directory).context("cannot find the current directory")?;
+    }
+    Ok(())
+}
+
+fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Up(arguments) => up(global, arguments),
+        Command::Down(arguments) => block_on(down(global, arguments)),
+        Command::Status(arguments) => {
+            let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
+            block_on(cli::status::run(global, profile.as_deref(), arguments.json))
+        }
+        Command::Client(ClientCommand::Run(arguments)) => {
+            let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
+            block_on(client::client_run(global, &file, arguments.detached))
+        }
+        Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
+        Command::Exit(ExitCommand::Run) => block_on(exit::exit_run(global)),
+        Command::Exit(ExitCommand::Client(command)) => {
+            cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
+        }
+        Command::Keygen => cli::keys::keygen(),
+        Command::Pubkey => cli::keys::pubkey(),
+        Command::Cleanup => block_on(cleanup(global)),
+        Command::Completions(arguments) => {
+            output::print(&String::from_utf8_lossy(&cli::args::completions(arguments.shell)))
+        }
+        Command::Man(arguments) => cli::args::man_pages(&arguments.directory),
+    }
+}
+
+fn up(global: &GlobalArgs, arguments: UpArgs) -> anyhow::Result<()> {
+    let profile = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
+    block_on(client::up(global, client::UpOptions { profile, timeout: arguments.timeout }))
+}
+
+async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
+    let running = client::candidates(global)?;
+    if arguments.all {
+        for name in &running {
+            client::down(global, name).await?;
+        }
+        return Ok(());
+    }
+    let name = match (arguments.profile, running.as_slice()) {
+        (Some(name), _) => client::profile_name(&name)?,
+        (None, [name]) => name.clone(),
+        (None, []) => return Err(Failure::new(ExitCode::NotRunning, "no profile is up").into()),
+        (None, several) => {
+            let sentence = format!("{} are up; name one, or use --all", several.join(", "));
+            return Err(Failure::new(ExitCode::Usage, sentence).into());
+        }
+    };
+    client::down(global, &name).await
+}
+
+/// Removes what killed daemons left; a running daemon keeps what it has.
+async fn cleanup(global: &GlobalArgs) -> anyhow::Result<()> {
+    daemon_dir::clean_up(&global.runtime_dir).await.map(drop)
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(future)
+}

@@ -1,0 +1,257 @@
+//! Files written durably and whole: what is read back is the old content or the new, whenever the machine stops.
+
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Gid, Uid};
+use tempfile::NamedTempFile;
+
+/// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
+///
+/// A symbolic link is followed, so that the file it names is replaced and not the link.
+pub(crate) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let path = follow_link(path)?;
+    let directory = directory_of(&path);
+    let (mode, owner) = match fs::metadata(&path) {
+        Ok(replaced) => (replaced.mode() & 0o7777, Owner::of(&replaced)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (mode, Owner::of_new_file_in(&directory)?),
+        Err(error) => return Err(error),
+    };
+    let file = temporary(&directory, content, mode, Some(owner))?;
+    file.persist(&path).map_err(|error| error.error)?;
+    sync_directory(&directory)
+}
+
+/// Creates a file that must not be there yet; neither a file nor a dangling link is ever replaced.
+///
+/// # Errors
+///
+/// `AlreadyExists` if something has that name.
+pub(crate) fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let directory = directory_of(path);
+    let file = temporary(&directory, content, mode, None)?;
+    file.persist_noclobber(path).map_err(|error| error.error)?;
+    sync_directory(&directory)
+}
+
+/// An advisory lock (`flock`) on a file of its own; given back when dropped, or when the process dies.
+#[derive(Debug)]
+pub(crate) struct LockFile {
+    _file: File,
+}
+
+impl LockFile {
+    /// Takes the lock, or gives up after `wait` with nothing. Blocks the thread.
+    pub(crate) fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let is_new = !path.exists();
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        if is_new {
+            Owner::of_new_file_in(&directory_of(path))?.give(&file)?;
+        }
+        let deadline = Instant::now() + wait;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self { _file: file })),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() >= deadline => return Ok(None),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// User and group of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Owner {
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    fn of(metadata: &Metadata) -> Self {
+        Self { user: metadata.uid(), group: metadata.gid() }
+    }
+
+    /// Root writes files for the service, whose directory it is; others can write only their own.
+    fn of_new_file_in(directory: &Path) -> io::Result<Self> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self::of(&fs::metadata(directory)?));
+        }
+        Ok(Self { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() })
+    }
+
+    fn give(self, file: &File) -> io::Result<()> {
+        if Self::of(&file.metadata()?) == self {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
+        Ok(rustix::fs::fchown(file, Some(user), Some(group))?)
+    }
+}
+
+/// A file in `directory` that already has everything but its name; it vanishes unless it is given one.
+fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<NamedTempFile> {
+    let mut file = tempfile::Builder::new()
+        .prefix(".warren-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(0o600))
+        .tempfile_in(directory)?;
+    file.write_all(content)?;
+    if let Some(owner) = owner {
+        owner.give(file.as_file())?;
+    }
+    // The process's umask does not count here, and the owner comes first: nobody else may read the file in between.
+    file.as_file().set_permissions(Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+/// A rename is durable once its directory is.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn follow_link(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_symlink() => fs::canonicalize(path),
+        _ => Ok(path.to_path_buf()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn names_in(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn replaced_file_keeps_mode_and_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&path, Some(1234), Some(1235)).unwrap();
+        }
+
+        write_atomic(&path, b"new", 0o600).unwrap();
+
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode_of(&path), 0o640);
+        if is_root {
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (1234, 1235));
+        }
+        assert_eq!(names_in(directory.path()), ["clients.toml"]);
+    }
+
+    #[test]
+    fn new_file_has_the_mode_asked_for_and_its_directorys_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(directory.path(), Some(1234), Some(1235)).unwrap();
+        }
+        let path = directory.path().join("clients.toml");
+
+        write_atomic(&path, b"new", 0o644).unwrap();
+
+        assert_eq!(mode_of(&path), 0o644);
+        if is_root {
+            assert_eq!(Owner::of(&fs::metadata(&path).unwrap()), Owner { user: 1234, group: 1235 });
+        }
+    }
+
+    #[test]
+    fn link_is_followed_and_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("real"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+
+        write_atomic(&link, b"new", 0o600).unwrap();
+
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn failed_replacement_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("occupied");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("content"), "").unwrap();
+
+        assert!(write_atomic(&path, b"new", 0o600).is_err());
+
+        assert_eq!(names_in(directory.path()), ["occupied"]);
+    }
+
+    #[test]
+    fn create_new_never_replaces_a_file_or_a_dangling_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("exit.key"), directory.path().join("link"));
+        create_new(&path, b"first", 0o600).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+
+        for taken in [&path, &link] {
+            let error = create_new(taken, b"second", 0o600).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(mode_of(&path), 0o600);
+        assert_eq!(names_in(directory.path()), ["exit.key", "link"]);
+    }
+
+    #[test]
+    fn readers_see_whole_content_while_it_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml");
+        let contents = [vec![b'a'; 100_000], vec![b'b'; 50_000]];
+        write_atomic(&path, &contents[0], 0o600).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0..50 {
+                    write_atomic(&path, &contents[round % 2], 0o600).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                assert!(contents.contains(&fs::read(&path).unwrap()));
+            }
+        });
+    }
+
+    #[test]
+    fn lock_is_held_by_one_and_given_back_when_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml.lock");
+        let lock = LockFile::acquire(&path, Duration::ZERO).unwrap();
+        assert!(lock.is_some());
+        assert!(LockFile::acquire(&path, Duration::from_millis(30)).unwrap().is_none());
+        drop(lock);
+        assert!(LockFile::acquire(&path, Duration::ZERO).unwrap().is_some());
+    }
+}

@@ -1,0 +1,128 @@
+//! Every packet's fate in numbers.
+//!
+//! Two balances hold once the queues are empty (`docs/counters.md`):
+//! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
+//! `carrier_received_packets = tun_written_packets + drops to the TUN`.
+
+use warren_packet::reason::{DropCounters, DropReason};
+use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
+use warren_session::exit::SessionId;
+
+/// Packets and bytes that passed each boundary of a worker since it started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Totals {
+    /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
+    pub(crate) tun_read_packets: u64,
+    /// Their bytes, IP headers included.
+    pub(crate) tun_read_bytes: u64,
+    /// Reads of the TUN that brought something: fewer than packets where offload works.
+    pub(crate) tun_reads: u64,
+    /// Writes that the TUN took: fewer than packets where packets of a flow could be merged.
+    pub(crate) tun_writes: u64,
+    /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
+    pub(crate) tun_written_packets: u64,
+    /// Their bytes, IP headers included.
+    pub(crate) tun_written_bytes: u64,
+    /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
+    pub(crate) carrier_sent_packets: u64,
+    /// Datagrams handed to the QUIC connections.
+    pub(crate) carrier_sent_datagrams: u64,
+    /// Datagrams that the QUIC connections delivered.
+    pub(crate) carrier_received_datagrams: u64,
+    /// Packets that came out of those: whole ones, completed or dropped assemblies, and datagrams that made no sense.
+    pub(crate) carrier_received_packets: u64,
+    /// Fragments among the datagrams sent.
+    pub(crate) fragments_sent: u64,
+    /// Fragments among the datagrams received.
+    pub(crate) fragments_received: u64,
+}
+
+/// One connection's share, and what its QUIC state says.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionSnapshot {
+    pub(crate) connection: ConnectionId,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) index: Option<u32>,
+    pub(crate) packets_out: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) packets_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) queue_packets: usize,
+    pub(crate) queue_bytes: usize,
+    pub(crate) quic: Option<ConnectionStats>,
+}
+
+/// Every counter of a worker at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) totals: Totals,
+    pub(crate) queued_packets: u64,
+    pub(crate) assemblies_pending: u64,
+    pub(crate) drops_to_carrier: DropCounters,
+    pub(crate) drops_to_tun: DropCounters,
+    pub(crate) connections: Vec<ConnectionSnapshot>,
+    pub(crate) sockets: SocketStats,
+    /// Datagrams and drops of connections that are gone, so that sums survive them.
+    pub(crate) past: PastConnections,
+}
+
+/// The QUIC-level sums of connections that ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PastConnections {
+    pub(crate) connections: u64,
+    pub(crate) sums: QuicSums,
+}
+
+/// What QUIC did with the datagrams it was given and got, summed over connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct QuicSums {
+    pub(crate) datagrams_sent: u64,
+    pub(crate) datagrams_received: u64,
+    pub(crate) lost_packets: u64,
+    /// Datagrams that left the send buffer unsent, by reason.
+    pub(crate) send_drops_full: u64,
+    pub(crate) send_drops_too_large: u64,
+    pub(crate) send_drops_closed: u64,
+    /// Datagrams that arrived while the receive buffer was full.
+    pub(crate) receive_drops: u64,
+}
+
+impl PastConnections {
+    /// Adds a connection's final figures.
+    pub(crate) fn add(&mut self, quic: &ConnectionStats) {
+        self.connections += 1;
+        self.sums.add(quic);
+    }
+}
+
+impl QuicSums {
+    /// Adds a connection's figures.
+    pub(crate) fn add(&mut self, quic: &ConnectionStats) {
+        self.datagrams_sent += quic.datagrams_sent;
+        self.datagrams_received += quic.datagrams_received;
+        self.lost_packets += quic.lost_packets;
+        self.send_drops_full += quic.send_drops_full;
+        self.send_drops_too_large += quic.send_drops_too_large;
+        self.send_drops_closed += quic.send_drops_closed;
+        self.receive_drops += quic.receive_drops;
+    }
+}
+
+/// A direction's counters while the worker runs.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    pub(crate) to_carrier: DropCounters,
+    pub(crate) to_tun: DropCounters,
+}
+
+impl Drops {
+    /// Counts one packet from the TUN that will not reach the carrier.
+    pub(crate) fn count_to_carrier(&mut self, reason: DropReason) {
+        self.to_carrier.add(reason);
+    }
+
+    /// Counts one packet from the carrier that will not reach the TUN.
+    pub(crate) fn count_to_tun(&mut self, reason: DropReason) {
+        self.to_tun.add(reason);
+    }
+}

@@ -1,0 +1,290 @@
+//! Which session a packet belongs to, and whether it may pass: plain rules over addresses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use warren_packet::reason::DropReason;
+use warren_packet::tuple::FiveTuple;
+use warren_session::exit::SessionId;
+
+/// The rules of one role.
+#[derive(Debug, Clone)]
+pub(crate) enum Forwarding {
+    /// One session; whatever the TUN gives goes to it, and only packets for its addresses come out.
+    Client,
+    /// Many sessions, told apart by inner address.
+    Exit {
+        /// Networks that addresses are leased from; a destination in them is another client.
+        pools: Vec<IpNet>,
+        /// The exit's own inner addresses, reachable in spite of isolation.
+        gateways: Vec<IpAddr>,
+        /// Whether clients are kept from each other.
+        isolation: bool,
+    },
+}
+
+/// A session's inner addresses and the number of its connections.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionRoute {
+    pub(crate) ipv4: Option<Ipv4Addr>,
+    pub(crate) ipv6: Option<Ipv6Addr>,
+    /// Networks behind the client, granted by the exit.
+    pub(crate) prefixes: Vec<IpNet>,
+    /// N: the number of connections that flows are spread over.
+    pub(crate) connections: u32,
+}
+
+impl SessionRoute {
+    /// Whether the session may send from, or be sent, this address.
+    pub(crate) fn owns(&self, address: IpAddr) -> bool {
+        let leased = match address {
+            IpAddr::V4(address) => self.ipv4 == Some(address),
+            IpAddr::V6(address) => self.ipv6 == Some(address),
+        };
+        leased || self.prefixes.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
+    }
+}
+
+/// The sessions that a worker can reach, by inner address.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_id: HashMap<SessionId, Session>,
+    by_address: HashMap<IpAddr, SessionId>,
+    by_prefix: Vec<(IpNet, SessionId)>,
+}
+
+#[derive(Debug)]
+struct Session {
+    route: SessionRoute,
+    /// The pump of each connection index; `None` while that connection is lost.
+    slots: Vec<Option<usize>>,
+}
+
+impl Sessions {
+    /// Adds a session, or replaces one of the same id and keeps its connections.
+    pub(crate) fn open(&mut self, id: SessionId, route: SessionRoute) {
+        let slots = self.by_id.remove(&id).map(|old| old.slots).unwrap_or_default();
+        self.forget_addresses(id);
+        for address in route.addresses() {
+            self.by_address.insert(address, id);
+        }
+        self.by_prefix.extend(route.prefixes.iter().map(|prefix| (*prefix, id)));
+        // The longest prefix is looked at first.
+        self.by_prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
+        let mut session = Session { route, slots };
+        session.slots.resize(session.route.connections as usize, None);
+        self.by_id.insert(id, session);
+    }
+
+    /// Removes a session; its connections stay, without one.
+    pub(crate) fn end(&mut self, id: SessionId) {
+        self.by_id.remove(&id);
+        self.forget_addresses(id);
+    }
+
+    /// Gives a session's connection `index` a pump. Returns false when there is no such session or index.
+    pub(crate) fn attach(&mut self, id: SessionId, index: u32, pump: usize) -> bool {
+        let Some(session) = self.by_id.get_mut(&id) else { return false };
+        let Some(slot) = session.slots.get_mut(index as usize) else { return false };
+        *slot = Some(pump);
+        true
+    }
+
+    /// Takes a pump away from whatever connection index of the session has it.
+    pub(crate) fn detach(&mut self, id: SessionId, pump: usize) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        for slot in session.slots.iter_mut().filter(|slot| **slot == Some(pump)) {
+            *slot = None;
+        }
+    }
+
+    /// The rules' verdict on a packet that came from a session's connection: which pump's session sent it is known.
+    ///
+    /// # Errors
+    /// The reason to count when the packet must not reach the TUN.
+    pub(crate) fn check_from_carrier(
+        &self,
+        forwarding: &Forwarding,
+        session: SessionId,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<(), DropReason> {
+        let Some(session) = self.by_id.get(&session) else { return Err(DropReason::NotAttached) };
+        match forwarding {
+            Forwarding::Client if session.route.owns(destination) => Ok(()),
+            Forwarding::Client => Err(DropReason::WrongDestination),
+            Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
+            Forwarding::Exit { pools, gateways, isolation } => {
+                let to_client = pools.iter().any(|pool| pool.contains(&destination))
+                    || self.by_prefix.iter().any(|(prefix, _)| prefix.contains(&destination));
+                if *isolation && to_client && !gateways.contains(&destination) {
+                    return Err(DropReason::Isolated);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The pump that carries a packet from the TUN: the one of the flow's connection, or, while that is lost, another
+    /// live one of the session that is the same for the whole flow.
+    ///
+    /// # Errors
+    /// The reason to count when there is none.
+    pub(crate) fn pump_for(&self, forwarding: &Forwarding, flow: &FiveTuple) -> Result<usize, DropReason> {
+        let session = match forwarding {
+            Forwarding::Client => self.by_id.values().next().ok_or(DropReason::NoConnection)?,
+            Forwarding::Exit { .. } => self
+                .session_of(flow.destination)
+                .and_then(|id| self.by_id.get(&id))
+                .ok_or(DropReason::NoRoute)?,
+        };
+        session.pump_for(flow).ok_or(DropReason::NoConnection)
+    }
+
+    fn session_of(&self, address: IpAddr) -> Option<SessionId> {
+        self.by_address.get(&address).copied().or_else(|| {
+            self.by_prefix.iter().find(|(prefix, _)| prefix.contains(&address)).map(|(_, session)| *session)
+        })
+    }
+
+    fn forget_addresses(&mut self, id: SessionId) {
+        self.by_address.retain(|_, owner| *owner != id);
+        self.by_prefix.retain(|(_, owner)| *owner != id);
+    }
+}
+
+impl Session {
+    fn pump_for(&self, flow: &FiveTuple) -> Option<usize> {
+        let count = u32::try_from(self.slots.len()).ok()?;
+        if let Some(Some(pump)) = self.slots.get(flow.connection_index(count) as usize) {
+            return Some(*pump);
+        }
+        // The hash's low bits spread the flows of a lost connection; its high bits chose that connection.
+        let live = u32::try_from(self.slots.iter().flatten().count()).ok().filter(|live| *live > 0)?;
+        self.slots.iter().flatten().nth((flow.symmetric_hash() % live) as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(destination: &str, port: u16) -> FiveTuple {
+        FiveTuple {
+            source: address("203.0.113.7"),
+            destination: address(destination),
+            protocol: 6,
+            source_port: 443,
+            destination_port: port,
+        }
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn route(ipv4: &str, connections: u32) -> SessionRoute {
+        SessionRoute { ipv4: Some(ipv4.parse().unwrap()), ipv6: None, prefixes: Vec::new(), connections }
+    }
+
+    fn exit_rules(isolation: bool) -> Forwarding {
+        Forwarding::Exit {
+            pools: vec!["10.66.0.0/16".parse().unwrap()],
+            gateways: vec![address("10.66.0.1")],
+            isolation,
+        }
+    }
+
+    fn sessions() -> Sessions {
+        let mut sessions = Sessions::default();
+        sessions.open(SessionId(1), route("10.66.0.2", 4));
+        sessions.open(SessionId(2), route("10.66.0.3", 4));
+        sessions
+    }
+
+    #[test]
+    fn exit_refuses_a_source_that_is_not_the_sessions() {
+        let (sessions, rules) = (sessions(), exit_rules(true));
+        let outside = address("203.0.113.7");
+        let check = |source| sessions.check_from_carrier(&rules, SessionId(1), address(source), outside);
+        assert_eq!(check("10.66.0.2"), Ok(()));
+        assert_eq!(check("10.66.0.3"), Err(DropReason::SpoofedSource));
+        assert_eq!(check("10.66.0.1"), Err(DropReason::SpoofedSource));
+        assert_eq!(check("fd00::1"), Err(DropReason::SpoofedSource));
+    }
+
+    #[test]
+    fn isolation_keeps_clients_from_each_other_but_not_from_the_gateway() {
+        let sessions = sessions();
+        let source = address("10.66.0.2");
+        let check = |isolation, destination| {
+            sessions.check_from_carrier(&exit_rules(isolation), SessionId(1), source, address(destination))
+        };
+        assert_eq!(check(true, "10.66.0.3"), Err(DropReason::Isolated));
+        assert_eq!(check(false, "10.66.0.3"), Ok(()));
+        assert_eq!(check(true, "10.66.0.1"), Ok(()));
+    }
+
+    #[test]
+    fn client_takes_only_packets_for_its_own_addresses() {
+        let sessions = sessions();
+        let check = |destination| {
+            let source = address("203.0.113.7");
+            sessions.check_from_carrier(&Forwarding::Client, SessionId(1), source, address(destination))
+        };
+        assert_eq!(check("10.66.0.2"), Ok(()));
+        assert_eq!(check("192.168.1.1"), Err(DropReason::WrongDestination));
+    }
+
+    #[test]
+    fn granted_prefixes_may_be_sent_from_and_to() {
+        let mut sessions = sessions();
+        let behind =
+            SessionRoute { prefixes: vec!["192.168.7.0/24".parse().unwrap()], ..route("10.66.0.4", 1) };
+        sessions.open(SessionId(3), behind);
+        sessions.attach(SessionId(3), 0, 9);
+        let rules = exit_rules(true);
+        let from = address("192.168.7.20");
+        assert_eq!(sessions.check_from_carrier(&rules, SessionId(3), from, address("203.0.113.7")), Ok(()));
+        assert_eq!(sessions.pump_for(&rules, &flow("192.168.7.20", 77)), Ok(9));
+    }
+
+    #[test]
+    fn flow_keeps_its_connection_and_only_a_lost_one_moves_its_flows() {
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        for index in 0..4 {
+            assert!(sessions.attach(SessionId(1), index, 10 + index as usize));
+        }
+        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap();
+        let before: Vec<_> = (0..64).map(|port| pump(&sessions, port)).collect();
+        sessions.detach(SessionId(1), 12);
+        for (port, before) in (0..64).zip(before) {
+            let now = pump(&sessions, port);
+            if before == 12 {
+                assert_ne!(now, 12);
+            } else {
+                assert_eq!(now, before);
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_destinations_and_sessions_without_connections_have_their_own_reasons() {
+        let (sessions, rules) = (sessions(), exit_rules(true));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.9", 1)), Err(DropReason::NoRoute));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)), Err(DropReason::NoConnection));
+    }
+
+    #[test]
+    fn ended_session_is_unreachable() {
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        sessions.attach(SessionId(1), 0, 5);
+        sessions.end(SessionId(1));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)), Err(DropReason::NoRoute));
+    }
+}

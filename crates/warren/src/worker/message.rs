@@ -1,0 +1,54 @@
+//! What the control plane tells a worker, and what a worker reports.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_quic::key::PublicKey;
+use warren_session::exit::SessionId;
+use warren_tun::Queue;
+
+use super::counters::Snapshot;
+use super::forward::{Forwarding, SessionRoute};
+
+/// An order from the control plane. Orders are carried out in the order they are sent.
+pub(crate) enum Command {
+    /// Opens a connection to an exit; answered by [`Report::Connecting`] or [`Report::ConnectFailed`].
+    Connect { index: u32, socket: UdpSocket, remote: SocketAddr, exit_keys: Vec<PublicKey> },
+    /// Sends bytes on a connection's control stream.
+    SendControl { connection: ConnectionId, data: Vec<u8> },
+    /// Closes a connection with an application code, after what its control stream still holds.
+    Close { connection: ConnectionId, code: u32, reason: String },
+    /// Starts to read and write a TUN queue under the given rules.
+    OpenDevice { queue: Queue, forwarding: Forwarding },
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached.
+    OpenSession { session: SessionId, route: SessionRoute },
+    /// Lets packets of a session use a connection.
+    Attach { session: SessionId, connection: ConnectionId, index: u32 },
+    /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.
+    Detach { connection: ConnectionId },
+    /// Ends a session: its addresses are unreachable from here on.
+    EndSession { session: SessionId },
+    /// Asks for every counter.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Closes every connection and ends the worker.
+    Stop { code: u32, reason: String },
+}
+
+/// News from a worker.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// The connection for this index was started.
+    Connecting { index: u32, connection: ConnectionId },
+    /// The connection for this index could not be started.
+    ConnectFailed { index: u32, error: String },
+    /// The handshake is complete and the peer proved this key.
+    Connected { connection: ConnectionId, peer: PublicKey },
+    /// Bytes of a connection's control stream, in order.
+    Control { connection: ConnectionId, data: Bytes },
+    /// The connection is gone.
+    Closed { connection: ConnectionId, reason: CloseReason },
+    /// The TUN device failed for good: it was deleted, or its descriptor is broken.
+    DeviceFailed { error: String },
+}

@@ -1,0 +1,16 @@
+//! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
+//!
+//! A turn takes what the carrier brought, what the TUN has, and fills the connections again. Nothing here is shared
+//! with another thread: the control plane speaks to a worker by [`Command`] and hears from it by [`Report`].
+
+mod counters;
+mod forward;
+mod message;
+mod pump;
+mod run;
+mod thread;
+
+pub(crate) use counters::{ConnectionSnapshot, QuicSums, Snapshot};
+pub(crate) use forward::{Forwarding, SessionRoute};
+pub(crate) use message::{Command, Report};
+pub(crate) use thread::{Carrier, WorkerHandle, spawn};

@@ -1,0 +1,301 @@
+//! The worker's turn: orders, then the carrier, then the TUN, then the connections.
+
+mod from_carrier;
+mod from_device;
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+use warren_packet::coalesce::Coalescer;
+use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
+use warren_session::exit::SessionId;
+use warren_tun::{Queue, READ_BUFFER_BYTES};
+
+use super::counters::{ConnectionSnapshot, Drops, PastConnections, Snapshot, Totals};
+use super::forward::{Forwarding, Sessions};
+use super::message::{Command, Report};
+use super::pump::Pump;
+
+/// Orders carried out in one turn.
+const COMMANDS_PER_TURN: usize = 64;
+/// Packets are copied into slabs of this size, one allocation for about 45 full packets.
+const ARENA: usize = 64 * 1024;
+/// How often unfinished assemblies are looked at.
+const EXPIRE_EVERY: Duration = Duration::from_millis(250);
+/// How soon a TUN that is held back is looked at again.
+const HELD_BACK: Duration = Duration::from_millis(20);
+
+/// Everything that one thread owns on the packet path.
+pub(super) struct Worker {
+    endpoint: Endpoint,
+    commands: mpsc::Receiver<Command>,
+    reports: mpsc::Sender<Report>,
+    /// Reports that found the channel full; the carrier is not polled while there are any.
+    unsent_reports: VecDeque<Report>,
+    device: Option<Device>,
+    sessions: Sessions,
+    pumps: Vec<Option<Pump>>,
+    by_connection: HashMap<ConnectionId, usize>,
+    /// Pumps with something to send and room to send it.
+    ready: VecDeque<usize>,
+    totals: Totals,
+    drops: Drops,
+    past: PastConnections,
+    inbox: Inbox,
+    arena: BytesMut,
+    timer: Pin<Box<Sleep>>,
+    timer_armed: bool,
+    last_expiry: Instant,
+    /// Whether some pump may have an unfinished assembly.
+    assembling: bool,
+    stopping: Option<(u32, String)>,
+}
+
+struct Device {
+    queue: Queue,
+    forwarding: Forwarding,
+    /// What the read that is being worked on brought.
+    buffer: Box<[u8]>,
+    /// What the carrier's batch brought; empty between batches.
+    coalescer: Coalescer<Bytes>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        commands: mpsc::Receiver<Command>,
+        reports: mpsc::Sender<Report>,
+    ) -> Self {
+        Self {
+            endpoint,
+            commands,
+            reports,
+            unsent_reports: VecDeque::new(),
+            device: None,
+            sessions: Sessions::default(),
+            pumps: Vec::new(),
+            by_connection: HashMap::new(),
+            ready: VecDeque::new(),
+            totals: Totals::default(),
+            drops: Drops::default(),
+            past: PastConnections::default(),
+            inbox: Inbox::default(),
+            arena: BytesMut::with_capacity(ARENA),
+            timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
+            timer_armed: false,
+            last_expiry: Instant::now(),
+            assembling: false,
+            stopping: None,
+        }
+    }
+
+    /// Runs turns until the control plane says stop or is gone, then closes every connection.
+    pub(super) async fn run(mut self) {
+        std::future::poll_fn(|cx| self.turn(cx)).await;
+        let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));
+        let connections: Vec<ConnectionId> = self.by_connection.keys().copied().collect();
+        for connection in connections {
+            self.endpoint.close(connection, code, &reason);
+        }
+        // Nobody waits for word from a connection that never was.
+        if self.past.connections > 0 || !self.by_connection.is_empty() {
+            self.endpoint.shutdown().await;
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = Instant::now();
+        let mut busy = self.take_commands(cx);
+        if self.stopping.is_some() {
+            return Poll::Ready(());
+        }
+        busy |= self.flush_reports();
+        busy |= self.take_carrier(cx, now);
+        busy |= self.take_device(cx, now);
+        self.fill_connections(now);
+        self.endpoint.flush(cx);
+        self.run_timer(cx, now);
+        // Yielding between turns lets the transport's own tasks on this thread run.
+        if busy {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn take_commands(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..COMMANDS_PER_TURN {
+            match self.commands.poll_recv(cx) {
+                Poll::Ready(Some(command)) => self.carry_out(command),
+                Poll::Ready(None) => {
+                    self.stopping = Some((0, String::new()));
+                    return false;
+                }
+                Poll::Pending => return false,
+            }
+            if self.stopping.is_some() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Connect { index, socket, remote, exit_keys } => {
+                let report = match self.endpoint.connect(socket, remote, &exit_keys) {
+                    Ok(connection) => Report::Connecting { index, connection },
+                    Err(error) => Report::ConnectFailed { index, error: error.to_string() },
+                };
+                self.report(report);
+            }
+            Command::SendControl { connection, data } => {
+                // A connection that cannot take control data is closing; its Closed event tells the control plane.
+                let _ = self.endpoint.send_control(connection, &data);
+            }
+            Command::Close { connection, code, reason } => self.endpoint.close(connection, code, &reason),
+            Command::OpenDevice { queue, forwarding } => {
+                let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+                let coalescer = Coalescer::new(queue.takes());
+                self.device = Some(Device { queue, forwarding, buffer, coalescer });
+            }
+            Command::OpenSession { session, route } => self.sessions.open(session, route),
+            Command::Attach { session, connection, index } => self.attach(session, connection, index),
+            Command::Detach { connection } => self.detach(connection),
+            Command::EndSession { session } => self.end_session(session),
+            // The asker may have gone away meanwhile; nobody else wants the answer.
+            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
+            Command::Stop { code, reason } => self.stopping = Some((code, reason)),
+        }
+    }
+
+    fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
+        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        if !self.sessions.attach(session, index, slot) {
+            return;
+        }
+        if let Some(pump) = self.pump_mut(slot) {
+            pump.attached = Some((session, index));
+        }
+    }
+
+    fn detach(&mut self, connection: ConnectionId) {
+        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        pump.abandon(&mut self.drops);
+        if let Some((session, _)) = pump.attached.take() {
+            self.sessions.detach(session, slot);
+        }
+    }
+
+    fn end_session(&mut self, session: SessionId) {
+        self.sessions.end(session);
+        for pump in self.pumps.iter_mut().flatten() {
+            if pump.attached.is_some_and(|(attached, _)| attached == session) {
+                pump.abandon(&mut self.drops);
+                pump.attached = None;
+            }
+        }
+    }
+
+    fn fill_connections(&mut self, now: Instant) {
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { return };
+            let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { continue };
+            pump.listed = false;
+            pump.drain(&mut self.endpoint, &mut self.arena, now, &mut self.totals, &mut self.drops);
+        }
+    }
+
+    /// Puts a pump on the list of those that `fill_connections` looks at.
+    fn list(&mut self, slot: usize) {
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        if !pump.listed && !pump.blocked && !pump.is_idle() {
+            pump.listed = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    fn run_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
+        if now.duration_since(self.last_expiry) >= EXPIRE_EVERY {
+            self.last_expiry = now;
+            let expired = self.pumps.iter_mut().flatten().map(|pump| pump.assembler.expire(now)).sum();
+            self.count_expired(expired);
+            self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
+        }
+        let wait = if self.is_held_back(now) {
+            Some(HELD_BACK)
+        } else if self.assembling {
+            Some(EXPIRE_EVERY)
+        } else {
+            None
+        };
+        let Some(wait) = wait else {
+            self.timer_armed = false;
+            return;
+        };
+        if !self.timer_armed {
+            self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
+            self.timer_armed = true;
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            self.timer_armed = false;
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        if !self.unsent_reports.is_empty() {
+            self.unsent_reports.push_back(report);
+            return;
+        }
+        match self.reports.try_send(report) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(report)) => self.unsent_reports.push_back(report),
+            Err(mpsc::error::TrySendError::Closed(_)) => self.stopping = Some((0, String::new())),
+        }
+    }
+
+    fn flush_reports(&mut self) -> bool {
+        for report in std::mem::take(&mut self.unsent_reports) {
+            self.report(report);
+        }
+        !self.unsent_reports.is_empty()
+    }
+
+    fn pump_mut(&mut self, slot: usize) -> Option<&mut Pump> {
+        self.pumps.get_mut(slot).and_then(Option::as_mut)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let pumps = || self.pumps.iter().flatten();
+        Snapshot {
+            totals: self.totals.clone(),
+            queued_packets: pumps().map(|pump| pump.queued_packets() as u64).sum(),
+            assemblies_pending: pumps().map(|pump| pump.assembler.pending() as u64).sum(),
+            drops_to_carrier: self.drops.to_carrier.clone(),
+            drops_to_tun: self.drops.to_tun.clone(),
+            connections: pumps()
+                .map(|pump| ConnectionSnapshot {
+                    connection: pump.connection,
+                    session: pump.attached.map(|(session, _)| session),
+                    index: pump.attached.map(|(_, index)| index),
+                    packets_out: pump.packets_out,
+                    bytes_out: pump.bytes_out,
+                    packets_in: pump.packets_in,
+                    bytes_in: pump.bytes_in,
+                    queue_packets: pump.queued_packets(),
+                    queue_bytes: pump.queue_bytes(),
+                    quic: self.endpoint.stats(pump.connection),
+                })
+                .collect(),
+            sockets: self.endpoint.socket_stats(),
+            past: self.past.clone(),
+        }
+    }
+}

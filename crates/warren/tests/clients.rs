@@ -1,0 +1,88 @@
+//! Enrolling clients and cutting them off, live on a running exit.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use support::{Client, Exit, ExitOptions, Net, flows, seconds};
+
+#[test]
+fn a_client_enrolled_on_a_running_exit_connects_at_once() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
+    let status = exit.status();
+    assert_eq!((status.number("/clients/enrolled"), status.number("/clients/connected")), (1, 1));
+    assert_eq!(status.text("/sessions/0/name"), "laptop");
+}
+
+#[test]
+fn a_removed_client_is_cut_off_within_two_seconds_and_stops_for_good() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let host = net.second_client();
+    let other = Client::on(&host, &exit.enrol("other"));
+    let mut daemon = client.run("info");
+    other.up();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
+
+    exit.warren.run("exit client remove laptop").ok();
+
+    assert_eq!(daemon.wait(seconds(2)), Some(4), "{}", daemon.output());
+    assert!(daemon.output().contains("removed this client"), "{}", daemon.output());
+    client.assert_host_unchanged();
+    let again = client.warren.run("up home");
+    assert_eq!(again.code, Some(4), "{}", again.stderr);
+    // The other client noticed nothing.
+    assert_eq!(flows::echo_from_each(&host, 20_000..20_001), 1);
+    assert_eq!(other.status().number("/reconnects"), 0);
+}
+
+#[test]
+fn the_list_shows_every_client_with_and_without_a_running_exit() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.enrol("laptop");
+    let names = |exit: &Exit<'_>| {
+        let list: serde_json::Value =
+            serde_json::from_str(&exit.warren.run("exit client list --json").ok()).unwrap();
+        let list = list.as_array().unwrap().clone();
+        list.iter().map(|client| client["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&exit), ["laptop"]);
+
+    exit.run();
+    exit.enrol("phone");
+    assert_eq!(names(&exit), ["laptop", "phone"]);
+    assert!(exit.warren.run("exit client show phone").ok().contains("phone"));
+    exit.warren.run("exit client remove laptop").ok();
+
+    exit.stop(rustix::process::Signal::TERM);
+    assert_eq!(names(&exit), ["phone"], "what was changed live is kept");
+    let gone = exit.warren.run("exit client show laptop");
+    assert_eq!(gone.code, Some(1));
+    assert!(gone.stderr.contains("laptop"), "{}", gone.stderr);
+}
+
+#[test]
+fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = net.exit.sh("mktemp -d /tmp/wt-XXXXXX").ok() + "/laptop.toml";
+    exit.warren.run(&format!("exit client add laptop --output {profile}")).ok();
+    let mode = std::fs::metadata(&profile).unwrap().permissions().mode() & 0o777;
+    std::fs::remove_dir_all(std::path::Path::new(&profile).parent().unwrap()).unwrap();
+    assert_eq!(mode, 0o600, "the profile holds a private key");
+
+    let again = exit.warren.run("exit client add laptop");
+    assert_eq!((again.code, again.stdout.as_str()), (Some(1), ""), "{}", again.stderr);
+    assert!(again.stderr.contains("laptop"), "{}", again.stderr);
+    let outside = exit.warren.run("exit client add phone --ipv4 192.0.2.9");
+    assert_eq!((outside.code, outside.stdout.as_str()), (Some(1), ""), "{}", outside.stderr);
+    assert_eq!(exit.status().number("/clients/enrolled"), 1);
+}

@@ -1,0 +1,184 @@
+//! What the daemons do to their hosts, and that they undo it exactly.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::process::Signal;
+use support::{Client, Exit, ExitOptions, HostState, Net, eventually, flows, seconds};
+
+const NOT_RUNNING: i32 = 3;
+
+#[test]
+fn down_restores_a_host_that_has_settings_of_its_own() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.client.sh("ip rule add fwmark 0x99 table 99; ip route add 10.1.0.0/16 via 192.0.2.1 table 99").ok();
+    net.client
+        .sh("nft 'table inet mine { chain in { type filter hook input priority 0; tcp dport 22 accept; }; }'")
+        .ok();
+    net.client.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1").ok();
+    let before = HostState::of(&net.client);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    client.up();
+    assert_ne!(before, HostState::of(&net.client), "up changes something");
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+
+    client.down();
+    before.assert_same(&HostState::of(&net.client));
+    assert!(net.client.pids().is_empty(), "no process is left");
+}
+
+#[test]
+fn sigterm_restores_the_client_s_host() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    client.signal(Signal::TERM);
+
+    eventually(seconds(10), "the daemon ends", || net.client.pids().is_empty());
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn sigterm_restores_the_exit_s_host() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    net.exit
+        .sh("nft 'table inet mine { chain in { type filter hook input priority 0; tcp dport 22 accept; }; }'")
+        .ok();
+    let before = HostState::of(&net.exit);
+    exit.run();
+    assert_ne!(before, HostState::of(&net.exit), "the exit changes something");
+
+    exit.daemon().signal(Signal::TERM);
+
+    assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
+    before.assert_same(&HostState::of(&net.exit));
+}
+
+#[test]
+fn the_exit_keeps_the_default_route_that_its_router_announces() {
+    let Some(net) = Net::new() else { return };
+    // As on a VPS: the default route comes from router advertisements, which a forwarding host ignores unless told.
+    net.exit.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1").ok();
+    let advertise = || {
+        let link = "import socket, struct\n\
+            s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58)\n\
+            s.setsockopt(41, socket.IPV6_MULTICAST_HOPS, 255)\n\
+            s.setsockopt(41, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(\"to-exit\"))\n\
+            s.sendto(struct.pack(\"!BBHBBHII\", 134, 0, 0, 64, 0, 8, 0, 0), (\"ff02::1\", 0))\n";
+        net.router.sh(&format!("python3 -c '{link}'")).ok();
+    };
+    let has_route = || net.exit.sh("ip -6 route show default").stdout.contains("expires");
+    advertise();
+    eventually(seconds(5), "the route is there without Warren", has_route);
+    let exit = Exit::start(&net);
+
+    // It lives for 8 seconds, so only an advertisement that is still heard keeps it.
+    std::thread::sleep(seconds(5));
+    advertise();
+    std::thread::sleep(seconds(5));
+
+    assert!(has_route(), "{}", net.exit.sh("ip -6 route").stdout);
+    drop(exit);
+}
+
+#[test]
+fn commands_without_a_daemon_say_that_none_runs() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    for command in ["status", "status home", "status --json", "down home"] {
+        let finished = client.warren.run(command);
+        assert_eq!(finished.code, Some(NOT_RUNNING), "{command}: {}", finished.stderr);
+        assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{}", finished.stderr);
+    }
+    assert_eq!(exit.warren.run("status").code, Some(NOT_RUNNING));
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn a_second_up_of_the_same_profile_is_refused_and_the_first_goes_on() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let pid = client.status().number("/pid");
+
+    let again = client.warren.run("up home");
+
+    assert_eq!(again.code, Some(1), "{}", again.stderr);
+    assert_eq!(client.status().number("/pid"), pid);
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
+    client.down();
+}
+
+#[test]
+fn the_control_socket_is_its_owner_s_alone() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    for warren in [&client.warren, &exit.warren] {
+        let sockets = sockets_below(&warren.config("").join("../runtime"));
+        assert!(!sockets.is_empty());
+        for socket in sockets {
+            let mode = std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{}", socket.display());
+        }
+        // Who is not root is refused, whatever the file's mode.
+        warren.host.sh(&format!("chmod -R a+rwX {}", warren.config("..").display())).ok();
+        let status = warren.run_as_nobody("status --json");
+        assert!(!status.succeeded(), "{}", status.stdout);
+        assert!(warren.status().is_some(), "root is still answered");
+    }
+}
+
+#[test]
+fn private_keys_are_in_no_argument_log_or_status() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let mut daemon = client.run("trace");
+    let text = profile.text();
+    let secret =
+        text.lines().find(|line| line.starts_with("private_key")).unwrap().split('"').nth(1).unwrap();
+    let exit_secret = std::fs::read_to_string(exit.warren.config("exit.key")).unwrap();
+    let exit_secret = exit_secret.trim();
+
+    let mut seen = daemon.output() + &exit.daemon().output();
+    seen += &format!("{:#}{:#}", client.status().0, exit.status().0);
+    for pid in net.client.pids().into_iter().chain(net.exit.pids()) {
+        seen += &std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        seen += &String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default());
+    }
+
+    assert!(seen.len() > 1_000 && seen.contains("client"), "there is something to look through");
+    assert!(!seen.contains(secret) && !seen.contains(exit_secret));
+    daemon.signal(Signal::TERM);
+    daemon.wait(seconds(10));
+}
+
+fn sockets_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(sockets_below(&entry.path()));
+        } else if kind.is_socket() {
+            found.push(entry.path());
+        }
+    }
+    found
+}

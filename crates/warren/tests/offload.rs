@@ -1,0 +1,53 @@
+//! Packets of a flow are merged for the TUN where that is allowed, and nowhere else.
+
+mod support;
+
+use support::{Client, Exit, ExitOptions, Net, Status};
+
+#[test]
+fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    // The exit's kernel computes every checksum that the packets left partial, and the internet host verifies it.
+    net.exit.sh("ethtool -K eth0 tx off").ok();
+    client.up();
+    let _server = net.internet.iperf3(5201);
+
+    for host in ["203.0.113.2", "2001:db8:3::2"] {
+        client.sh(&format!("timeout 30 iperf3 -c {host} -P 2 -n 30M"));
+        client.sh(&format!("timeout 30 iperf3 -c {host} -P 2 -n 30M -R"));
+    }
+
+    for (role, status) in [("exit", exit.status()), ("client", client.status())] {
+        let (writes, packets) = writes_and_packets(&status);
+        assert!(packets > 2 * writes, "{role}: {packets} packets in {writes} writes");
+        assert_eq!(status.drop("tun", "tun_write"), 0, "{role}");
+    }
+    let errors = net.internet.host.sh("nstat -asz TcpInCsumErrors | awk '/Csum/ { print $2 }'").ok();
+    assert_eq!(errors.trim(), "0");
+}
+
+#[test]
+fn without_tun_offload_every_packet_is_one_write() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|exit| exit.with("transport", "tun_offload", false));
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop").with("transport", "tun_offload", false));
+    client.up();
+    let _server = net.internet.iperf3(5201);
+
+    client.sh("timeout 30 iperf3 -c 203.0.113.2 -n 10M");
+    client.sh("timeout 30 iperf3 -c 203.0.113.2 -n 10M -R");
+
+    for (role, status) in [("exit", exit.status()), ("client", client.status())] {
+        let (writes, packets) = writes_and_packets(&status);
+        assert_eq!(writes, packets, "{role}");
+        assert!(packets > 7_000, "{role}: {packets} packets");
+    }
+}
+
+fn writes_and_packets(status: &Status) -> (u64, u64) {
+    (status.number("/totals/tun_writes"), status.number("/totals/tun_written_packets"))
+}

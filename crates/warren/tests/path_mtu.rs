@@ -1,0 +1,85 @@
+//! Narrow paths: a 1280-byte packet, the least that IPv6 asks for, passes wherever QUIC itself does.
+
+mod support;
+
+use support::{Client, Exit, ExitOptions, Family, Net, eventually, seconds};
+
+#[test]
+fn packets_of_1280_bytes_pass_a_path_of_1228_under_ipv4() {
+    assert_narrow_path_passes(Family::V4, 1228);
+}
+
+#[test]
+fn packets_of_1280_bytes_pass_a_path_of_1300_under_ipv4() {
+    assert_narrow_path_passes(Family::V4, 1300);
+}
+
+#[test]
+fn packets_of_1280_bytes_pass_a_path_of_1280_under_ipv6() {
+    assert_narrow_path_passes(Family::V6, 1280);
+}
+
+#[test]
+fn packets_of_1280_bytes_pass_a_path_of_1300_under_ipv6() {
+    assert_narrow_path_passes(Family::V6, 1300);
+}
+
+#[test]
+fn a_path_that_becomes_narrow_under_traffic_carries_packets_again() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let _server = net.internet.iperf3(5201);
+    let _load = net.client.start(&["iperf3", "-c", Net::INTERNET_V4, "-P", "16", "--bidir", "-t", "60"]);
+    eventually(seconds(10), "the wide path is found to be wide", || {
+        client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(|mtu| mtu > 1400)
+    });
+
+    net.narrow_path_silently(1228);
+
+    eventually(seconds(15), "packets of 1280 bytes pass again", || {
+        ping(&net, Family::V4, 1280) && ping(&net, Family::V6, 1280)
+    });
+    let moved = |client: &Client<'_>| client.status().number("/totals/tun_written_bytes");
+    let before = moved(&client);
+    eventually(seconds(15), "TCP moves again", || moved(&client) > before + 1_000_000);
+    assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+}
+
+fn assert_narrow_path_passes(outer: Family, mtu: u16) {
+    let Some(net) = Net::new() else { return };
+    net.narrow_path(mtu);
+    let endpoint = match outer {
+        Family::V4 => format!("{}:443", Net::EXIT_V4),
+        Family::V6 => format!("[{}]:443", Net::EXIT_V6),
+    };
+    let exit = Exit::start_with(&net, &ExitOptions { endpoint, ..ExitOptions::default() });
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let remote = if outer == Family::V4 { Net::EXIT_V4 } else { Net::EXIT_V6 };
+    let whole = |bytes: u16| {
+        let headers = if outer == Family::V4 { 28 } else { 48 };
+        net.client.sh(&format!("ping -M do -c 1 -W 1 -s {} {remote}", bytes - headers)).succeeded()
+    };
+    assert!(whole(mtu) && !whole(mtu + 1), "the path is as narrow as it should be");
+
+    client.up();
+
+    for inner in [Family::V4, Family::V6] {
+        for bytes in [1280, 1228, 1229, 1380] {
+            assert!(ping(&net, inner, bytes), "{bytes} bytes of {inner:?} over a path of {mtu}");
+        }
+    }
+    client.sh("curl -sS --max-time 30 -o /dev/null http://203.0.113.2/bytes/2000000");
+    assert!(client.status().number("/totals/fragments_sent") > 0 || mtu > 1320);
+    assert!(exit.status().number("/totals/fragments_sent") > 0 || mtu > 1320);
+}
+
+/// One echo of `bytes` bytes of inner IP, each way in one piece.
+fn ping(net: &Net, family: Family, bytes: u16) -> bool {
+    let (version, headers, address) = match family {
+        Family::V4 => (4, 28, Net::INTERNET_V4),
+        Family::V6 => (6, 48, Net::INTERNET_V6),
+    };
+    net.client.sh(&format!("ping -{version} -M do -c 1 -W 2 -s {} {address}", bytes - headers)).succeeded()
+}

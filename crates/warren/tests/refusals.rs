@@ -1,0 +1,219 @@
+//! What cannot work ends with its exit code and one sentence, and the host is as it was.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use support::{Client, Exit, ExitOptions, Finished, HostState, Net, Profile, peer};
+use warren_quic::key::PrivateKey;
+use warren_session::message::{Goodbye, Message};
+
+const FAILED: i32 = 1;
+const REFUSED: i32 = 4;
+const TIMED_OUT: i32 = 5;
+
+#[test]
+fn a_key_that_is_not_enrolled_is_refused() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let stranger = exit.enrol("laptop").with("client", "private_key", new_key().to_base64().as_str());
+    let client = Client::with(&net, &stranger);
+
+    assert_refused(&client, REFUSED, &["does not know this client's key", "warren exit client add"]);
+
+    let sessions = exit.status();
+    assert!(sessions.list("/sessions").is_empty(), "no session was made for it: {:#}", sessions.0);
+}
+
+#[test]
+fn another_exit_key_than_the_profile_s_is_refused_and_shown() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let expected = new_key().public().to_string();
+    let client = Client::with(&net, &exit.enrol("laptop").with_exit("public_key", expected));
+    let presented = exit.status().text("/public_key").to_owned();
+
+    assert_refused(&client, REFUSED, &["key", &presented]);
+}
+
+#[test]
+fn an_exit_that_speaks_another_protocol_is_refused() {
+    let Some(net) = Net::new() else { return };
+    let key = new_key();
+    let profile = profile_for(&key);
+    peer::exit_of_another_protocol(&net, key);
+    let client = Client::with(&net, &profile);
+
+    assert_refused(&client, REFUSED, &["warren/1"]);
+}
+
+#[test]
+fn an_exit_of_another_version_is_refused_with_both_versions() {
+    let Some(net) = Net::new() else { return };
+    let key = new_key();
+    let profile = profile_for(&key);
+    peer::exit_of_version_2(&net, key);
+    let client = Client::with(&net, &profile);
+
+    assert_refused(&client, REFUSED, &["version 2", "version 1"]);
+}
+
+#[test]
+fn a_client_of_another_version_is_told_both_versions() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let key = new_key();
+    exit.warren.run(&format!("exit client add laptop --public-key {}", key.public())).ok();
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+
+    let answer = peer::hello(&net.client, PrivateKey::from_base64(&key.to_base64()).unwrap(), exit_key, 2);
+    assert_eq!(answer, Some(Message::Goodbye(Goodbye { reason: 0x04, exit_version: 1, client_version: 2 })));
+
+    // The same key with the right version is welcome.
+    let answer = peer::hello(&net.client, key, exit_key, 1);
+    assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
+}
+
+#[test]
+fn an_empty_address_pool_is_refused() {
+    let Some(net) = Net::new() else { return };
+    // A /30 has the gateway's address and one more.
+    let options = ExitOptions { ipv4: "10.66.0.0/30".into(), ..ExitOptions::default() };
+    let exit = Exit::start_with(&net, &options);
+    let first = Client::with(&net, &exit.enrol("first"));
+    let host = net.second_client();
+    let second = Client::on(&host, &exit.enrol("second"));
+    first.up();
+
+    assert_refused(&second, REFUSED, &["no inner address left"]);
+
+    // It was the address that was missing, nothing else.
+    first.down();
+    second.up();
+}
+
+#[test]
+fn an_exit_that_does_not_answer_is_given_up_after_the_timeout() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    let start = std::time::Instant::now();
+    let finished = client.warren.run("up home --timeout 2s");
+
+    assert_one_sentence(&finished, TIMED_OUT, &["198.51.100.2:443"]);
+    assert!(start.elapsed() < support::seconds(6), "it took {:?}", start.elapsed());
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn a_bad_profile_is_refused_with_its_line() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let wrong = |text: &str, says: &[&str]| {
+        client.warren.write("home.toml", 0o600, text);
+        assert_refused(&client, FAILED, says);
+    };
+
+    let unknown_key = profile.clone().with("transport", "conections", 4).text();
+    wrong(&unknown_key, &[&at_line(&unknown_key, "conections"), "conections", "connections"]);
+    let bad_cidr = profile.clone().with("routes", "include", vec!["10.0.0.0/33"]).text();
+    wrong(&bad_cidr, &[&at_line(&bad_cidr, "10.0.0.0/33"), "10.0.0.0/33"]);
+    wrong("[client\n", &["home.toml:1"]);
+    wrong("", &["home.toml"]);
+
+    let missing = client.warren.run("up nowhere");
+    assert_one_sentence(&missing, FAILED, &["nowhere"]);
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn keys_that_others_can_read_are_refused_with_what_to_do() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+
+    let path = client.warren.write("home.toml", 0o644, &profile.text());
+    assert_refused(&client, FAILED, &["chmod 600", path.to_str().unwrap()]);
+
+    let by_file = Profile::parse(
+        &profile
+            .text()
+            .lines()
+            .filter(|line| !line.starts_with("private_key"))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    )
+    .with("client", "private_key_file", "home.key");
+    client.warren.write("home.toml", 0o600, &by_file.text());
+    assert_refused(&client, FAILED, &["home.key"]);
+    let key = client.warren.write("home.key", 0o640, &format!("{}\n", new_key().to_base64().as_str()));
+    assert_refused(&client, FAILED, &["chmod 600", key.to_str().unwrap()]);
+
+    let exit_key = exit.warren.config("exit.key");
+    net.exit.sh(&format!("chmod 644 {}", exit_key.display())).ok();
+    let before = HostState::of(&net.exit);
+    let finished = exit.warren.run("exit run");
+    assert_one_sentence(&finished, FAILED, &["chmod 600", "exit.key"]);
+    before.assert_same(&HostState::of(&net.exit));
+}
+
+#[test]
+fn a_bad_exit_configuration_is_refused_and_changes_nothing() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let good = std::fs::read_to_string(exit.warren.config("exit.toml")).unwrap();
+    let before = HostState::of(&net.exit);
+
+    for (from, to, says) in [
+        ("10.66.0.0/16", "10.66.0.0/99", "10.66.0.0/99"),
+        ("listen", "lisen", "listen"),
+        ("exit.key", "elsewhere.key", "elsewhere.key"),
+    ] {
+        assert!(good.contains(from), "{from} is in\n{good}");
+        std::fs::write(exit.warren.config("exit.toml"), good.replacen(from, to, 1)).unwrap();
+        assert_one_sentence(&exit.warren.run("exit run"), FAILED, &[says]);
+        before.assert_same(&HostState::of(&net.exit));
+    }
+}
+
+/// `up` ends with this code and one sentence that says all of `says`, and nothing is left behind.
+#[track_caller]
+fn assert_refused(client: &Client<'_>, code: i32, says: &[&str]) {
+    assert_one_sentence(&client.warren.run("up home --timeout 10s"), code, says);
+    client.assert_host_unchanged();
+    assert!(client.warren.host.pids().is_empty(), "no daemon is left");
+}
+
+#[track_caller]
+fn assert_one_sentence(finished: &Finished, code: i32, says: &[&str]) {
+    let said = finished.stderr.trim_end();
+    assert_eq!(finished.code, Some(code), "{said}");
+    assert_eq!(finished.stdout, "", "errors go to standard error");
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 1, "one line: {said}");
+    for words in says {
+        assert!(said.contains(words), "{words:?} is in: {said}");
+    }
+}
+
+/// `home.toml:LINE` of the first line with this text.
+fn at_line(text: &str, part: &str) -> String {
+    let index = text.lines().position(|line| line.contains(part)).unwrap();
+    format!("home.toml:{}", index + 1)
+}
+
+fn profile_for(exit_key: &PrivateKey) -> Profile {
+    Profile::parse(&format!(
+        "[client]\nprivate_key = \"{}\"\n[[exit]]\nendpoint = \"{}:443\"\npublic_key = \"{}\"\n",
+        new_key().to_base64().as_str(),
+        Net::EXIT_V4,
+        exit_key.public()
+    ))
+}
+
+fn new_key() -> PrivateKey {
+    PrivateKey::generate().unwrap()
+}

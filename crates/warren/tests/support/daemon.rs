@@ -1,0 +1,254 @@
+//! The warren binary on a host: what a person types there, and the daemon that runs there.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::namespace::{finished, signal};
+use super::{Finished, HostState, Namespace, Net, Profile, Running, Status, eventually, seconds};
+
+/// Warren's three directories on one host, and its commands there.
+#[derive(Debug)]
+pub struct Warren<'net> {
+    pub host: &'net Namespace,
+    directory: TempDir,
+}
+
+impl<'net> Warren<'net> {
+    pub fn on(host: &'net Namespace) -> Self {
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        for name in ["config", "runtime", "state"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        Self { host, directory }
+    }
+
+    pub fn config(&self, file: &str) -> PathBuf {
+        self.directory.path().join("config").join(file)
+    }
+
+    /// Runs `warren LINE` to its end; the line is split at spaces.
+    pub fn run(&self, line: &str) -> Finished {
+        finished(&mut self.command(line))
+    }
+
+    /// Runs `warren LINE` as a user who owns nothing.
+    pub fn run_as_nobody(&self, line: &str) -> Finished {
+        let program = self.directory.path().join("warren");
+        std::fs::copy(env!("CARGO_BIN_EXE_warren"), &program).unwrap();
+        let mut arguments = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let own = self.arguments(line);
+        arguments.push(program.to_str().unwrap());
+        arguments.extend(own.iter().map(String::as_str));
+        finished(&mut self.host.command(&arguments))
+    }
+
+    /// Starts `warren LINE` and leaves it running.
+    pub fn start(&self, line: &str) -> Running {
+        Running::new(self.command(line))
+    }
+
+    pub fn write(&self, file: &str, mode: u32, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.config(file);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// What `warren status --json` says, while a daemon answers.
+    pub fn status(&self) -> Option<Status> {
+        let finished = self.run("status --json");
+        finished.succeeded().then(|| Status(serde_json::from_str(&finished.stdout).unwrap()))
+    }
+
+    fn command(&self, line: &str) -> std::process::Command {
+        let own = self.arguments(line);
+        let mut arguments = vec![env!("CARGO_BIN_EXE_warren")];
+        arguments.extend(own.iter().map(String::as_str));
+        self.host.command(&arguments)
+    }
+
+    fn arguments(&self, line: &str) -> Vec<String> {
+        let options = ["config", "runtime", "state"]
+            .map(|name| format!("--{name}-dir={}", self.directory.path().join(name).display()));
+        options.into_iter().chain(line.split_whitespace().map(str::to_owned)).collect()
+    }
+}
+
+impl Drop for Warren<'_> {
+    /// Shows what the daemon counted when the test failed.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let status = self.run("status --json");
+            let zero = |line: &str| line.trim_end_matches(',').ends_with(" 0");
+            let counted = status.stdout.lines().filter(|line| !zero(line));
+            println!("--- status of {}\n{}", self.host.name(), counted.collect::<Vec<_>>().join("\n"));
+            let log = self.directory.path().join("runtime/home/log");
+            println!("{}{}", status.stderr, std::fs::read_to_string(log).unwrap_or_default());
+        }
+    }
+}
+
+/// What an exit is made with.
+#[derive(Clone, Debug)]
+pub struct ExitOptions {
+    /// `HOST[:PORT]` as clients reach it.
+    pub endpoint: String,
+    pub ipv4: String,
+    pub ipv6: String,
+}
+
+impl Default for ExitOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: format!("{}:443", Net::EXIT_V4),
+            ipv4: "10.66.0.0/16".into(),
+            ipv6: "fd66:6666::/64".into(),
+        }
+    }
+}
+
+/// The exit's host with its daemon.
+#[derive(Debug)]
+pub struct Exit<'net> {
+    pub warren: Warren<'net>,
+    daemon: Option<Running>,
+}
+
+impl<'net> Exit<'net> {
+    /// Makes an exit with the usual addresses and starts it.
+    pub fn start(net: &'net Net) -> Self {
+        Self::start_with(net, &ExitOptions::default())
+    }
+
+    pub fn start_with(net: &'net Net, options: &ExitOptions) -> Self {
+        let mut exit = Self::init(net, options);
+        exit.run();
+        exit
+    }
+
+    /// Makes an exit that does not run yet.
+    pub fn init(net: &'net Net, options: &ExitOptions) -> Self {
+        let warren = Warren::on(&net.exit);
+        let ExitOptions { endpoint, ipv4, ipv6 } = options;
+        warren.run(&format!("exit init --endpoint {endpoint} --ipv4 {ipv4} --ipv6 {ipv6}")).ok();
+        Self { warren, daemon: None }
+    }
+
+    /// Starts the daemon and waits until it listens.
+    pub fn run(&mut self) {
+        self.daemon = Some(self.warren.start("--log info exit run"));
+        eventually(seconds(10), "the exit answers", || {
+            let daemon = self.daemon();
+            assert!(daemon.is_running(), "the exit ended: {}", daemon.output());
+            self.warren.status().is_some()
+        });
+    }
+
+    pub fn daemon(&mut self) -> &mut Running {
+        self.daemon.as_mut().expect("the exit was started")
+    }
+
+    /// Enrols a client and returns the profile that the exit prints for it.
+    pub fn enrol(&self, name: &str) -> Profile {
+        Profile::parse(&self.warren.run(&format!("exit client add {name}")).ok())
+    }
+
+    #[track_caller]
+    pub fn status(&self) -> Status {
+        self.warren.status().expect("the exit answers")
+    }
+
+    /// Ends the daemon by a signal and waits for its end.
+    pub fn stop(&mut self, with: Signal) {
+        let daemon = self.daemon();
+        daemon.signal(with);
+        daemon.wait(seconds(10));
+    }
+
+    /// The exit's configuration, changed.
+    pub fn configure(&self, change: impl FnOnce(Profile) -> Profile) {
+        let path = self.warren.config("exit.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, change(Profile::parse(&text)).text()).unwrap();
+    }
+}
+
+/// A client's host with its profile `home`.
+#[derive(Debug)]
+pub struct Client<'net> {
+    pub warren: Warren<'net>,
+    before: HostState,
+}
+
+impl<'net> Client<'net> {
+    /// Gives the net's client host a profile.
+    pub fn with(net: &'net Net, profile: &Profile) -> Self {
+        Self::on(&net.client, profile)
+    }
+
+    pub fn on(host: &'net Namespace, profile: &Profile) -> Self {
+        let warren = Warren::on(host);
+        warren.write("home.toml", 0o600, &profile.text());
+        Self { before: HostState::of(host), warren }
+    }
+
+    /// Brings the tunnel up, which works.
+    #[track_caller]
+    pub fn up(&self) {
+        self.warren.run("up home").ok();
+    }
+
+    /// Runs the daemon in the foreground, logging what `log` says, until the tunnel is up.
+    #[track_caller]
+    pub fn run(&self, log: &str) -> Running {
+        let profile = self.warren.config("home.toml");
+        let mut daemon = self.warren.start(&format!("--log {log} client run {}", profile.display()));
+        eventually(seconds(15), "the tunnel is up", || {
+            assert!(daemon.is_running(), "the client ended: {}", daemon.output());
+            self.warren.status().is_some_and(|status| status.text("/state") == "up")
+        });
+        daemon
+    }
+
+    /// Takes the tunnel down, which works, and fails unless the host is as it was before `up`.
+    #[track_caller]
+    pub fn down(&self) {
+        self.warren.run("down home").ok();
+        self.assert_host_unchanged();
+    }
+
+    #[track_caller]
+    pub fn assert_host_unchanged(&self) {
+        self.before.assert_same(&HostState::of(self.warren.host));
+    }
+
+    /// Runs a shell line on the client's host, which works, and returns what it printed.
+    #[track_caller]
+    pub fn sh(&self, line: &str) -> String {
+        self.warren.host.sh(line).ok()
+    }
+
+    #[track_caller]
+    pub fn status(&self) -> Status {
+        self.warren.status().expect("the client answers")
+    }
+
+    pub fn signal(&self, which: Signal) {
+        signal(i32::try_from(self.status().number("/pid")).unwrap(), which);
+    }
+
+    /// The client's inner addresses, with their prefix lengths.
+    pub fn inner_addresses(&self) -> (Value, Value) {
+        let session = &self.status().0["session"];
+        (session["ipv4"].clone(), session["ipv6"].clone())
+    }
+}
+
+/// Where scripts find each other.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}

@@ -1,0 +1,87 @@
+//! Traffic of a test's own making: UDP flows to the internet host's echo.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::{Namespace, Net};
+
+const ECHO: u16 = 7;
+
+/// Sends one datagram on each of `ports` from this host and returns how many came back.
+///
+/// A datagram that did not is sent again, as a person's program would, for ten seconds at most.
+pub fn echo_from_each(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
+    let inside = move || {
+        let answered = |port: &u16| {
+            let socket = echo_socket(Net::INTERNET_V4, *port);
+            (0..20).any(|_| echo(&socket, b"hello", Duration::from_millis(500)).as_deref() == Some(b"hello"))
+        };
+        ports.filter(|port| answered(port)).count()
+    };
+    host.enter(inside).join().unwrap()
+}
+
+/// Sends `count` numbered datagrams in one flow, at most 32 unanswered, and returns the numbers in the order of their
+/// return; waits one second for each at most.
+pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
+    let inside = move || {
+        let socket = echo_socket(Net::INTERNET_V4, 30_000);
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut returned = Vec::new();
+        let mut sent = 0;
+        let mut buffer = [0; 64];
+        while returned.len() < usize::try_from(count).unwrap() {
+            while sent < count && usize::try_from(sent).unwrap() < returned.len() + 32 {
+                socket.send(&sent.to_be_bytes()).unwrap();
+                sent += 1;
+            }
+            let Ok(length) = socket.recv(&mut buffer) else { break };
+            returned.push(u32::from_be_bytes(buffer[..length].try_into().unwrap()));
+        }
+        returned
+    };
+    host.enter(inside).join().unwrap()
+}
+
+/// Asks the internet host over and over, from its own port, until `lasting` has passed; returns when each answer came.
+pub fn answers(host: &Namespace, lasting: Duration) -> std::thread::JoinHandle<Vec<Instant>> {
+    host.enter(move || {
+        let socket = echo_socket(Net::INTERNET_V4, 30_001);
+        let start = Instant::now();
+        let mut answers = Vec::new();
+        while start.elapsed() < lasting {
+            if echo(&socket, b"hello", Duration::from_millis(100)).is_some() {
+                answers.push(Instant::now());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        answers
+    })
+}
+
+/// The address and port that the internet host sees for a datagram sent from `port`.
+pub fn seen_from(host: &Namespace, internet: &'static str, port: u16) -> Option<SocketAddr> {
+    let inside = move || {
+        let socket = echo_socket(internet, port);
+        let answer = (0..5).find_map(|_| echo(&socket, b"who", Duration::from_secs(1)))?;
+        let (address, port) = std::str::from_utf8(&answer).unwrap().split_once(' ').unwrap().to_owned();
+        Some(SocketAddr::new(address.parse().unwrap(), port.parse().unwrap()))
+    };
+    host.enter(inside).join().unwrap()
+}
+
+fn echo_socket(internet: &str, port: u16) -> UdpSocket {
+    let internet: IpAddr = internet.parse().unwrap();
+    let any: IpAddr = if internet.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = UdpSocket::bind((any, port)).unwrap();
+    socket.connect((internet, ECHO)).unwrap();
+    socket
+}
+
+fn echo(socket: &UdpSocket, data: &[u8], within: Duration) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(within)).unwrap();
+    socket.send(data).ok()?;
+    let mut buffer = [0; 2048];
+    let length = socket.recv(&mut buffer).ok()?;
+    Some(buffer[..length].to_vec())
+}

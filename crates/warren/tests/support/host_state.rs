@@ -1,0 +1,36 @@
+//! What a daemon may change on its host, to be compared before and after.
+
+use std::collections::BTreeMap;
+
+use super::Namespace;
+
+/// Addresses, routes, rules, nftables, settings and resolver of one host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostState(BTreeMap<&'static str, String>);
+
+impl HostState {
+    pub fn of(host: &Namespace) -> Self {
+        Self(PARTS.iter().map(|line| (*line, host.sh(line).stdout)).collect())
+    }
+
+    /// Fails with what differs, if anything does.
+    #[track_caller]
+    pub fn assert_same(&self, after: &Self) {
+        for (part, before) in &self.0 {
+            let after = &after.0[part];
+            assert!(before == after, "`{part}` was\n{before}\nand is\n{after}");
+        }
+    }
+}
+
+const PARTS: [&str; 9] = [
+    "ip -o link",
+    "ip -o address",
+    "ip -4 route show table all",
+    "ip -6 route show table all",
+    "ip -4 rule",
+    "ip -6 rule",
+    "nft --stateless list ruleset",
+    "sysctl -a --pattern '^net.(ipv[46].conf|ipv4.ip_forward|core.[rw]mem)' 2>/dev/null",
+    "cat /etc/resolv.conf",
+];

@@ -1,0 +1,70 @@
+//! A small internet out of network namespaces, and the warren binary on its hosts.
+//!
+//! ```text
+//!   client 192.0.2.2 ----- router ----- 198.51.100.2 exit
+//!     2001:db8:1::2          |          2001:db8:2::2
+//!                            |
+//!                       internet host 203.0.113.2, 2001:db8:3::2
+//! ```
+//!
+//! The client reaches the internet host without a tunnel too, so what goes around the tunnel shows. Each test makes its
+//! own net, so tests run side by side. All of it needs root.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "test code, of which no test target uses everything"
+)]
+
+pub mod daemon;
+pub mod flows;
+pub mod host_state;
+pub mod internet_host;
+pub mod namespace;
+pub mod net;
+pub mod peer;
+pub mod profile;
+pub mod status;
+
+use std::time::{Duration, Instant};
+
+pub use daemon::{Client, Exit, ExitOptions};
+pub use host_state::HostState;
+pub use internet_host::InternetHost;
+pub use namespace::{Finished, Namespace, Running};
+pub use net::{Family, Net};
+pub use profile::Profile;
+pub use status::Status;
+
+/// Tells whether tests may make namespaces; says so when not, and fails where CI relies on them.
+pub fn root() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "this test needs root");
+    println!("skipped: this test needs root");
+    false
+}
+
+/// Waits until `condition` holds, and fails with `what` when it does not within the time.
+///
+/// Returns how long it took.
+#[track_caller]
+pub fn eventually(within: Duration, what: &str, mut condition: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < within, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Seconds, for short calls.
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}

@@ -1,0 +1,199 @@
+//! A host of the test's net: a network namespace, and the programs that run in it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{eventually, seconds};
+
+/// A network namespace with an `/etc/resolv.conf` of its own; dropping it ends what runs in it and removes it.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    pub fn new(role: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let namespace = Self { name: format!("wt-{}-{count}-{role}", std::process::id()) };
+        // `ip netns exec` lays these files over those in /etc, so that no test touches the machine's own.
+        std::fs::create_dir_all(namespace.etc()).unwrap();
+        std::fs::write(namespace.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
+        finished(Command::new("ip").args(["netns", "add", &namespace.name])).ok();
+        // Addresses work at once; there is nobody to collide with.
+        namespace.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0").ok();
+        namespace.sh("ip link set lo up").ok();
+        namespace
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a shell line on this host to its end, for 90 seconds at most.
+    pub fn sh(&self, line: &str) -> Finished {
+        finished(&mut self.command(&["timeout", "-k", "5", "90", "sh", "-c", line]))
+    }
+
+    /// Starts a program on this host; its output goes to a file.
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        Running::new(self.command(arguments))
+    }
+
+    /// The command that runs a program on this host.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+    }
+
+    /// Calls `inside` on a thread of its own whose sockets are this host's.
+    pub fn enter<T: Send + 'static>(
+        &self,
+        inside: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let file = File::open(format!("/run/netns/{}", self.name)).unwrap();
+        std::thread::spawn(move || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            inside()
+        })
+    }
+
+    /// The processes on this host.
+    pub fn pids(&self) -> Vec<i32> {
+        let listed = finished(Command::new("ip").args(["netns", "pids", &self.name]));
+        listed.stdout.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    fn etc(&self) -> PathBuf {
+        Path::new("/etc/netns").join(&self.name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for pid in self.pids() {
+            signal(pid, Signal::KILL);
+        }
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).stderr(Stdio::null()).status();
+        let _ = std::fs::remove_dir_all(self.etc());
+    }
+}
+
+/// What a program that ended said.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    line: String,
+}
+
+impl Finished {
+    /// Fails unless the program succeeded; returns what it printed, without the closing line end.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert!(self.succeeded(), "{}\nexit code {:?}\n{}{}", self.line, self.code, self.stdout, self.stderr);
+        self.stdout.trim_end().to_owned()
+    }
+
+    pub fn succeeded(&self) -> bool {
+        self.code == Some(0)
+    }
+}
+
+/// Runs a command to its end.
+pub fn finished(command: &mut Command) -> Finished {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    Finished {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        line: format!("{command:?}"),
+    }
+}
+
+/// A program that runs; dropping it kills it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    output: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Running {
+    /// Starts a command with standard output and error in one file.
+    pub fn new(mut command: Command) -> Self {
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        let output = directory.path().join("output");
+        let file = File::create(&output).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, output, _directory: directory }
+    }
+
+    /// The process itself: `ip netns exec` becomes the program that it runs.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        let mut text = Vec::new();
+        File::open(&self.output).unwrap().read_to_end(&mut text).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    pub fn signal(&self, which: Signal) {
+        signal(self.pid(), which);
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end and returns its exit code, which is `None` after a signal.
+    #[track_caller]
+    pub fn wait(&mut self, within: Duration) -> Option<i32> {
+        let mut status = None;
+        eventually(within, "the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+
+    /// Waits until it has printed `text`.
+    #[track_caller]
+    pub fn wait_for_output(&mut self, text: &str) {
+        eventually(seconds(15), &format!("the program prints {text:?}"), || {
+            assert!(self.is_running() || self.output().contains(text), "it ended: {}", self.output());
+            self.output().contains(text)
+        });
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("--- output of process {}\n{}", self.pid(), self.output());
+        }
+    }
+}
+
+/// Sends a signal to one process that may have ended already.
+pub fn signal(pid: i32, which: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, which);
+    }
+}

@@ -1,0 +1,33 @@
+//! A client's profile as the exit printed it, with what a test changes in it.
+
+use toml::{Table, Value};
+
+/// The text of a profile, changed key by key.
+#[derive(Clone, Debug)]
+pub struct Profile(Table);
+
+impl Profile {
+    pub fn parse(text: &str) -> Self {
+        Self(text.parse().unwrap_or_else(|error| panic!("{error}\n{text}")))
+    }
+
+    /// Sets `section.key`.
+    #[must_use]
+    pub fn with(mut self, section: &str, key: &str, value: impl Into<Value>) -> Self {
+        let section = self.0.entry(section).or_insert_with(|| Table::new().into());
+        section.as_table_mut().unwrap().insert(key.into(), value.into());
+        self
+    }
+
+    /// Sets a key of the first exit.
+    #[must_use]
+    pub fn with_exit(mut self, key: &str, value: impl Into<Value>) -> Self {
+        let exit = &mut self.0["exit"].as_array_mut().unwrap()[0];
+        exit.as_table_mut().unwrap().insert(key.into(), value.into());
+        self
+    }
+
+    pub fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
