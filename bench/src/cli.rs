@@ -1,0 +1,36 @@
+//! The command line: each subcommand is a module with its own arguments and `run`.
+
+use clap::{Parser, Subcommand};
+
+use crate::{ab, copier, quic, vpn};
+
+/// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
+#[derive(Debug, Parser)]
+#[command(name = "warren-bench", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compare two variants of anything, in alternation, until the answer is precise enough
+    Ab(ab::Args),
+    /// Measure QUIC alone, without TUN: one process per side, datagrams
+    Quic(quic::Args),
+    /// Copy between two TUN devices without crypto: the limit of any TUN VPN on this machine
+    Copier(copier::Args),
+    /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
+    Vpn(vpn::Args),
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Ab(args) => ab::run(&args),
+            Command::Quic(args) => quic::run(&args),
+            Command::Copier(args) => copier::run(&args),
+            Command::Vpn(args) => vpn::run(&args),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! One direction: read a super-packet, write it as it is.
+
+use std::{
+    fs::File,
+    os::fd::AsFd as _,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use anyhow::Context as _;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, read, write},
+};
+use serde::Serialize;
+use warren_tun::READ_BUFFER_BYTES;
+
+use crate::usage::{Mark, Usage};
+
+/// How long an idle direction waits before it looks whether to stop.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// What one direction carried.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Direction {
+    /// Reads that brought something; each is up to 64 KiB of one flow.
+    pub(crate) super_packets: u64,
+    /// Bytes of IP packets, headers counted once per super-packet.
+    pub(crate) bytes: u64,
+    /// Writes that the kernel refused, so dropped packets.
+    pub(crate) refused: u64,
+    /// Of this direction's thread.
+    pub(crate) usage: Usage,
+}
+
+impl Direction {
+    pub(crate) fn mbit_per_s(&self) -> f64 {
+        if self.usage.seconds > 0.0 { self.bytes() * 8e-6 / self.usage.seconds } else { 0.0 }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are not carried in a run")]
+    pub(crate) fn bytes(&self) -> f64 {
+        self.bytes as f64
+    }
+}
+
+/// Copies until told to stop; the virtio-net header in front of each packet goes along unread.
+pub(super) fn copy(from: &File, to: &File, stop: &AtomicBool) -> anyhow::Result<Direction> {
+    const HEADER: usize = READ_BUFFER_BYTES - 65_536;
+    let start = Mark::of_thread()?;
+    let mut carried = Direction::default();
+    let mut buffer = vec![0; READ_BUFFER_BYTES];
+    while !stop.load(Relaxed) {
+        match read(from, &mut buffer) {
+            Ok(length) => {
+                let packet = buffer.get(..length).unwrap_or_default();
+                match write(to, packet) {
+                    Ok(_) => {
+                        carried.super_packets += 1;
+                        carried.bytes += length.saturating_sub(HEADER) as u64;
+                    }
+                    Err(_) => carried.refused += 1,
+                }
+            }
+            Err(Errno::AGAIN) => wait(from)?,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot read from the TUN device"),
+        }
+    }
+    carried.usage = start.until(&Mark::of_thread()?);
+    Ok(carried)
+}
+
+/// Waits until there is something to read, or for a moment.
+fn wait(file: &File) -> anyhow::Result<()> {
+    let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN)];
+    match poll(&mut descriptors, Some(&LOOK)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("cannot wait for the TUN device"),
+    }
+}

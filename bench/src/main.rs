@@ -1,0 +1,30 @@
+//! Benchmarks of Warren and its peers: paired, attributable to one cause, honest about noise.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, reason = "this binary talks to a person or a script")]
+
+mod ab;
+mod cli;
+mod copier;
+mod interrupt;
+mod namespace;
+mod quic;
+mod report;
+mod stats;
+mod usage;
+mod vpn;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The alternative form puts the causes behind the message, in one line.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `quic`: QUIC alone, without TUN: one process per side, datagrams over loopback or between namespaces.
+
+mod exit;
+mod options;
+mod outcome;
+mod remote;
+mod side;
+mod snapshot;
+mod traffic;
+mod worker;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+
+use self::{
+    options::{Direction, Options},
+    outcome::{Outcome, Run},
+    remote::Remote,
+    snapshot::Snapshot,
+    worker::{Role, WorkerHandle},
+};
+use crate::{interrupt::Interrupt, report};
+
+/// How long the last datagrams may take to arrive before what is missing counts as lost.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Settings of the run; the parent is the client, and starts the exit with the same arguments.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    options: Options,
+    /// Which side this process is; the exit is told what to do on its standard input
+    #[arg(long, value_enum, default_value_t = Side::Client, hide = true)]
+    side: Side,
+    /// Print the result as one line of JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Side {
+    Client,
+    Exit,
+}
+
+/// Runs one measurement, or the exit's side of one.
+///
+/// # Errors
+/// A sentence when a side cannot start, they cannot connect, a connection ends before the run does, or the user interrupts.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.options.check()?;
+    match args.side {
+        Side::Client => client(args),
+        Side::Exit => exit::run(&args.options),
+    }
+}
+
+fn client(args: &Args) -> anyhow::Result<()> {
+    let outcome = measure(&args.options, &Interrupt::catch()?)?;
+    if args.json { report::print_json(&outcome) } else { report::print(&outcome.to_string()) }
+}
+
+/// Measures once: connect, warm up, count on both sides for the time asked, let the last datagrams arrive.
+fn measure(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+    let mut exit = Remote::start().context("cannot start the exit")?;
+    let client = WorkerHandle::start(options, Role::Client).context("cannot start the client")?;
+    client.connect(exit.listening())?;
+    let mut both = Both { client, exit: &mut exit };
+
+    both.send(options.direction, true)?;
+    interrupt.wait(Some(options.warm_up()));
+    interrupt.check()?;
+    let start = both.snapshot()?;
+    interrupt.wait(Some(options.duration()));
+    interrupt.check()?;
+    let end = both.snapshot()?;
+    both.send(options.direction, false)?;
+    interrupt.wait(Some(SETTLE));
+    let settled = both.snapshot()?;
+
+    both.client.stop();
+    exit.stop()?;
+    Ok(Outcome::new(options, &Run { start, end, settled }))
+}
+
+struct Both<'a> {
+    client: WorkerHandle,
+    exit: &'a mut Remote,
+}
+
+impl Both<'_> {
+    fn send(&mut self, direction: Direction, on: bool) -> anyhow::Result<()> {
+        if direction.is_up() {
+            self.client.send(on)?;
+        }
+        if direction.is_down() {
+            self.exit.send(on)?;
+        }
+        Ok(())
+    }
+
+    /// The client's counters, then the exit's, taken within a millisecond or so; each with its own time.
+    fn snapshot(&mut self) -> anyhow::Result<(Snapshot, Snapshot)> {
+        let client = self.client.snapshot().context("the client")?;
+        let exit = self.exit.snapshot().context("the exit")?;
+        Ok((client, exit))
+    }
+}

@@ -1,0 +1,148 @@
+//! What a run of `quic` may vary.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
+
+use anyhow::bail;
+use clap::ValueEnum;
+use serde::Serialize;
+use warren_quic::settings::{
+    Congestion, Driver, MINIMUM_MTU, ReceiveBatches, TransmitCaps, TransportSettings,
+};
+
+/// Options of both sides.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub(crate) struct Options {
+    /// Which way datagrams go
+    #[arg(long, value_enum, default_value_t = Direction::Up)]
+    pub(crate) direction: Direction,
+    /// Connections, all on one worker thread a side, as a Warren worker has them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) connections: u32,
+    /// Bytes of a datagram; 32 less than the path carries unless given, so that an ACK fits beside it
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) datagram_size: Option<u16>,
+    /// UDP payload of the path in bytes, fixed: nothing is searched for
+    #[arg(long, default_value_t = 1472, value_parser = clap::value_parser!(u16).range(1200..))]
+    pub(crate) mtu: u16,
+    /// What drives the connections
+    ///
+    /// noq: noq's tasks; warren: Warren's own loop straight on noq-proto.
+    #[arg(long, default_value_t = Driver::default(), value_name = "noq|warren")]
+    #[serde(serialize_with = "as_text")]
+    pub(crate) driver: Driver,
+    /// Most UDP datagrams in one send
+    #[arg(long, default_value_t = 40, value_name = "N")]
+    pub(crate) max_segments: usize,
+    /// UDP datagrams after which a drive yields
+    #[arg(long, default_value_t = 80, value_name = "N")]
+    pub(crate) max_datagrams: usize,
+    /// Batches taken in one receive (--driver warren alone)
+    #[arg(long, default_value_t = ReceiveBatches::default().get(), value_name = "N")]
+    pub(crate) receive_batches: usize,
+    /// The congestion controller
+    #[arg(long, default_value_t = Congestion::Cubic, value_name = "cubic|newreno|bbr3|off")]
+    #[serde(serialize_with = "as_text")]
+    pub(crate) congestion: Congestion,
+    /// Packets that may arrive before the peer must acknowledge
+    #[arg(long, default_value_t = TransportSettings::default().ack_threshold, value_name = "PACKETS")]
+    pub(crate) ack_threshold: u32,
+    /// Longest time in milliseconds that an acknowledgement is held back
+    #[arg(long, default_value_t = 5, value_name = "MS")]
+    pub(crate) max_ack_delay: u64,
+    /// One datagram a send (no UDP_SEGMENT)
+    #[arg(long)]
+    pub(crate) no_gso: bool,
+    /// One datagram a receive (no UDP_GRO)
+    #[arg(long)]
+    pub(crate) no_gro: bool,
+    /// Bytes of each socket buffer
+    #[arg(long, default_value_t = warren_quic::socket::DEFAULT_BUFFER_BYTES, value_name = "BYTES")]
+    pub(crate) socket_buffer: usize,
+    /// Keep the client on the first and the exit on the last of this process's CPUs
+    #[arg(long)]
+    pub(crate) pin: bool,
+    /// Seconds to count
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) seconds: f64,
+    /// Seconds to send before the count starts
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
+    pub(crate) warm_up: f64,
+    /// The exit's address
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
+    pub(crate) address: IpAddr,
+    /// The network namespace that the client sends from; this process's unless given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client_namespace: Option<String>,
+    /// The network namespace that the exit listens in; this process's unless given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) exit_namespace: Option<String>,
+}
+
+/// Which way datagrams go: from the client, from the exit, or both at once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Direction {
+    Up,
+    Down,
+    Both,
+}
+
+impl Direction {
+    pub(crate) fn is_up(self) -> bool {
+        self != Self::Down
+    }
+
+    pub(crate) fn is_down(self) -> bool {
+        self != Self::Up
+    }
+}
+
+impl Options {
+    /// Refuses what clap cannot know to be wrong.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        for (name, seconds, least) in [("--seconds", self.seconds, 0.1), ("--warm-up", self.warm_up, 0.0)] {
+            if !(least..=3_600.0).contains(&seconds) {
+                bail!("{name} is {seconds}, and must be from {least} to 3600");
+            }
+        }
+        if self.mtu < MINIMUM_MTU {
+            bail!("--mtu is {}, and must be at least {MINIMUM_MTU}", self.mtu);
+        }
+        if self.datagram_size.is_some_and(|size| size == 0) {
+            bail!("--datagram-size must be at least 1");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> TransportSettings {
+        TransportSettings {
+            driver: self.driver,
+            receive_batches: ReceiveBatches::new(self.receive_batches),
+            caps: TransmitCaps::new(self.max_segments, self.max_datagrams),
+            congestion: self.congestion,
+            initial_mtu: self.mtu,
+            min_mtu: self.mtu,
+            max_mtu: self.mtu,
+            udp_gso: !self.no_gso,
+            udp_gro: !self.no_gro,
+            ack_threshold: self.ack_threshold,
+            max_ack_delay: Duration::from_millis(self.max_ack_delay),
+            ..TransportSettings::default()
+        }
+    }
+
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    pub(crate) fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up)
+    }
+}
+
+fn as_text<S: serde::Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

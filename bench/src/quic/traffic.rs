@@ -1,0 +1,276 @@
+//! One side's turn: take what came, fill every connection that takes more. The shape is that of Warren's own worker.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    sync::mpsc,
+    time::{Interval, MissedTickBehavior, interval},
+};
+use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox, SendError};
+
+use super::{
+    options::Options,
+    snapshot::{Count, Snapshot, Sockets, Totals},
+    worker::{Command, Connect},
+};
+use crate::usage::{Mark, peak_rss_kib};
+
+/// Datagrams are copied into slabs of this size, as the packet path does.
+const ARENA: usize = 64 * 1024;
+/// Datagrams that a connection is given in one turn at most.
+const DATAGRAMS_PER_TURN: usize = 256;
+/// By how much a datagram is smaller than the path carries unless the user says otherwise.
+const SLACK: usize = 32;
+const RTT_INTERVAL: Duration = Duration::from_millis(10);
+
+/// All that one side's thread owns.
+pub(super) struct Traffic {
+    endpoint: Endpoint,
+    options: Options,
+    commands: mpsc::UnboundedReceiver<Command>,
+    inbox: Inbox,
+    links: Vec<Link>,
+    sending: bool,
+    waiting: Option<Connect>,
+    source: Vec<u8>,
+    arena: BytesMut,
+    delivered: Count,
+    accepted: Count,
+    /// Of connections that ended.
+    past: Totals,
+    rtt_tick: Pin<Box<Interval>>,
+    rtt_samples: Vec<u32>,
+    /// Why the run cannot be counted.
+    failure: Option<String>,
+    stopping: bool,
+}
+
+struct Link {
+    connection: ConnectionId,
+    connected: bool,
+    blocked: bool,
+}
+
+impl Traffic {
+    /// To be called inside the side's runtime.
+    pub(super) fn new(
+        endpoint: Endpoint,
+        options: Options,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Self {
+        let mut rtt_tick = interval(RTT_INTERVAL);
+        rtt_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        Self {
+            endpoint,
+            options,
+            commands,
+            inbox: Inbox::new(),
+            links: Vec::new(),
+            sending: false,
+            waiting: None,
+            source: vec![0x5a; usize::from(u16::MAX)],
+            arena: BytesMut::with_capacity(ARENA),
+            delivered: Count::default(),
+            accepted: Count::default(),
+            past: Totals::default(),
+            rtt_tick: Box::pin(rtt_tick),
+            rtt_samples: Vec::new(),
+            failure: None,
+            stopping: false,
+        }
+    }
+
+    /// Runs until told to stop, then closes every connection.
+    pub(super) async fn run(mut self) {
+        std::future::poll_fn(|cx| self.turn(cx)).await;
+        self.endpoint.shutdown().await;
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.take_commands(cx);
+        if self.stopping {
+            return Poll::Ready(());
+        }
+        let mut busy = self.take_carrier(cx);
+        busy |= self.fill_connections();
+        self.sample_rtt(cx);
+        // Yielding between turns lets the transport's own tasks on this thread run.
+        if busy {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn take_commands(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(command) = self.commands.poll_recv(cx) {
+            match command {
+                Some(Command::Connect(connect)) => self.connect(connect),
+                Some(Command::Send(on)) => self.sending = on,
+                Some(Command::Snapshot(answer)) => drop(answer.send(self.snapshot())),
+                Some(Command::Stop) | None => {
+                    self.stopping = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, connect: Connect) {
+        for _ in 0..self.options.connections {
+            match self.connect_one(&connect) {
+                Ok(connection) => self.links.push(Link { connection, connected: false, blocked: false }),
+                Err(error) => {
+                    // Nobody waits for the answer when the run was given up meanwhile.
+                    drop(connect.done.send(Err(error)));
+                    return;
+                }
+            }
+        }
+        self.waiting = Some(connect);
+    }
+
+    fn connect_one(&mut self, connect: &Connect) -> anyhow::Result<ConnectionId> {
+        let socket = super::worker::bind(connect.remote.ip(), true, &self.options)?;
+        Ok(self.endpoint.connect(socket, connect.remote, &[connect.exit_key])?)
+    }
+
+    fn take_carrier(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
+            return false;
+        }
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for event in inbox.events.drain(..) {
+            self.take_event(event);
+        }
+        for (_, datagram) in inbox.datagrams.drain(..) {
+            self.delivered.add(datagram.len());
+        }
+        self.inbox = inbox;
+        true
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::Connected { connection, .. } => {
+                match self.links.iter_mut().find(|link| link.connection == connection) {
+                    Some(link) => link.connected = true,
+                    None => self.links.push(Link { connection, connected: true, blocked: false }),
+                }
+                if self.links.iter().all(|link| link.connected)
+                    && let Some(connect) = self.waiting.take()
+                {
+                    drop(connect.done.send(Ok(())));
+                }
+            }
+            Event::Writable { connection } => {
+                if let Some(link) = self.links.iter_mut().find(|link| link.connection == connection) {
+                    link.blocked = false;
+                }
+            }
+            Event::Closed { connection, reason } => {
+                if let Some(stats) = self.endpoint.stats(connection) {
+                    self.past.add(&stats);
+                }
+                self.links.retain(|link| link.connection != connection);
+                let failure = format!("a connection ended: {reason}");
+                if let Some(connect) = self.waiting.take() {
+                    drop(connect.done.send(Err(anyhow::anyhow!(failure.clone()))));
+                }
+                self.failure.get_or_insert(failure);
+            }
+            Event::Control { .. } => {}
+        }
+    }
+
+    /// Returns whether some connection would take still more.
+    fn fill_connections(&mut self) -> bool {
+        if !self.sending {
+            return false;
+        }
+        let mut links = std::mem::take(&mut self.links);
+        let mut more = false;
+        for link in links.iter_mut().filter(|link| link.connected && !link.blocked) {
+            match self.fill(link.connection) {
+                Ok(full) => {
+                    link.blocked = full;
+                    more |= !full;
+                }
+                Err(error) => {
+                    self.failure.get_or_insert(error.to_string());
+                    link.blocked = true;
+                }
+            }
+        }
+        self.links = links;
+        more
+    }
+
+    /// Gives a connection what it takes; returns whether it takes no more for now.
+    fn fill(&mut self, connection: ConnectionId) -> anyhow::Result<bool> {
+        let Some(largest) = self.endpoint.max_datagram_size(connection) else { return Ok(true) };
+        let size = self.options.datagram_size.map_or_else(|| largest.saturating_sub(SLACK), usize::from);
+        let payload = self.source.get(..size).context("a datagram has at most 65535 bytes")?;
+        for _ in 0..DATAGRAMS_PER_TURN {
+            match self.endpoint.send_datagram(connection, copy(&mut self.arena, payload)) {
+                Ok(()) => self.accepted.add(size),
+                // The next attempt makes the same datagram anew.
+                Err(SendError::Blocked(_)) => return Ok(true),
+                Err(SendError::TooLarge(_)) => {
+                    bail!(
+                        "a datagram of {size} bytes does not fit: the path carries {largest}; lower --datagram-size"
+                    )
+                }
+                Err(SendError::Closed(_)) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn sample_rtt(&mut self, cx: &mut Context<'_>) {
+        let mut due = false;
+        while self.rtt_tick.poll_tick(cx).is_ready() {
+            due = true;
+        }
+        if due {
+            let rtt = |link: &Link| self.endpoint.stats(link.connection).map(|stats| stats.rtt.as_micros());
+            let samples = self.links.iter().filter_map(rtt);
+            self.rtt_samples.extend(samples.map(|micros| u32::try_from(micros).unwrap_or(u32::MAX)));
+        }
+    }
+
+    /// Fails with the reason why the run does not count, if there is one.
+    fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        if let Some(failure) = &self.failure {
+            bail!("{failure}");
+        }
+        let mut totals = self.past;
+        for stats in self.links.iter().filter_map(|link| self.endpoint.stats(link.connection)) {
+            totals.add(&stats);
+        }
+        Ok(Snapshot {
+            mark: Mark::of_process()?,
+            peak_rss_kib: peak_rss_kib(),
+            delivered: self.delivered,
+            accepted: self.accepted,
+            totals,
+            sockets: Sockets::of(&self.endpoint.socket_stats()),
+            rtt_samples: std::mem::take(&mut self.rtt_samples),
+            connections: self.links.len(),
+        })
+    }
+}
+
+/// The copy that a packet makes on its way from the TUN's buffer.
+fn copy(arena: &mut BytesMut, payload: &[u8]) -> Bytes {
+    if arena.capacity() < payload.len() {
+        arena.reserve(ARENA.max(payload.len()));
+    }
+    arena.extend_from_slice(payload);
+    arena.split().freeze()
+}

@@ -1,0 +1,195 @@
+//! A side's thread: a runtime, an endpoint and its traffic, with a handle to tell it what to do.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::sync::{mpsc, oneshot};
+use warren_quic::{
+    driver::Endpoint,
+    key::{PrivateKey, PublicKey},
+    socket::{self, SocketConfig},
+};
+
+use super::{options::Options, remote::Listening, snapshot::Snapshot, traffic::Traffic};
+use crate::namespace::Namespace;
+
+/// As a Warren worker's, so that both meet their sockets equally often.
+const EVENT_INTERVAL: u32 = 16;
+/// How long all handshakes together may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a side is told.
+pub(super) enum Command {
+    Connect(Connect),
+    /// Send as much as the connections take, or stop.
+    Send(bool),
+    Snapshot(oneshot::Sender<anyhow::Result<Snapshot>>),
+    Stop,
+}
+
+/// Where to connect; the answer comes once all connections stand, or one failed.
+pub(super) struct Connect {
+    pub(super) remote: SocketAddr,
+    pub(super) exit_key: PublicKey,
+    pub(super) done: oneshot::Sender<anyhow::Result<()>>,
+}
+
+/// Which side a worker is.
+pub(super) enum Role {
+    Client,
+    /// Listens, with a key of its own.
+    Exit {
+        identity: PrivateKey,
+        started: oneshot::Sender<SocketAddr>,
+    },
+}
+
+/// The handle of a side's thread; dropping it ends the thread.
+pub(super) struct WorkerHandle {
+    commands: mpsc::UnboundedSender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WorkerHandle {
+    /// Starts the thread, in its namespace, and waits until its endpoint stands.
+    pub(super) fn start(options: &Options, role: Role) -> anyhow::Result<Self> {
+        let namespace = match role {
+            Role::Client => &options.client_namespace,
+            Role::Exit { .. } => &options.exit_namespace,
+        };
+        let namespace = namespace.as_deref().map(Namespace::existing).transpose()?;
+        let (commands, queue) = mpsc::unbounded_channel();
+        let (started, start) = oneshot::channel();
+        let options = options.clone();
+        let thread = std::thread::Builder::new()
+            .name("quic-worker".to_owned())
+            .spawn(move || run(&options, namespace.as_ref(), role, queue, started))
+            .context("cannot start a thread")?;
+        let handle = Self { commands, thread: Some(thread) };
+        start.blocking_recv().context("the thread ended before it started")??;
+        Ok(handle)
+    }
+
+    /// Opens all connections and waits for their handshakes.
+    pub(super) fn connect(&self, exit: &Listening) -> anyhow::Result<()> {
+        let (done, mut answer) = oneshot::channel();
+        self.tell(Command::Connect(Connect { remote: exit.address, exit_key: exit.key()?, done }))?;
+        let start = std::time::Instant::now();
+        while start.elapsed() < CONNECT_TIMEOUT {
+            match answer.try_recv() {
+                Ok(result) => return result.with_context(|| format!("cannot connect to {}", exit.address)),
+                Err(oneshot::error::TryRecvError::Empty) => std::thread::sleep(Duration::from_millis(1)),
+                Err(oneshot::error::TryRecvError::Closed) => break,
+            }
+        }
+        anyhow::bail!("cannot connect to {}: no answer within {} s", exit.address, CONNECT_TIMEOUT.as_secs())
+    }
+
+    pub(super) fn send(&self, on: bool) -> anyhow::Result<()> {
+        self.tell(Command::Send(on))
+    }
+
+    pub(super) fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        let (answer, snapshot) = oneshot::channel();
+        self.tell(Command::Snapshot(answer))?;
+        snapshot.blocking_recv().context("its thread ended")?
+    }
+
+    /// Closes the connections and waits for the thread.
+    pub(super) fn stop(self) {
+        drop(self);
+    }
+
+    fn tell(&self, command: Command) -> anyhow::Result<()> {
+        self.commands.send(command).ok().context("its thread ended")
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes a socket for a peer at, or for listening on, an address.
+pub(super) fn bind(address: IpAddr, any: bool, options: &Options) -> anyhow::Result<UdpSocket> {
+    let local = match address {
+        IpAddr::V4(_) if any => IpAddr::from([0; 4]),
+        IpAddr::V6(_) if any => IpAddr::from([0; 16]),
+        IpAddr::V4(_) | IpAddr::V6(_) => address,
+    };
+    let config = SocketConfig { buffer_bytes: options.socket_buffer, ..SocketConfig::new((local, 0).into()) };
+    socket::bind(config).with_context(|| format!("cannot bind a UDP socket to {local}"))
+}
+
+fn run(
+    options: &Options,
+    namespace: Option<&Namespace>,
+    role: Role,
+    commands: mpsc::UnboundedReceiver<Command>,
+    started: oneshot::Sender<anyhow::Result<()>>,
+) {
+    let set_up = || {
+        namespace.map_or(Ok(()), Namespace::enter_here)?;
+        if options.pin { pin(&role) } else { Ok(()) }
+    };
+    let runtime = set_up().and_then(|()| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(EVENT_INTERVAL)
+            .build()
+            .context("cannot start a runtime")
+    });
+    // Whoever started the thread waits for this answer.
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    runtime.block_on(async {
+        match endpoint(options, role) {
+            Ok(endpoint) => {
+                drop(started.send(Ok(())));
+                Traffic::new(endpoint, options.clone(), commands).run().await;
+            }
+            Err(error) => drop(started.send(Err(error))),
+        }
+    });
+}
+
+/// Ties the calling thread to the CPU that its side has to itself.
+fn pin(role: &Role) -> anyhow::Result<()> {
+    let allowed = sched_getaffinity(None).context("cannot ask for this process's CPUs")?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    let cpu = match role {
+        Role::Client => cpus.next(),
+        Role::Exit { .. } => cpus.next_back(),
+    };
+    let mut only = CpuSet::new();
+    only.set(cpu.context("this process has no CPU")?);
+    sched_setaffinity(None, &only).context("cannot pin a thread to its CPU")
+}
+
+fn endpoint(options: &Options, role: Role) -> anyhow::Result<Endpoint> {
+    match role {
+        Role::Client => {
+            let identity = PrivateKey::generate().context("cannot draw a key")?;
+            Ok(Endpoint::client(options.settings(), identity)?)
+        }
+        Role::Exit { identity, started } => {
+            let socket = bind(options.address, false, options)?;
+            let address = socket.local_addr()?;
+            let endpoint = Endpoint::exit(options.settings(), vec![identity], vec![socket], [0x77; 64])?;
+            // Whoever asked is waiting.
+            let _ = started.send(address);
+            Ok(endpoint)
+        }
+    }
+}

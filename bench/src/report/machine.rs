@@ -1,0 +1,37 @@
+//! What a result was measured on.
+
+use std::{fmt, fs, thread};
+
+use serde::Serialize;
+
+/// The machine, as far as it bears on speed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    /// Processes that ran or wanted to, over the last minute: anything above what the benchmark itself needs is a
+    /// neighbour.
+    pub(crate) load: String,
+}
+
+impl Machine {
+    pub(crate) fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        Self {
+            cpu: cpu.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned()),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: read("/proc/loadavg").split_whitespace().next().unwrap_or("?").to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, kernel, load } = self;
+        write!(f, "{cpu}, {cores} cores, Linux {kernel}, load {load}")
+    }
+}

@@ -1,0 +1,37 @@
+//! Output that all benchmarks share: tables, files, the machine they ran on.
+
+mod machine;
+mod table;
+
+use std::{
+    io::{ErrorKind, Write as _},
+    path::Path,
+};
+
+use anyhow::Context as _;
+
+pub(crate) use machine::Machine;
+pub(crate) use table::{Table, number};
+
+/// Prints a result; a reader that has seen enough (`| head`) is no failure.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Prints a result as one line of JSON.
+pub(crate) fn print_json(result: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&json(result)?)
+}
+
+pub(crate) fn json(result: &impl serde::Serialize) -> anyhow::Result<String> {
+    serde_json::to_string(result).context("cannot write the result as JSON")
+}
+
+/// Writes a result to a file.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,140 @@
+//! What a process or thread used: CPU time, context switches, memory.
+
+use std::{fs, time::Duration};
+
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeVal,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a GB, as in "CPU seconds per GB".
+pub(crate) const GB: f64 = 1e9;
+
+/// What a process or thread used up to a moment; marks of one process can be compared wherever they were sent.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Mark {
+    /// On the machine's monotonic clock.
+    at: Duration,
+    user: Duration,
+    system: Duration,
+    voluntary_switches: i64,
+    involuntary_switches: i64,
+}
+
+/// The use of a process between two marks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_user_seconds: f64,
+    pub(crate) cpu_system_seconds: f64,
+    pub(crate) voluntary_switches: i64,
+    pub(crate) involuntary_switches: i64,
+}
+
+impl Mark {
+    /// Reads the counters of this whole process.
+    pub(crate) fn of_process() -> anyhow::Result<Self> {
+        Self::of(UsageWho::RUSAGE_SELF)
+    }
+
+    /// Reads the counters of the calling thread.
+    pub(crate) fn of_thread() -> anyhow::Result<Self> {
+        Self::of(UsageWho::RUSAGE_THREAD)
+    }
+
+    fn of(who: UsageWho) -> anyhow::Result<Self> {
+        let usage = getrusage(who)?;
+        Ok(Self {
+            at: monotonic(),
+            user: duration(usage.user_time()),
+            system: duration(usage.system_time()),
+            voluntary_switches: usage.voluntary_context_switches(),
+            involuntary_switches: usage.involuntary_context_switches(),
+        })
+    }
+
+    pub(crate) fn until(&self, end: &Self) -> Usage {
+        Usage {
+            seconds: end.at.saturating_sub(self.at).as_secs_f64(),
+            cpu_user_seconds: end.user.saturating_sub(self.user).as_secs_f64(),
+            cpu_system_seconds: end.system.saturating_sub(self.system).as_secs_f64(),
+            voluntary_switches: end.voluntary_switches - self.voluntary_switches,
+            involuntary_switches: end.involuntary_switches - self.involuntary_switches,
+        }
+    }
+}
+
+impl Usage {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.cpu_user_seconds + self.cpu_system_seconds
+    }
+
+    /// CPU time in per cent of one core.
+    pub(crate) fn cpu_percent(&self) -> f64 {
+        if self.seconds > 0.0 { self.cpu_seconds() / self.seconds * 100.0 } else { 0.0 }
+    }
+
+    /// None where nothing was carried.
+    pub(crate) fn cpu_seconds_per_gb(&self, bytes: f64) -> Option<f64> {
+        (bytes > 0.0).then(|| self.cpu_seconds() / (bytes / GB))
+    }
+}
+
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+fn duration(time: TimeVal) -> Duration {
+    let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
+}
+
+/// The most memory that this process ever had resident, in KiB.
+///
+/// From `VmHWM`: `ru_maxrss` would keep what the program before `exec` had.
+pub(crate) fn peak_rss_kib() -> Option<u64> {
+    field_kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+}
+
+fn field_kib(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    value.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_shows_as_cpu_time_of_the_process_that_did_it() {
+        let start = Mark::of_process().unwrap();
+        let begun = std::time::Instant::now();
+        let mut sum = 0_u64;
+        while begun.elapsed() < Duration::from_millis(50) {
+            sum = sum.wrapping_mul(31).wrapping_add(1);
+        }
+        let usage = start.until(&Mark::of_process().unwrap());
+        assert!(usage.seconds >= 0.05, "{usage:?} {sum}");
+        assert!(usage.cpu_seconds() > 0.0, "{usage:?}");
+    }
+
+    #[test]
+    fn cpu_is_counted_per_gb_of_payload() {
+        let usage =
+            Usage { seconds: 2.0, cpu_user_seconds: 0.5, cpu_system_seconds: 1.0, ..Usage::default() };
+        assert_eq!(usage.cpu_percent(), 75.0);
+        assert_eq!(usage.cpu_seconds_per_gb(5e8), Some(3.0));
+        assert_eq!(usage.cpu_seconds_per_gb(0.0), None);
+    }
+
+    #[test]
+    fn peak_memory_is_read_from_the_status_file() {
+        assert_eq!(field_kib("Name:\tx\nVmHWM:\t    5120 kB\n", "VmHWM:"), Some(5120));
+        assert_eq!(field_kib("Name:\tx\n", "VmHWM:"), None);
+        assert!(peak_rss_kib().unwrap() > 100);
+    }
+}

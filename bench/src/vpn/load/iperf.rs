@@ -1,0 +1,127 @@
+//! TCP by iperf3: servers on the client's host, clients on the exit's, bytes counted by whoever receives them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use super::super::{
+    process::{self, Process},
+    topology::{Topology, wait_for},
+};
+use crate::interrupt::Interrupt;
+
+/// One for each way, so that both ways at once are two programs.
+const PORTS: [u16; 2] = [5201, 5202];
+const START: Duration = Duration::from_secs(5);
+/// A test that ends that soon has not begun.
+const AT_ONCE: Duration = Duration::from_millis(800);
+/// Beyond the time of the test itself: connecting, and exchanging results through a full tunnel.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// Client to exit.
+    Up,
+    Down,
+}
+
+/// Two iperf3 servers on the client's host.
+#[derive(Debug)]
+pub(crate) struct Iperf {
+    _servers: [Process; 2],
+    address: String,
+}
+
+impl Iperf {
+    /// Starts the servers; `address` is the client's in the tunnel.
+    ///
+    /// # Errors
+    /// A sentence when they do not start.
+    pub(crate) fn start(topology: &Topology, address: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let server = |port: u16| {
+            let mut command = topology.client.command("iperf3");
+            command.args(["--server", "--forceflush", "--port", &port.to_string()]);
+            let mut server = Process::start(&format!("iperf3-{port}"), topology.path(), &mut command)?;
+            server.wait_for_output("listening", START, interrupt)?;
+            anyhow::Ok(server)
+        };
+        let [first, second] = PORTS;
+        Ok(Self { _servers: [server(first)?, server(second)?], address: address.to_owned() })
+    }
+
+    /// Carries data over `flows` connections and returns the bytes that were received.
+    ///
+    /// # Errors
+    /// A sentence when iperf3 fails or is interrupted.
+    pub(crate) fn carry(
+        &self,
+        topology: &Topology,
+        flows: u32,
+        way: Way,
+        seconds: u32,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<u64> {
+        let [for_up, for_down] = PORTS;
+        let port = if way == Way::Up { for_up } else { for_down };
+        let limit = Duration::from_secs(seconds.into()) + SLACK;
+        let run = || {
+            let mut command = topology.exit.command("iperf3");
+            command.args(["--client", &self.address, "--port", &port.to_string(), "--json"]);
+            command.args(["--connect-timeout", "3000", "--time", &seconds.to_string()]);
+            command.args(["--parallel", &flows.to_string()]);
+            if way == Way::Up {
+                command.arg("--reverse");
+            }
+            // With --json iperf3 fails by exit code, and says why in the JSON.
+            received_bytes(&process::run_whatever_it_returns(&mut command, limit, interrupt)?.output)
+        };
+        wait_for("a free iperf3 server", START, interrupt, || {
+            let start = Instant::now();
+            match run() {
+                Ok(bytes) => Ok(Some(bytes)),
+                // The server needs a moment between two tests; what ends a test that runs is a failure.
+                Err(error) if start.elapsed() < AT_ONCE && is_between_tests(&error.to_string()) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// Whether iperf3's server was not ready yet for another test.
+fn is_between_tests(error: &str) -> bool {
+    ["busy", "reset by peer", "refused"].iter().any(|sign| error.contains(sign))
+}
+
+/// The bytes that the receiver counted, from what `iperf3 --json` prints.
+fn received_bytes(json: &str) -> anyhow::Result<u64> {
+    let result: Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
+    if let Some(error) = result.get("error").and_then(Value::as_str) {
+        bail!("iperf3: {error}");
+    }
+    let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
+    received.context("iperf3 printed no sum of received bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_the_receiver() {
+        let json = r#"{"start": {}, "end": {"sum_sent": {"bytes": 2000, "bits_per_second": 9.0},
+            "sum_received": {"start": 0, "end": 3.0, "bytes": 1234567890123, "bits_per_second": 8.0}}}"#;
+        assert_eq!(received_bytes(json).unwrap(), 1_234_567_890_123);
+    }
+
+    #[test]
+    fn failure_is_told_in_iperfs_words() {
+        let busy = r#"{"start": {}, "end": {}, "error": "error - the server is busy running a test. try again later"}"#;
+        let error = received_bytes(busy).unwrap_err().to_string();
+        assert!(is_between_tests(&error), "{error}");
+        assert!(!is_between_tests("iperf3: control socket has closed unexpectedly"));
+        assert!(received_bytes("").unwrap_err().to_string().contains("no JSON"));
+        assert!(received_bytes(r#"{"end": {}}"#).unwrap_err().to_string().contains("no sum"));
+    }
+}

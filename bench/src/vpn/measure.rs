@@ -1,0 +1,112 @@
+//! What the VPN processes of both ends used, from /proc: CPU seconds, context switches, peak memory.
+//!
+//! Kernel work done on behalf of a process outside of it (softirqs that another process's send runs) is not seen here;
+//! on a veth pair most of it runs in the sender's own system call.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// Use of a group of processes: up to a moment, or between two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Used {
+    pub(super) cpu_seconds: f64,
+    /// Of threads that live; voluntary and not.
+    pub(super) context_switches: u64,
+}
+
+impl Used {
+    /// Reads the counters of the processes; one that ended counts nothing.
+    pub(super) fn by(pids: &[u32]) -> Self {
+        let ticks = ticks_per_second();
+        let mut used = Self::default();
+        for pid in pids {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            used.cpu_seconds += cpu_ticks(&stat).unwrap_or(0.0) / ticks;
+            for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+                let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+                used.context_switches += context_switches(&status);
+            }
+        }
+        used
+    }
+
+    pub(super) fn since(self, start: Self) -> Self {
+        Self {
+            cpu_seconds: (self.cpu_seconds - start.cpu_seconds).max(0.0),
+            context_switches: self.context_switches.saturating_sub(start.context_switches),
+        }
+    }
+}
+
+/// The most memory that the processes ever had resident, in MiB; none if there is no process.
+pub(super) fn peak_rss_mib(pids: &[u32]) -> Option<f64> {
+    let mut sum = None;
+    for pid in pids {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if let Some(kib) = field(&status, "VmHWM:") {
+            sum = Some(sum.unwrap_or(0.0) + f64::from(u32::try_from(kib).unwrap_or(u32::MAX)) / 1024.0);
+        }
+    }
+    sum
+}
+
+fn ticks_per_second() -> f64 {
+    let ticks = rustix::param::clock_ticks_per_second();
+    u32::try_from(ticks).map_or(100.0, f64::from).max(1.0)
+}
+
+/// User and system time of all of a process's threads, dead ones too: fields 14 and 15 of proc_pid_stat(5).
+fn cpu_ticks(stat: &str) -> Option<f64> {
+    // The name, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: f64 = fields.next()?.parse().ok()?;
+    let system: f64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+fn context_switches(status: &str) -> u64 {
+    let count = |name| field(status, name).unwrap_or(0);
+    count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:")
+}
+
+/// A number of a proc_pid_status(5) file.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_behind_a_name_with_parentheses() {
+        let stat = "42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 150 50 7 8 20 0 3 0 9 0 0";
+        assert_eq!(cpu_ticks(stat), Some(200.0));
+        assert_eq!(cpu_ticks(""), None);
+        assert_eq!(cpu_ticks("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn both_kinds_of_context_switches_are_counted_once() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(context_switches(status), 157);
+        assert_eq!(context_switches("Name:\tx\n"), 0);
+    }
+
+    #[test]
+    fn memory_is_that_of_all_processes_that_exist() {
+        assert_eq!(field("VmPeak:\t   9 kB\nVmHWM:\t    5120 kB\n", "VmHWM:"), Some(5120));
+        assert!(peak_rss_mib(&[std::process::id()]).unwrap() > 0.5);
+        assert_eq!(peak_rss_mib(&[]), None);
+        assert_eq!(peak_rss_mib(&[u32::MAX]), None);
+    }
+
+    #[test]
+    fn use_is_that_between_two_moments() {
+        let start = Used { cpu_seconds: 1.0, context_switches: 10 };
+        let end = Used { cpu_seconds: 3.5, context_switches: 25 };
+        assert_eq!(end.since(start), Used { cpu_seconds: 2.5, context_switches: 15 });
+    }
+}

@@ -1,0 +1,268 @@
+//! `vpn`: whole tunnels side by side in one run: Warren, the link and the copier as limits, and the peers that a user
+//! would pick instead.
+//!
+//! In every round each peer gets one visit, in shuffled order: two fresh hosts (`topology`), the tunnel brought up as
+//! its users do (`peers`), all tests in shuffled order (`plan`, with traffic by `load` and cost by `measure`), and all
+//! of it taken down. The first round is thrown away; figures are medians over the others (`results`, `report`, `plots`).
+
+mod load;
+mod measure;
+mod peers;
+mod plan;
+mod plots;
+mod process;
+mod profile;
+mod progress;
+mod report;
+mod results;
+mod schedule;
+mod topology;
+
+use std::{
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, bail};
+
+use self::{
+    load::Iperf,
+    peers::{Installed, Peer},
+    plan::{Bed, Test},
+    progress::Progress,
+    report::Report,
+    results::Visit,
+    schedule::{Plan, Shuffle},
+    topology::Topology,
+};
+use crate::{
+    interrupt::Interrupt,
+    report::{Machine, print, print_json},
+};
+
+/// Which tunnels, which tests, how long.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to compare, separated by commas: veth, tun-copy, warren, wireguard-go, openvpn, boringtun, gotatun, quincy;
+    /// warren:KEY=VALUE+KEY=VALUE is Warren with settings of [transport], section.KEY others, binary=PATH another program,
+    /// name=NAME what tables call it
+    /// [default: veth,tun-copy,warren,wireguard-go,openvpn; with --full all]
+    #[arg(long, value_delimiter = ',', value_name = "PEERS")]
+    peers: Vec<Peer>,
+    /// Tests, separated by commas; an unknown name lists them [default: nine of them; with --full all]
+    #[arg(long, value_delimiter = ',', value_name = "TESTS")]
+    tests: Vec<Test>,
+    /// Seconds of each test [default: 3; with --full 6]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
+    /// Rounds to keep, after one that is thrown away [default: 3; with --full 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// All peers and all tests, however long it takes
+    #[arg(long)]
+    full: bool,
+    /// The order of peers and tests, to repeat that of an earlier run [default: from the clock]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where the JSON, Markdown and SVG files go
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/vpn")]
+    output: PathBuf,
+    /// Also profile each peer's VPN processes in one more run of the first test: flame graph and top symbols, by perf
+    #[arg(long)]
+    profile: bool,
+    /// Print the medians as one line of JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// Compares whole tunnels and prints and writes what came out.
+///
+/// # Errors
+/// A sentence when nothing can be compared or the user interrupts; complete rounds are published first. Nothing is left
+/// behind.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let machine = Machine::here();
+    std::fs::create_dir_all(&args.output)
+        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    topology::remove_leftovers();
+    let seed = args.seed.unwrap_or_else(clock);
+    let mut session = Session::new(args, &interrupt, seed)?;
+    let ended = session.run();
+    let profiled = if args.profile && ended.is_ok() { session.profile() } else { Ok(()) };
+    let Session { installed, tests, visits, remarks, plan, .. } = session;
+    if !visits.is_empty() {
+        let report = Report::new(machine, (seed, plan.seconds), &installed, &tests, visits, remarks);
+        publish(&report, args)?;
+    } else if ended.is_ok() {
+        bail!("no peer gave a figure: {}", remarks.join("; "));
+    }
+    ended.and(profiled)
+}
+
+fn publish(report: &Report, args: &Args) -> anyhow::Result<()> {
+    report.write(&args.output)?;
+    plots::write(report, &args.output)?;
+    if args.json {
+        return print_json(&report.medians());
+    }
+    print(&format!("{}\n{}", report.conditions(), report.table()))?;
+    if let Some(ratios) = report.ratios() {
+        print(&ratios.to_string())?;
+    }
+    for remark in &report.remarks {
+        print(remark)?;
+    }
+    print(&format!("vpn.json, vpn.md and plots are in {}", args.output.display()))
+}
+
+/// A run under way.
+struct Session<'a> {
+    args: &'a Args,
+    interrupt: &'a Interrupt,
+    installed: Vec<Installed>,
+    tests: Vec<Test>,
+    plan: Plan,
+    shuffle: Shuffle,
+    visits: Vec<Visit>,
+    /// What was skipped or failed, each once.
+    remarks: Vec<String>,
+}
+
+impl<'a> Session<'a> {
+    /// Gets the peers, telling which cannot be had.
+    fn new(args: &'a Args, interrupt: &'a Interrupt, seed: u64) -> anyhow::Result<Self> {
+        let or = |given: Option<u32>, default, full| given.unwrap_or(if args.full { full } else { default });
+        let peers = match (args.peers.is_empty(), args.full) {
+            (false, _) => args.peers.clone(),
+            (true, false) => Peer::of_default_run(),
+            (true, true) => Peer::all(),
+        };
+        let tests = match (args.tests.is_empty(), args.full) {
+            (false, _) => args.tests.clone(),
+            (true, false) => Test::of_default_run(),
+            (true, true) => Test::all(),
+        };
+        peers::install_load_generators(interrupt)?;
+        let (mut installed, mut remarks) = (Vec::new(), Vec::new());
+        for peer in &peers {
+            match Installed::find(peer, interrupt) {
+                Ok(found) => installed.push(found),
+                Err(error) => {
+                    interrupt.check()?;
+                    let remark = format!("{peer} is skipped: {error:#}");
+                    eprintln!("{remark}");
+                    remarks.push(remark);
+                }
+            }
+        }
+        let count = |length: usize| u32::try_from(length).context("that many are not compared");
+        let plan = Plan {
+            peers: count(installed.len())?,
+            tests: count(tests.len())?,
+            seconds: or(args.seconds, 3, 6),
+            rounds: or(args.rounds, 3, 5),
+        };
+        Ok(Self {
+            args,
+            interrupt,
+            installed,
+            tests,
+            plan,
+            shuffle: Shuffle::new(seed),
+            visits: Vec::new(),
+            remarks,
+        })
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let mut progress = Progress::new(self.plan);
+        for round in 0..=self.plan.rounds {
+            let order: Vec<usize> = (0..self.installed.len()).collect();
+            for peer in self.shuffle.shuffled(&order) {
+                let visit = self.visit(round, peer, &mut progress)?;
+                if round > 0 {
+                    self.visits.push(visit);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One peer's turn: what fails is told and left out, an interruption ends it all.
+    fn visit(&mut self, round: u32, index: usize, progress: &mut Progress) -> anyhow::Result<Visit> {
+        let installed = self.installed.get(index).context("the peer is one of those installed")?.clone();
+        let name = installed.peer.to_string();
+        let tests = self.shuffle.shuffled(&self.tests);
+        let mut visit = Visit { peer: index, round, ..Visit::default() };
+        progress.visit(round, &name);
+        let mut failed = Vec::new();
+        if let Err(error) = self.measure(&installed, &tests, &mut visit, progress, &mut failed) {
+            failed.push(format!("{name} did not work: {error:#}"));
+        }
+        self.interrupt.check()?;
+        for failure in failed {
+            progress.remark(&failure);
+            if !self.remarks.contains(&failure) {
+                self.remarks.push(failure);
+            }
+        }
+        let missing = self.plan.tests.saturating_sub(u32::try_from(visit.outcomes.len()).unwrap_or(0));
+        progress.visited(round, missing);
+        Ok(visit)
+    }
+
+    fn measure(
+        &self,
+        installed: &Installed,
+        tests: &[Test],
+        visit: &mut Visit,
+        progress: &mut Progress,
+        failed: &mut Vec<String>,
+    ) -> anyhow::Result<()> {
+        let name = installed.peer.to_string();
+        let topology = Topology::create()?;
+        let tunnel = installed.start(&topology, self.interrupt)?;
+        let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
+        visit.setup_ms = tunnel.setup.map(|time| time.as_secs_f64() * 1e3);
+        let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
+        for &test in tests {
+            progress.test(visit.round, &name, test.name());
+            match bed.run(test, self.plan.test_seconds(visit.round)) {
+                Ok(outcome) => {
+                    visit.outcomes.push((test, outcome));
+                    progress.tested(visit.round);
+                }
+                Err(error) => failed.push(format!("{name} failed in {test}: {error:#}")),
+            }
+            self.interrupt.check()?;
+        }
+        visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
+        visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
+        Ok(())
+    }
+
+    /// One more visit to each peer, with perf at its processes.
+    fn profile(&self) -> anyhow::Result<()> {
+        let Some(&test) = self.tests.first() else { return Ok(()) };
+        for installed in &self.installed {
+            let topology = Topology::create()?;
+            let tunnel = installed.start(&topology, self.interrupt)?;
+            if tunnel.client_pids.is_empty() {
+                continue;
+            }
+            let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
+            let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
+            eprintln!("profiling {} in {test}", installed.peer);
+            let profile = profile::record(&bed, test, self.plan.seconds)
+                .with_context(|| format!("cannot profile {}", installed.peer))?;
+            profile.publish(&installed.peer.to_string(), &self.args.output, !self.args.json)?;
+        }
+        Ok(())
+    }
+}
+
+fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs()
+}

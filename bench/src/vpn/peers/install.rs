@@ -1,0 +1,123 @@
+//! Getting peers: from the package registries by name, into a directory of their own, on first use.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+
+use crate::{interrupt::Interrupt, vpn::process};
+
+/// A build of a peer may take that long on two cores that others use as well.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Where a peer's programs are, `~/.cache/warren-peers/NAME`.
+pub(super) fn directory(name: &str) -> anyhow::Result<PathBuf> {
+    let home = std::env::var_os("HOME").context("HOME is not set, and peers are installed below it")?;
+    Ok(Path::new(&home).join(".cache/warren-peers").join(name))
+}
+
+/// Returns the programs that a crate brings, installing it when one is missing.
+pub(super) fn cargo(
+    name: &str,
+    krate: &str,
+    programs: &[&str],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let root = directory(name)?;
+    let target = directory("build")?;
+    programs_in(name, &root.join("bin"), programs, || {
+        let mut command = Command::new("cargo");
+        command.args(["install", "--locked", krate, "--root"]).arg(&root);
+        // Not in a workspace, whose configuration would apply.
+        command.arg("--target-dir").arg(target).current_dir("/");
+        process::run(&mut command, LIMIT, interrupt).with_context(|| format!("cargo install {krate}"))
+    })
+}
+
+/// Returns the program that a Go module brings, installing its newest version when it is missing.
+pub(super) fn go(name: &str, module: &str, program: &str, interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
+    let bin = directory(name)?.join("bin");
+    let programs = programs_in(name, &bin, &[program], || {
+        let mut command = Command::new("go");
+        command.args(["install", &format!("{module}@latest")]).env("GOBIN", &bin).current_dir("/");
+        process::run(&mut command, LIMIT, interrupt).with_context(|| format!("go install {module}"))
+    })?;
+    programs.into_iter().next().context("one program was asked for")
+}
+
+/// Installs the Debian packages that bring `programs` where one is missing.
+pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrupt) -> anyhow::Result<()> {
+    let missing: Vec<_> = programs.iter().filter(|(program, _)| on_path(program).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    eprintln!("installing {name}: package {}", packages.join(", "));
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.arg("-q").args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        process::run(&mut command, LIMIT, interrupt)
+    };
+    apt(&["update"]).context("apt-get update")?;
+    let arguments: Vec<_> =
+        ["install", "-y", "--no-install-recommends"].into_iter().chain(packages).collect();
+    apt(&arguments).context("apt-get install")?;
+    Ok(())
+}
+
+/// The first line that the first program prints about its version.
+pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Interrupt) -> String {
+    let Some(program) = programs.first() else { return "no program".to_owned() };
+    // Some fail after having told.
+    let told = process::run_whatever_it_returns(
+        Command::new(program).args(arguments),
+        Duration::from_secs(10),
+        interrupt,
+    );
+    let line = told.ok().and_then(|told| told.output.lines().next().map(|line| line.trim().to_owned()));
+    line.filter(|line| !line.is_empty()).unwrap_or_else(|| "unknown version".to_owned())
+}
+
+/// Where a program is, for root.
+pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories.map(|directory| directory.join(program)).find(|path| path.is_file())
+}
+
+fn programs_in(
+    name: &str,
+    bin: &Path,
+    programs: &[&str],
+    install: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let paths: Vec<_> = programs.iter().map(|program| bin.join(program)).collect();
+    if !paths.iter().all(|path| path.is_file()) {
+        eprintln!("installing {name} to {} (minutes, this once)", bin.display());
+        install()?;
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_not_installed_again() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("tool"), "").unwrap();
+        let found = programs_in("tool", directory.path(), &["tool"], || unreachable!("it is there")).unwrap();
+        assert_eq!(found, [directory.path().join("tool")]);
+        assert!(programs_in("x", directory.path(), &["x"], || anyhow::bail!("no")).is_err());
+    }
+
+    #[test]
+    fn programs_of_root_are_found_too() {
+        assert!(on_path("sh").is_some());
+        assert!(on_path("no-such-program-anywhere").is_none());
+    }
+}

@@ -1,0 +1,218 @@
+//! Warren: the release binary, set up by the commands that its users type, with settings of our choice.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use toml::Table;
+
+use super::{EXIT, Peer, Start, Tunnel, UP, install};
+use crate::{
+    interrupt::Interrupt,
+    namespace::Namespace,
+    vpn::{
+        load::first_reply,
+        process::{self, Process},
+        topology::{Topology, wait_for},
+    },
+};
+
+/// Building the release binary takes minutes.
+const BUILD: Duration = Duration::from_secs(30 * 60);
+const COMMAND: Duration = Duration::from_secs(20);
+const PROFILE: &str = "home";
+
+/// Builds the release binary of this repository, unless another one is named.
+pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf>)> {
+    let program = match peer.setting("binary") {
+        Some(path) => std::path::absolute(path).context("cannot make a path absolute")?,
+        None => build(interrupt)?,
+    };
+    if !program.is_file() {
+        bail!("there is no program {}", program.display());
+    }
+    let programs = vec![program];
+    Ok((install::version(&programs, &["--version"], interrupt), programs))
+}
+
+fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    eprintln!("building warren (minutes the first time)");
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--package", "warren"]).current_dir(root);
+    process::run(&mut command, BUILD, interrupt).context("cannot build warren")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let program = target.join("release/warren");
+    program.canonicalize().with_context(|| format!("cannot find {}", program.display()))
+}
+
+pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
+    let Start { topology, .. } = start;
+    let (exit, client) =
+        (End::new(start, &topology.exit, "exit")?, End::new(start, &topology.client, "client")?);
+
+    let endpoint = format!("{}:443", Topology::EXIT);
+    exit.warren(&["exit", "init", "--endpoint", &endpoint, "--ipv4", "10.98.0.0/24", "--ipv6", "fd98::/64"])?;
+    exit.change("exit.toml", &["transport"])?;
+    let profile = exit.warren(&["exit", "client", "add", "bench"])?;
+    let mut daemon = Process::start(
+        "warren-exit",
+        topology.path(),
+        exit.host.command(exit.program).args(exit.line(&["exit", "run"])),
+    )?;
+    wait_for("the start of Warren's exit", UP, start.interrupt, || {
+        daemon.check()?;
+        Ok(exit.status().ok())
+    })?;
+
+    start.write(&format!("client/config/{PROFILE}.toml"), &profile)?;
+    client.change(&format!("{PROFILE}.toml"), &["transport", "tun", "dns", "routes"])?;
+    let began = Instant::now();
+    client.warren(&["up", PROFILE])?;
+    first_reply(topology, EXIT, UP, start.interrupt)?;
+    let setup = began.elapsed();
+
+    let status = client.status()?;
+    let address =
+        status.pointer("/session/ipv4").and_then(Value::as_str).context("the client has no address")?;
+    Ok(Tunnel {
+        client_address: address.split('/').next().unwrap_or(address).to_owned(),
+        exit_address: EXIT.to_owned(),
+        // The daemon is not our child; it ends with the others of its namespace.
+        client_pids: vec![process_id(&status)?],
+        exit_pids: vec![daemon.id()],
+        setup: Some(setup),
+        _processes: vec![daemon],
+        _files: Vec::new(),
+    })
+}
+
+/// Warren on one host, with directories of its own.
+struct End<'a> {
+    start: &'a Start<'a>,
+    host: &'a Namespace,
+    program: &'a str,
+    directory: PathBuf,
+}
+
+impl<'a> End<'a> {
+    fn new(start: &'a Start<'a>, host: &'a Namespace, role: &str) -> anyhow::Result<Self> {
+        let directory = start.topology.path().join(role);
+        for name in ["config", "runtime", "state"] {
+            std::fs::create_dir_all(directory.join(name)).context("cannot make a directory for Warren")?;
+        }
+        Ok(Self { start, host, program: start.installed.program(0)?, directory })
+    }
+
+    fn line(&self, arguments: &[&str]) -> Vec<String> {
+        let option = |name: &str| format!("--{name}-dir={}", self.directory.join(name).display());
+        let own = ["config", "runtime", "state"].map(option).into_iter();
+        own.chain(arguments.iter().map(|&argument| argument.to_owned())).collect()
+    }
+
+    fn warren(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        process::run(
+            self.host.command(self.program).args(self.line(arguments)),
+            COMMAND,
+            self.start.interrupt,
+        )
+    }
+
+    fn status(&self) -> anyhow::Result<Value> {
+        serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
+    }
+
+    /// Writes the peer's settings for these sections into a file that Warren made.
+    fn change(&self, file: &str, sections: &[&str]) -> anyhow::Result<()> {
+        let path = self.directory.join("config").join(file);
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let changed = with_settings(&text, &self.start.installed.peer.settings, sections)?;
+        // Keeps the mode, which keeps the key inside secret.
+        std::fs::write(&path, changed).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// A configuration with `section.key` set; a key without a section is one of `[transport]`.
+fn with_settings(text: &str, settings: &[(String, String)], sections: &[&str]) -> anyhow::Result<String> {
+    let mut table: Table = text.parse().context("Warren wrote a configuration that is no TOML")?;
+    if sections.contains(&"dns") {
+        // The tests need none, and the host's resolver is none of our business.
+        set(&mut table, "dns", "servers", toml::Value::Array(Vec::new()))?;
+    }
+    for (key, value) in settings.iter().filter(|(key, _)| key != "binary" && key != "name") {
+        let (section, key) = key.split_once('.').unwrap_or(("transport", key));
+        if sections.contains(&section) {
+            set(&mut table, section, key, toml_value(value))?;
+        }
+    }
+    Ok(table.to_string())
+}
+
+fn set(table: &mut Table, section: &str, key: &str, value: toml::Value) -> anyhow::Result<()> {
+    let entry = table.entry(section).or_insert_with(|| Table::new().into());
+    let section = entry.as_table_mut().with_context(|| format!("{section} is no section"))?;
+    section.insert(key.to_owned(), value);
+    Ok(())
+}
+
+/// A number or a truth value if it is one, else a string.
+fn toml_value(text: &str) -> toml::Value {
+    match (text.parse::<i64>(), text.parse::<bool>()) {
+        (Ok(number), _) => number.into(),
+        (_, Ok(truth)) => truth.into(),
+        _ => text.into(),
+    }
+}
+
+fn process_id(status: &Value) -> anyhow::Result<u32> {
+    let pid = status.get("pid").and_then(Value::as_u64).and_then(|pid| u32::try_from(pid).ok());
+    pid.context("warren status names no process")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn settings_go_to_their_sections_and_keep_their_types() {
+        let text = "[client]\nprivate_key = \"x\"\n[transport]\nconnections = 4\n";
+        let changes = settings(&[
+            ("congestion", "bbr3"),
+            ("connections", "1"),
+            ("tun.mtu", "1400"),
+            ("udp_gso", "false"),
+        ]);
+        let changed = with_settings(text, &changes, &["transport", "tun", "dns"]).unwrap();
+        let table: Table = changed.parse().unwrap();
+        assert_eq!(table["transport"]["congestion"].as_str(), Some("bbr3"));
+        assert_eq!(table["transport"]["connections"].as_integer(), Some(1));
+        assert_eq!(table["transport"]["udp_gso"].as_bool(), Some(false));
+        assert_eq!(table["tun"]["mtu"].as_integer(), Some(1_400));
+        assert_eq!(table["client"]["private_key"].as_str(), Some("x"));
+        assert!(table["dns"]["servers"].as_array().unwrap().is_empty());
+    }
+
+    #[test]
+    fn exit_gets_only_what_is_for_it() {
+        let changes = settings(&[("tun.mtu", "1400"), ("binary", "/x"), ("name", "new"), ("driver", "noq")]);
+        let table: Table = with_settings("[exit]\n", &changes, &["transport"]).unwrap().parse().unwrap();
+        assert_eq!(table["transport"]["driver"].as_str(), Some("noq"));
+        assert!(table.get("tun").is_none() && table.get("dns").is_none());
+        assert_eq!(table["transport"].as_table().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn process_is_the_one_that_status_names() {
+        assert_eq!(process_id(&serde_json::json!({"pid": 4711})).unwrap(), 4_711);
+        assert!(process_id(&serde_json::json!({})).is_err());
+    }
+}

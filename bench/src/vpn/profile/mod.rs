@@ -1,0 +1,105 @@
+//! Where the VPN processes spend their time: perf's samples of one run as a flame graph and as a table of symbols.
+
+mod flame;
+mod stacks;
+
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use self::stacks::{Stacks, Top};
+use super::{
+    peers::on_path,
+    plan::{Bed, Test},
+    process::{self, Process},
+    topology::wait_for,
+};
+use crate::report::{Table, print, write};
+
+/// Not a divisor of what else ticks.
+const SAMPLES_PER_SECOND: &str = "499";
+/// Optimised code keeps no frame pointers; this many bytes of stack are unwound instead.
+const CALL_GRAPH: &str = "dwarf,16384";
+/// Reading samples back takes its time.
+const READING: Duration = Duration::from_secs(300);
+const TOP: usize = 15;
+
+/// The samples of one run.
+#[derive(Debug)]
+pub(super) struct Profile {
+    stacks: Stacks,
+}
+
+/// Runs a test while perf samples the VPN processes.
+///
+/// # Errors
+/// A sentence when perf is not there or gives no samples, or the test fails.
+pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<Profile> {
+    let perf =
+        on_path("perf").context("perf is not on this machine; Debian's package linux-perf brings it")?;
+    let data = bed.topology.path().join("perf.data");
+    let tunnel = bed.tunnel;
+    let pids: Vec<_> = tunnel.client_pids.iter().chain(&tunnel.exit_pids).map(u32::to_string).collect();
+    let mut command = Command::new(&perf);
+    command.args(["record", "-e", "cpu-clock", "-F", SAMPLES_PER_SECOND, "--call-graph", CALL_GRAPH]);
+    command.args(["-p", &pids.join(","), "-o"]).arg(&data);
+    command.args(["--", "sleep", &seconds.to_string()]);
+    let mut recorder = Process::start("perf", bed.topology.path(), &mut command)?;
+    // It attaches to each thread before it begins.
+    let start = Instant::now();
+    bed.run(test, seconds)?;
+    let limit = READING.saturating_sub(start.elapsed());
+    wait_for("the end of perf record", limit, bed.interrupt, || Ok(recorder.check().is_err().then_some(())))?;
+
+    let mut command = Command::new(&perf);
+    command.args(["script", "--no-inline", "-F", "comm,pid,ip,sym", "-i"]).arg(&data);
+    let text = process::run(&mut command, READING, bed.interrupt).context("cannot read perf's samples")?;
+    let role = |pid: u32| {
+        if tunnel.exit_pids.contains(&pid) {
+            "exit"
+        } else if tunnel.exit_pids.is_empty() {
+            "both ends"
+        } else {
+            "client"
+        }
+    };
+    let stacks = Stacks::parse(&text, role);
+    anyhow::ensure!(stacks.count() > 0, "perf took no samples: {}", recorder.output().trim());
+    Ok(Profile { stacks })
+}
+
+impl Profile {
+    /// Prints the table if `show`, and writes it and the flame graph as `profile-PEER`.
+    ///
+    /// # Errors
+    /// A sentence when a file cannot be written.
+    pub(super) fn publish(&self, peer: &str, directory: &Path, show: bool) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for Top { process, samples, symbols } in self.stacks.top(TOP) {
+            let percent = |count: u64| format!("{:.1}", share(count, samples) * 100.0);
+            let mut table = Table::new([&format!("{peer}, {process}: {samples} samples"), "self %"]);
+            for (symbol, count) in symbols {
+                table.row([symbol, percent(count)]);
+            }
+            text += &format!("{table}\n");
+        }
+        if show {
+            print(&text)?;
+        }
+        // What a variant is set to may hold slashes and colons.
+        let safe =
+            |char: char| if char.is_ascii_alphanumeric() || "-.=+".contains(char) { char } else { '_' };
+        let name: String = peer.chars().map(safe).collect();
+        write(&directory.join(format!("profile-{name}.md")), &text)?;
+        write(&directory.join(format!("profile-{name}.svg")), &flame::svg(peer, &self.stacks))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody takes 2^53 samples")]
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}

@@ -1,0 +1,158 @@
+//! Stacks folded into a tree: processes at the root, callers above what they called.
+
+use std::collections::BTreeMap;
+
+/// All samples of a profile.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stacks {
+    pub(super) root: Frame,
+}
+
+/// A function in the place where it was called.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Frame {
+    /// Samples in it and in what it called.
+    pub(super) total: u64,
+    /// Samples in it alone.
+    own: u64,
+    pub(super) kernel: bool,
+    pub(super) called: BTreeMap<String, Self>,
+}
+
+/// A process and the symbols that it spends most time in, each with its own samples.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Top<'a> {
+    pub(super) process: &'a str,
+    pub(super) samples: u64,
+    pub(super) symbols: Vec<(String, u64)>,
+}
+
+impl Stacks {
+    /// Reads what `perf script -F comm,pid,ip,sym` prints; `role` names a process.
+    pub(super) fn parse(text: &str, role: impl Fn(u32) -> &'static str) -> Self {
+        let mut stacks = Self::default();
+        let (mut process, mut frames) = (None, Vec::new());
+        for line in text.lines().chain([""]) {
+            if line.trim().is_empty() {
+                if let Some(pid) = process.take() {
+                    stacks.add(role(pid), &frames);
+                }
+                frames.clear();
+            } else if line.starts_with([' ', '\t']) && process.is_some() {
+                frames.extend(frame(line));
+            } else {
+                // The name may hold spaces; the number is last.
+                process =
+                    line.split_whitespace().last().and_then(|pid| pid.trim_end_matches(':').parse().ok());
+            }
+        }
+        stacks
+    }
+
+    /// All samples.
+    pub(super) fn count(&self) -> u64 {
+        self.root.total
+    }
+
+    /// For each process the symbols that most of its samples were in.
+    pub(super) fn top(&self, count: usize) -> Vec<Top<'_>> {
+        let of_process = |(process, frame): (&'_ String, &Frame)| {
+            let mut own = BTreeMap::new();
+            frame.sum_own(process, &mut own);
+            let mut symbols: Vec<_> = own.into_iter().filter(|(_, own)| *own > 0).collect();
+            symbols.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+            symbols.truncate(count);
+            symbols
+        };
+        let processes = self.root.called.iter();
+        processes
+            .map(|entry| Top { process: entry.0, samples: entry.1.total, symbols: of_process(entry) })
+            .collect()
+    }
+
+    /// Adds a sample; frames come innermost first.
+    fn add(&mut self, process: &str, frames: &[(String, bool)]) {
+        self.root.total += 1;
+        let mut at = self.root.called.entry(process.to_owned()).or_default();
+        at.total += 1;
+        for (symbol, kernel) in frames.iter().rev() {
+            at = at.called.entry(symbol.clone()).or_default();
+            at.total += 1;
+            at.kernel = *kernel;
+        }
+        at.own += 1;
+    }
+}
+
+impl Frame {
+    /// Its height with all it called.
+    pub(super) fn depth(&self) -> usize {
+        1 + self.called.values().map(Self::depth).max().unwrap_or(0)
+    }
+
+    fn sum_own(&self, name: &str, symbols: &mut BTreeMap<String, u64>) {
+        *symbols.entry(name.to_owned()).or_default() += self.own;
+        for (name, frame) in &self.called {
+            frame.sum_own(name, symbols);
+        }
+    }
+}
+
+/// The symbol of a line and whether it is the kernel's.
+fn frame(line: &str) -> Option<(String, bool)> {
+    let (address, symbol) = line.trim().split_once(' ').unwrap_or((line.trim(), "[unknown]"));
+    let kernel = address.len() == 16 && address.starts_with("ffff");
+    let symbol = symbol.trim();
+    // Rust's disambiguating hash says nothing to a reader.
+    let symbol = match symbol.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
+        _ => symbol,
+    };
+    (!address.is_empty()).then(|| (symbol.to_owned(), kernel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRIPT: &str = "\
+tokio worker 100 \n\
+\t    55d0c1 noq_proto::Connection::poll::h0123456789abcdef\n\
+\t    55d0c0 main\n\
+\n\
+warren 200 \n\
+\tffffffff8100aaaa copy_user\n\
+\t    55d0c0 main\n\
+\n\
+warren 200 \n\
+\t    55d0c0 main\n\
+\n";
+
+    fn role(pid: u32) -> &'static str {
+        if pid == 100 { "client" } else { "exit" }
+    }
+
+    #[test]
+    fn samples_are_folded_by_process_and_caller() {
+        let stacks = Stacks::parse(SCRIPT, role);
+        assert_eq!(stacks.count(), 3);
+        assert_eq!(stacks.root.depth(), 4);
+        let main = &stacks.root.called["exit"].called["main"];
+        assert_eq!((main.total, main.own, main.kernel), (2, 1, false));
+        assert!(main.called["copy_user"].kernel);
+        assert!(
+            stacks.root.called["client"].called["main"].called.contains_key("noq_proto::Connection::poll")
+        );
+    }
+
+    #[test]
+    fn symbols_are_ranked_by_their_own_samples() {
+        let stacks = Stacks::parse(SCRIPT, role);
+        let [client, exit] = &stacks.top(5)[..] else { panic!("two processes") };
+        assert_eq!((client.process, client.samples), ("client", 1));
+        assert_eq!(client.symbols, [("noq_proto::Connection::poll".to_owned(), 1)]);
+        assert_eq!(exit.symbols, [("copy_user".to_owned(), 1), ("main".to_owned(), 1)]);
+        assert_eq!(stacks.top(1)[1].symbols.len(), 1);
+        assert_eq!(Stacks::parse("", role).count(), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the tests of the program share: how it is run, and a net of two namespaces.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests, of which each test file uses a part"
+)]
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// The program with arguments that have no spaces in them.
+pub fn bench(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warren-bench"));
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command that succeeds and prints one line of JSON.
+#[track_caller]
+pub fn json(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Waits until `holds`.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes whose parent is `pid`.
+pub fn children(pid: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
+
+/// Whether a process runs; one that only waits to be collected does not.
+pub fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// A client's and an exit's namespace, 192.0.2.2 and 192.0.2.1, joined by a veth pair.
+pub struct Net {
+    pub client: String,
+    pub exit: String,
+}
+
+impl Net {
+    /// None, with a word, where namespaces cannot be made.
+    pub fn new() -> Option<Self> {
+        let name = |role| format!("wt-{}-benchtest-{role}", std::process::id());
+        let net = Self { client: name("client"), exit: name("exit") };
+        if !ip(&format!("netns add {}", net.client)) {
+            eprintln!("skipped: this needs root");
+            return None;
+        }
+        let (client, exit) = (&net.client, &net.exit);
+        for line in [
+            format!("netns add {exit}"),
+            format!("-n {client} link add v0 type veth peer name v0 netns {exit}"),
+            format!("-n {client} address add 192.0.2.2/24 dev v0"),
+            format!("-n {exit} address add 192.0.2.1/24 dev v0"),
+            format!("-n {client} link set v0 up"),
+            format!("-n {exit} link set v0 up"),
+        ] {
+            assert!(ip(&line), "ip {line}");
+        }
+        Some(net)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in [&self.client, &self.exit] {
+            if Path::new("/run/netns").join(name).exists() {
+                ip(&format!("netns delete {name}"));
+            }
+        }
+    }
+}
+
+fn ip(line: &str) -> bool {
+    Command::new("ip")
+        .args(line.split_whitespace())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
