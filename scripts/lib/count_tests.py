@@ -1,0 +1,33 @@
+"""Prints "PASSED FAILED SKIPPED", the sums over what cargo test and unittest reported in a file."""
+
+import re
+import sys
+
+CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
+UNITTEST = re.compile(r"^Ran (\d+) tests? in [\d.]+s\n\n(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
+# A test that lacks what it needs says so and ends well, so cargo counts it as passed.
+SKIPPED = re.compile(r"^skipped: ", re.MULTILINE)
+
+
+def count(text):
+    passed = failed = skipped = 0
+    for result in CARGO.finditer(text):
+        passed += int(result[1])
+        failed += int(result[2])
+        skipped += int(result[3])
+    said = len(SKIPPED.findall(text))
+    passed -= said
+    skipped += said
+    for result in UNITTEST.finditer(text):
+        named = dict(re.findall(r"(\w+)=(\d+)", result[2] or ""))
+        bad = int(named.get("failures", 0)) + int(named.get("errors", 0))
+        left_out = int(named.get("skipped", 0))
+        passed += int(result[1]) - bad - left_out
+        failed += bad
+        skipped += left_out
+    return passed, failed, skipped
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8", errors="replace") as log:
+        print(*count(log.read()))

@@ -1,0 +1,43 @@
+# Runs the steps of a check one after the other and adds up the tests in their output. Sourced by scripts/test.
+
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# step NAME COMMAND...   Runs a command; a failure is counted and the next step runs all the same.
+step() {
+  local name=$1 start=$SECONDS status verdict=ok
+  shift
+  echo "== $name"
+  "$@" 2>&1 | tee "$log"
+  status=${PIPESTATUS[0]}
+  local tests_failed
+  count_tests
+  if [[ $status -ne 0 ]]; then
+    verdict="FAILED"
+    # A step that fails without a failed test, such as one that does not compile, is itself the failure.
+    [[ $tests_failed -gt 0 ]] || failed=$((failed + 1))
+  fi
+  echo "== $name: $verdict, $((SECONDS - start)) s"
+}
+
+# Adds what cargo test and unittest report in $log to the sums.
+count_tests() {
+  local counts
+  counts=$(python3 scripts/lib/count_tests.py "$log") || counts="0 1 0"
+  local step_passed step_skipped
+  read -r step_passed tests_failed step_skipped <<<"$counts"
+  passed=$((passed + step_passed)) failed=$((failed + tests_failed)) skipped=$((skipped + step_skipped))
+}
+
+run_python_tests() {
+  compgen -G 'scripts/tests/*.py' >/dev/null || return 0
+  python3 -m unittest discover --start-directory scripts/tests --pattern '*.py'
+}
+
+# finish   Prints the one closing line and ends with the verdict.
+finish() {
+  echo "$passed passed, $failed failed, $skipped skipped"
+  [[ $failed -eq 0 && $passed -gt 0 ]]
+  exit
+}
