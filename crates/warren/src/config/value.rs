@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::endpoint::Endpoint;
+use super::error::without_keys;
 use super::network;
 
 /// Why a value is refused: the rest of a sentence that begins with the key's name.
@@ -212,9 +213,9 @@ pub(super) fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>
         .map(|(_, name)| name)
 }
 
-/// What a file says, between quotes, in one line of bounded length.
+/// What a file says, between quotes, in one line of bounded length, without anything that may be a key.
 pub(super) fn quoted(text: &str) -> String {
-    format!("\"{}\"", clipped(text))
+    format!("\"{}\"", clipped(&without_keys(text)))
 }
 
 fn clipped(text: &str) -> String {

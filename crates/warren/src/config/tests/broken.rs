@@ -229,6 +229,18 @@ fn broken_identity_of_a_profile_is_named_and_no_key_is_shown() {
             format!("[client]\nprivat_key = \"{PRIVATE_KEY}\"\n{exit}"),
             "2: unknown key \"privat_key\" in [client]; did you mean \"private_key\"?",
         ),
+        (
+            format!("[client]\nprivate_key_file = \"{PRIVATE_KEY}\"\n{exit}"),
+            "2: private_key_file: cannot read ",
+        ),
+        (
+            format!("{client}[[exit]]\nendpoint = \"{PRIVATE_KEY}\"\n"),
+            "4: endpoint in [exit] is \"(a key, not shown)\", but ",
+        ),
+        (
+            format!("{client}[[exit]]\nendpoint = \"a {PRIVATE_KEY} b\"\n"),
+            "4: endpoint in [exit] is \"a (a key, not shown) b\", but ",
+        ),
         (format!("private_key = \"{PRIVATE_KEY}\"\n"), "1: unknown key \"private_key\" outside any section"),
         (format!("client = 5\n{exit}"), "1: client is not a section; write [client] and its keys below it"),
         (

@@ -36,6 +36,7 @@ fn plausible() -> impl Strategy<Value = String> {
         "ipv4",
         "ipv6",
         "file",
+        "interface",
         "allow",
         "\"\"",
         "\"\\u0000\"",
