@@ -122,7 +122,7 @@ impl Options {
             driver: self.driver,
             receive_batches: ReceiveBatches::new(self.receive_batches),
             caps: TransmitCaps::new(self.max_segments, self.max_datagrams),
-            congestion: self.congestion,
+            congestion: self.congestion.into(),
             initial_mtu: self.mtu,
             min_mtu: self.mtu,
             max_mtu: self.mtu,

@@ -193,7 +193,7 @@ fn settings(plan: &Plan, driver: Driver) -> TransportSettings {
         driver,
         caps: TransmitCaps::new(plan.segments, plan.datagrams),
         receive_batches: ReceiveBatches::new(plan.batches),
-        congestion: plan.congestion,
+        congestion: plan.congestion.into(),
         initial_mtu: plan.mtu,
         // What an overloaded machine drops is not to be taken for a smaller path.
         min_mtu: plan.mtu,

@@ -9,14 +9,13 @@ use aws_lc_rs::hmac;
 use noq_proto::{
     AckFrequencyConfig, ClientConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, ServerConfig,
     TransportConfig, VarInt,
-    congestion::{Bbr3Config, CubicConfig, NewRenoConfig},
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 
-use self::{congestion::Unlimited, connection_ids::ConnectionIds};
+use self::{congestion::ControllerFactory, connection_ids::ConnectionIds};
 use crate::{
     driver::EndpointError,
-    settings::{Congestion, ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
+    settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
     socket::SocketUse,
 };
 
@@ -184,24 +183,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
         .max_concurrent_multipath_paths(0)
         .max_remote_nat_traversal_addresses(0)
         .server_handshake_migration(false);
-    match settings.congestion {
-        Congestion::Cubic => {
-            let mut cubic = CubicConfig::default();
-            cubic.initial_window(settings.initial_window);
-            config.congestion_controller_factory(Arc::new(cubic))
-        }
-        Congestion::Bbr3 => {
-            let mut bbr3 = Bbr3Config::default();
-            bbr3.initial_window(settings.initial_window);
-            config.congestion_controller_factory(Arc::new(bbr3))
-        }
-        Congestion::NewReno => {
-            let mut new_reno = NewRenoConfig::default();
-            new_reno.initial_window(settings.initial_window);
-            config.congestion_controller_factory(Arc::new(new_reno))
-        }
-        Congestion::Off => config.congestion_controller_factory(Arc::new(Unlimited)),
-    };
+    config.congestion_controller_factory(Arc::new(ControllerFactory::new(settings)));
     config
 }
 

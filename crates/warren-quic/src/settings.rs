@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -26,8 +26,8 @@ pub struct TransportSettings {
     /// Bound of one receive; a clone of the settings shares it, and it acts on running connections. Warren's driver alone
     /// looks at it.
     pub receive_batches: ReceiveBatches,
-    /// The congestion controller.
-    pub congestion: Congestion,
+    /// The congestion controller; a clone of the settings shares the choice, and it acts on running connections.
+    pub congestion: CongestionChoice,
     /// The controller's first window in bytes (cubic, bbr3 and newreno).
     pub initial_window: u64,
     /// Silence after which a keep-alive is sent; the client's side alone needs one. `None` is off.
@@ -66,7 +66,7 @@ impl Default for TransportSettings {
             driver: Driver::default(),
             caps: TransmitCaps::default(),
             receive_batches: ReceiveBatches::default(),
-            congestion: Congestion::Cubic,
+            congestion: CongestionChoice::default(),
             initial_window: 256 * 1024,
             keep_alive: Some(Duration::from_secs(5)),
             idle_timeout: Duration::from_secs(20),
@@ -261,6 +261,35 @@ impl FromStr for Congestion {
     }
 }
 
+/// A congestion controller that can be exchanged while connections run; clones share the choice.
+#[derive(Clone, Debug)]
+pub struct CongestionChoice(Arc<AtomicU8>);
+
+impl CongestionChoice {
+    /// Changes the controller of every connection that shares the choice; each starts anew from its first window.
+    pub fn set(&self, congestion: Congestion) {
+        self.0.store(congestion as u8, Relaxed);
+    }
+
+    /// Returns the controller that is chosen.
+    pub fn get(&self) -> Congestion {
+        let chosen = self.0.load(Relaxed);
+        Congestion::ALL.into_iter().find(|known| *known as u8 == chosen).unwrap_or_default()
+    }
+}
+
+impl From<Congestion> for CongestionChoice {
+    fn from(congestion: Congestion) -> Self {
+        Self(Arc::new(AtomicU8::new(congestion as u8)))
+    }
+}
+
+impl Default for CongestionChoice {
+    fn default() -> Self {
+        Congestion::default().into()
+    }
+}
+
 /// A name that no congestion controller has.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("there is no congestion controller {0:?}; choose cubic, bbr3, newreno or off")]
@@ -295,6 +324,15 @@ mod tests {
         clone.set(0);
         assert_eq!(batches.get(), 1);
         assert_eq!(ReceiveBatches::new(1_000).get(), ReceiveBatches::MAX);
+    }
+
+    #[test]
+    fn congestion_choice_is_shared_by_clones() {
+        let settings = TransportSettings::default();
+        for congestion in Congestion::ALL {
+            settings.clone().congestion.set(congestion);
+            assert_eq!(settings.congestion.get(), congestion);
+        }
     }
 
     #[test]

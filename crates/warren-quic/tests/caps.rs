@@ -14,6 +14,7 @@ use warren_quic::{
 test_every_driver!(
     both_caps_act_at_every_mtu_and_no_send_is_too_long,
     caps_change_while_the_connection_runs,
+    congestion_control_changes_while_the_connection_runs,
     without_segmentation_every_datagram_is_a_send,
 );
 
@@ -26,7 +27,7 @@ fn settings(caps: (usize, usize), mtu: u16) -> TransportSettings {
         min_mtu: mtu,
         max_mtu: mtu,
         // Nothing but the caps and the kernel limits what is sent at once.
-        congestion: Congestion::Off,
+        congestion: Congestion::Off.into(),
         datagram_send_buffer: Some(4 * 1024 * 1024),
         datagram_receive_buffer: 64 * 1024 * 1024,
         ..Default::default()
@@ -82,6 +83,21 @@ async fn caps_change_while_the_connection_runs(drivers: Drivers) {
     }
     assert_eq!(largest_sends, [10, 40, 5]);
     assert!((80..120).contains(&pair.client.stats(at_client).largest_drive));
+}
+
+async fn congestion_control_changes_while_the_connection_runs(drivers: Drivers) {
+    let settings = settings((10, 20), 1_452);
+    let mut pair = Pair::new(drivers, &settings);
+    let (at_client, _) = pair.connect().await;
+    let mut total = 0;
+    for congestion in [Congestion::Cubic, Congestion::Off, Congestion::Bbr3, Congestion::NewReno] {
+        settings.congestion.set(congestion);
+        total += 500;
+        pair.send_all(Way::Up, at_client, (0..500).map(|_| 1_000)).await;
+        pair.until("all have arrived", |pair| pair.exit.datagrams.len() == total).await;
+        let unlimited = pair.client.stats(at_client).cwnd > 1 << 32;
+        assert_eq!(unlimited, congestion == Congestion::Off, "{congestion}");
+    }
 }
 
 async fn without_segmentation_every_datagram_is_a_send(drivers: Drivers) {

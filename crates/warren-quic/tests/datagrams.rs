@@ -125,7 +125,7 @@ async fn what_a_close_leaves_unsent_is_counted(drivers: Drivers) {
 }
 
 async fn datagrams_that_find_the_receive_buffer_full_push_out_older_ones_and_are_counted(drivers: Drivers) {
-    let client = TransportSettings { congestion: Congestion::Off, ..Default::default() };
+    let client = TransportSettings { congestion: Congestion::Off.into(), ..Default::default() };
     let exit = TransportSettings { datagram_receive_buffer: 64 * 1024, ..Default::default() };
     let mut pair = Pair::with(drivers.client(client), drivers.exit(exit), loopback_socket());
     let (at_client, at_exit) = pair.connect().await;
@@ -211,7 +211,7 @@ async fn a_path_that_loses_every_tenth_datagram_carries_the_others(drivers: Driv
 
 async fn a_path_that_shrinks_drops_what_no_longer_fits_and_counts_it(drivers: Drivers) {
     let settings =
-        TransportSettings { initial_mtu: 1_472, congestion: Congestion::Off, ..Default::default() };
+        TransportSettings { initial_mtu: 1_472, congestion: Congestion::Off.into(), ..Default::default() };
     let mut pair = Pair::new(drivers, &settings);
     let relay = Relay::new(pair.exit_address, 1_472).await;
     let (at_client, at_exit) = pair.connect_to(relay.address).await;

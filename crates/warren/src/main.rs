@@ -16,6 +16,7 @@ mod notify;
 mod status;
 mod storage;
 mod transport;
+mod tuning;
 mod worker;
 
 use std::future::Future;
@@ -57,6 +58,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
             block_on(cli::status::run(global, profile.as_deref(), arguments.json))
         }
+        Command::Set(arguments) => block_on(cli::set::run(global, arguments)),
         Command::Client(ClientCommand::Run(arguments)) => {
             let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
             block_on(client::client_run(global, &file, arguments.detached))

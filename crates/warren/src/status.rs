@@ -9,6 +9,7 @@ use warren_packet::reason::{DropCounters, DropReason};
 
 use warren_quic::driver::{ConnectionStats, SendErrors, SocketStats};
 
+use crate::tuning::Tuning;
 use crate::worker::{ConnectionSnapshot, QuicSums, Snapshot};
 
 /// A daemon's state and counters. Every drop reason is named, those at zero too.
@@ -25,6 +26,7 @@ pub(crate) struct Status {
     #[serde(flatten)]
     pub(crate) exit: Option<ExitStatus>,
     pub(crate) device: Option<DeviceStatus>,
+    pub(crate) transport: TransportStatus,
     pub(crate) connections: Vec<ConnectionStatus>,
     pub(crate) totals: BTreeMap<String, u64>,
     pub(crate) drops_to_carrier: BTreeMap<String, u64>,
@@ -124,6 +126,30 @@ pub(crate) struct DeviceStatus {
     pub(crate) offload: bool,
 }
 
+/// The transport settings in force; `warren set` changes them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct TransportStatus {
+    pub(crate) driver: String,
+    pub(crate) congestion: String,
+    pub(crate) max_transmit_segments: usize,
+    pub(crate) max_transmit_datagrams: usize,
+    pub(crate) receive_batches: usize,
+    pub(crate) tun_batches: usize,
+}
+
+impl TransportStatus {
+    fn of(Tuning { settings, tun_batches }: &Tuning) -> Self {
+        Self {
+            driver: settings.driver.to_string(),
+            congestion: settings.congestion.get().to_string(),
+            max_transmit_segments: settings.caps.segments(),
+            max_transmit_datagrams: settings.caps.datagrams(),
+            receive_batches: settings.receive_batches.get(),
+            tun_batches: tun_batches.get(),
+        }
+    }
+}
+
 /// One QUIC connection. Sizes in bytes, counters since the connection began.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ConnectionStatus {
@@ -186,9 +212,10 @@ impl Status {
         state: State,
         since: Instant,
         device: Option<DeviceStatus>,
+        tuning: &Tuning,
         snapshot: Snapshot,
     ) -> Self {
-        Self { client: Some(client), ..Self::new(Role::Client, state, since, device, &snapshot) }
+        Self { client: Some(client), ..Self::new(Role::Client, state, since, device, tuning, &snapshot) }
     }
 
     /// An exit's status.
@@ -197,9 +224,10 @@ impl Status {
         state: State,
         since: Instant,
         device: DeviceStatus,
+        tuning: &Tuning,
         snapshot: Snapshot,
     ) -> Self {
-        Self { exit: Some(exit), ..Self::new(Role::Exit, state, since, Some(device), &snapshot) }
+        Self { exit: Some(exit), ..Self::new(Role::Exit, state, since, Some(device), tuning, &snapshot) }
     }
 
     fn new(
@@ -207,6 +235,7 @@ impl Status {
         state: State,
         since: Instant,
         device: Option<DeviceStatus>,
+        tuning: &Tuning,
         snapshot: &Snapshot,
     ) -> Self {
         let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
@@ -225,6 +254,7 @@ impl Status {
             client: None,
             exit: None,
             device,
+            transport: TransportStatus::of(tuning),
             connections: snapshot.connections.iter().map(connection).collect(),
             totals: totals(snapshot),
             drops_to_carrier,
@@ -371,7 +401,14 @@ mod tests {
             last_error: None,
             reconnects: 2,
         };
-        let status = Status::client(client, State::Connecting, Instant::now(), None, Snapshot::default());
+        let status = Status::client(
+            client,
+            State::Connecting,
+            Instant::now(),
+            None,
+            &Tuning::default(),
+            Snapshot::default(),
+        );
         let value = serde_json::to_value(&status).unwrap();
         assert_eq!(value["role"], "client");
         assert_eq!(value["reconnects"], 2);

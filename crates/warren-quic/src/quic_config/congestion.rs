@@ -1,21 +1,190 @@
-//! No congestion control: nothing holds a connection back but the flows inside it.
+//! The congestion controller of a path: the library's, or none, exchanged in place when the settings choose another.
 
-use std::{any::Any, sync::Arc, time::Instant};
+use std::{
+    any::Any,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use noq_proto::congestion::{Controller, ControllerFactory};
+use noq_proto::{
+    RttEstimator,
+    congestion::{
+        Bbr3Config, Controller, ControllerFactory as LibraryFactory, ControllerMetrics, CubicConfig,
+        NewRenoConfig,
+    },
+};
+
+use crate::settings::{Congestion, CongestionChoice, TransportSettings};
 
 /// A window that is never full; above `u32::MAX`, noq does not pace either.
-const WINDOW: u64 = 1 << 40;
+const UNLIMITED_WINDOW: u64 = 1 << 40;
 
-/// A controller that never limits.
-#[derive(Clone, Debug)]
-pub(super) struct Unlimited;
+/// Makes the controller of each path.
+#[derive(Debug)]
+pub(super) struct ControllerFactory {
+    choice: CongestionChoice,
+    initial_window: u64,
+}
 
-impl ControllerFactory for Unlimited {
-    fn build(self: Arc<Self>, _: Instant, _: u16) -> Box<dyn Controller> {
-        Box::new(Self)
+impl ControllerFactory {
+    pub(super) fn new(settings: &TransportSettings) -> Self {
+        Self { choice: settings.congestion.clone(), initial_window: settings.initial_window }
+    }
+
+    fn controller(&self, chosen: Congestion, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        match chosen {
+            Congestion::Cubic => {
+                let mut cubic = CubicConfig::default();
+                cubic.initial_window(self.initial_window);
+                Arc::new(cubic).build(now, mtu)
+            }
+            Congestion::Bbr3 => {
+                let mut bbr3 = Bbr3Config::default();
+                bbr3.initial_window(self.initial_window);
+                Arc::new(bbr3).build(now, mtu)
+            }
+            Congestion::NewReno => {
+                let mut new_reno = NewRenoConfig::default();
+                new_reno.initial_window(self.initial_window);
+                Arc::new(new_reno).build(now, mtu)
+            }
+            Congestion::Off => Box::new(Unlimited),
+        }
     }
 }
+
+impl LibraryFactory for ControllerFactory {
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        let chosen = self.choice.get();
+        let controller = self.controller(chosen, now, mtu);
+        Box::new(Chosen { factory: self, chosen, controller, mtu, ack_frequency: None })
+    }
+}
+
+/// The controller that is chosen at present. A change takes effect with the next send or the next acknowledgements; the
+/// new controller has not seen the packets under way, which the library's take as packets of no interest.
+#[derive(Debug)]
+struct Chosen {
+    factory: Arc<ControllerFactory>,
+    chosen: Congestion,
+    controller: Box<dyn Controller>,
+    mtu: u16,
+    /// What the peer was last asked for, to be told to a new controller.
+    ack_frequency: Option<(u64, Duration)>,
+}
+
+impl Chosen {
+    fn follow_choice(&mut self, now: Instant) {
+        let chosen = self.factory.choice.get();
+        if chosen == self.chosen {
+            return;
+        }
+        self.chosen = chosen;
+        self.controller = self.factory.controller(chosen, now, self.mtu);
+        if let Some((threshold, delay)) = self.ack_frequency {
+            self.controller.on_ack_frequency_update(threshold, delay);
+        }
+    }
+}
+
+impl Controller for Chosen {
+    fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
+        self.follow_choice(now);
+        self.controller.on_sent(now, bytes, largest_pn);
+    }
+
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        self.controller.on_packet_sent(now, bytes, pn);
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.controller.on_cwnd_limited();
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.controller.on_ack(now, sent, bytes, pn, app_limited, rtt);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_pn: Option<u64>) {
+        self.controller.on_end_acks(now, in_flight, app_limited, largest_pn);
+        self.follow_choice(now);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost_pn: u64,
+    ) {
+        self.controller.on_congestion_event(
+            now,
+            sent,
+            is_persistent_congestion,
+            is_ecn,
+            lost_bytes,
+            largest_lost_pn,
+        );
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
+        self.controller.on_packet_lost(lost_bytes, pn, now);
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        self.controller.on_spurious_congestion_event();
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu;
+        self.controller.on_mtu_update(new_mtu);
+    }
+
+    fn on_ack_frequency_update(&mut self, ack_eliciting_threshold: u64, requested_max_ack_delay: Duration) {
+        self.ack_frequency = Some((ack_eliciting_threshold, requested_max_ack_delay));
+        self.controller.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
+    }
+
+    fn window(&self) -> u64 {
+        self.controller.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        self.controller.metrics()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self {
+            factory: self.factory.clone(),
+            chosen: self.chosen,
+            controller: self.controller.clone_box(),
+            mtu: self.mtu,
+            ack_frequency: self.ack_frequency,
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.controller.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// A controller that never limits: nothing holds a connection back but the flows inside it.
+#[derive(Clone, Debug)]
+struct Unlimited;
 
 impl Controller for Unlimited {
     fn on_congestion_event(&mut self, _: Instant, _: Instant, _: bool, _: bool, _: u64, _: u64) {}
@@ -23,7 +192,7 @@ impl Controller for Unlimited {
     fn on_mtu_update(&mut self, _: u16) {}
 
     fn window(&self) -> u64 {
-        WINDOW
+        UNLIMITED_WINDOW
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
@@ -31,10 +200,36 @@ impl Controller for Unlimited {
     }
 
     fn initial_window(&self) -> u64 {
-        WINDOW
+        UNLIMITED_WINDOW
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controller_follows_the_choice_and_starts_from_its_first_window() {
+        let settings = TransportSettings {
+            congestion: Congestion::Off.into(),
+            initial_window: 77_000,
+            ..Default::default()
+        };
+        let now = Instant::now();
+        let mut controller = Arc::new(ControllerFactory::new(&settings)).build(now, 1_400);
+        assert_eq!(controller.window(), UNLIMITED_WINDOW);
+
+        for congestion in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr3] {
+            settings.congestion.set(Congestion::Off);
+            controller.on_sent(now, 1_000, 1);
+            settings.congestion.set(congestion);
+            controller.on_end_acks(now, 0, false, Some(1));
+            assert_eq!(controller.window(), 77_000, "{congestion}");
+        }
+        assert_eq!(controller.clone_box().window(), 77_000);
     }
 }

@@ -92,6 +92,13 @@ pub(crate) enum Command {
     /// Show state, session, connections, rates and every drop by reason.
     #[command(after_help = "Examples:\n  warren status\n  warren status home\n  warren status exit --json")]
     Status(StatusArgs),
+    /// Change a setting of a running client or exit, until it ends.
+    ///
+    /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion; `[transport]` in
+    /// the configuration has them for good. `warren status --json` shows what is in force.
+    #[command(after_help = "Examples:\n  warren set max_transmit_segments 10\n  \
+                            warren set congestion bbr3 --profile exit")]
+    Set(SetArgs),
     /// Run the client daemon.
     #[command(subcommand)]
     Client(ClientCommand),
@@ -149,6 +156,20 @@ pub(crate) struct StatusArgs {
     /// Write one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `warren set`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SetArgs {
+    /// What to change.
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+    /// Its new value.
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub(crate) value: String,
+    /// The profile whose daemon is meant, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
 }
 
 /// `warren client ...`.

@@ -5,4 +5,5 @@ pub(crate) mod exit_client;
 pub(crate) mod exit_init;
 pub(crate) mod keys;
 pub(crate) mod output;
+pub(crate) mod set;
 pub(crate) mod status;

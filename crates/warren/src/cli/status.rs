@@ -15,23 +15,33 @@ use crate::status::{ConnectionStatus, Status};
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is none.
 pub(crate) async fn run(global: &GlobalArgs, name: Option<&str>, json: bool) -> anyhow::Result<()> {
-    let name = match name {
-        Some(name) => name.to_owned(),
-        None => only_one(global)?,
-    };
-    let socket = DaemonDir::new(&global.runtime_dir, &name).socket();
-    let value = match ask(&socket, &Request::Status).await {
-        Ok(value) => value,
-        Err(AskError::NotRunning) => {
-            return Err(not_running(&DaemonDir::new(&global.runtime_dir, &name), &name).into());
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let (_, value) = ask_daemon(global, name, &Request::Status).await?;
     if json {
         return output::print_json(&value);
     }
     let status: Status = serde_json::from_value(value)?;
     output::print(&render(&status))
+}
+
+/// Asks the daemon that is named, or the only one that runs; returns its name and its answer.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] when there is none, and the daemon's refusal.
+pub(super) async fn ask_daemon(
+    global: &GlobalArgs,
+    name: Option<&str>,
+    request: &Request,
+) -> anyhow::Result<(String, serde_json::Value)> {
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => only_one(global)?,
+    };
+    let directory = DaemonDir::new(&global.runtime_dir, &name);
+    match ask(&directory.socket(), request).await {
+        Ok(value) => Ok((name, value)),
+        Err(AskError::NotRunning) => Err(not_running(&directory, &name).into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {

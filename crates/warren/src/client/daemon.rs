@@ -27,6 +27,7 @@ use crate::deadline::until;
 use crate::exit_code::{ExitCode, Failure};
 use crate::notify;
 use crate::status::State;
+use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
 /// What the daemon was started with.
@@ -67,6 +68,7 @@ pub(crate) async fn run(start: ClientStart) -> anyhow::Result<()> {
 struct Daemon {
     start: ClientStart,
     session: ClientSession,
+    tuning: Tuning,
     worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
@@ -92,9 +94,9 @@ type LookupAnswer = Result<Vec<SocketAddr>, String>;
 
 impl Daemon {
     async fn start(start: ClientStart) -> anyhow::Result<Self> {
-        let settings = start.profile.transport.settings();
+        let tuning = start.profile.transport.tuning();
         let identity = start.profile.private_key.clone();
-        let carrier = Carrier::Client { settings, identity };
+        let carrier = Carrier::Client { tuning: tuning.clone(), identity };
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&start.directory.socket())?;
         let config = ClientConfig {
@@ -108,6 +110,7 @@ impl Daemon {
         let (lookups, lookup_answers) = mpsc::channel(1);
         Ok(Self {
             session: ClientSession::new(config, crate::entropy::source()),
+            tuning,
             worker,
             reports,
             control,

@@ -76,7 +76,7 @@ fn profile_without_options_has_the_defaults() {
 fn every_option_of_a_profile_is_taken() {
     let text = profile_text(
         "[tun]\nname = \"wt0\"\nmtu = 1400\n[routes]\ninclude = [\"10.0.0.0/8\"]\n[transport]\nconnections = 0x20\n\
-         max_transmit_segments = 1\nmax_transmit_datagrams = 1_024\ncongestion = \"bbr3\"\ntun_offload = false\n\
+         max_transmit_segments = 1\nmax_transmit_datagrams = 1_024\ncongestion = \"bbr3\"\nreceive_batches = 2\ntun_batches = 3\ntun_offload = false\n\
          udp_gso = false\nudp_gro = false\n",
     );
     let profile = parse_profile(&text).unwrap();
@@ -85,6 +85,7 @@ fn every_option_of_a_profile_is_taken() {
     let transport = profile.transport;
     assert_eq!(transport.connections, 32);
     assert_eq!((transport.max_transmit_segments, transport.max_transmit_datagrams), (1, 1024));
+    assert_eq!((transport.receive_batches, transport.tun_batches), (2, 3));
     assert_eq!(transport.congestion, warren_quic::settings::Congestion::Bbr3);
     assert!(!transport.tun_offload && !transport.udp_gso && !transport.udp_gro);
 }

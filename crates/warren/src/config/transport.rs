@@ -6,6 +6,7 @@ use super::ConfigError;
 use super::document::{Document, Located};
 use super::not_yet::NotYet;
 use super::value::{auto_or, auto_or_false, boolean, number, word};
+use crate::tuning::{DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES};
 
 /// The most connections a session has.
 pub(crate) const MAX_CONNECTIONS: u32 = 32;
@@ -19,6 +20,10 @@ pub(crate) struct Transport {
     pub(crate) max_transmit_segments: u32,
     /// The most datagrams in one drive.
     pub(crate) max_transmit_datagrams: u32,
+    /// The most receives that are dealt with at once.
+    pub(crate) receive_batches: u32,
+    /// The most reads of the TUN in one turn.
+    pub(crate) tun_batches: u32,
     pub(crate) congestion: Congestion,
     pub(crate) driver: Driver,
     /// Whether the TUN device's segmentation offloads are used where the host has them.
@@ -50,8 +55,10 @@ impl Transport {
         let mut section = document.section("transport")?;
         let transport = Self {
             connections: section.or("connections", connections, number(1..=MAX_CONNECTIONS))?,
-            max_transmit_segments: section.or("max_transmit_segments", 40, number(1..=128))?,
-            max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(1..=1024))?,
+            max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
+            max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
+            receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
+            tun_batches: section.or("tun_batches", 32, number(TUN_BATCHES))?,
             congestion: section.or("congestion", Congestion::Cubic, word(CONGESTION))?,
             driver: section.or(
                 "driver",

@@ -201,7 +201,7 @@ pub(super) fn device_name(value: Value<'_>) -> Result<String, Problem> {
 }
 
 /// The known name nearest to a misspelt one, if one is near.
-pub(super) fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+pub(crate) fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if unknown.len() > 64 {
         return None;
     }

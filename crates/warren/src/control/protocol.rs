@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::exit_client::NewClient;
+use crate::tuning::Change;
 
 /// A question to a daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -12,6 +13,8 @@ pub(crate) enum Request {
     Status,
     /// End: undo everything and exit.
     Stop,
+    /// Change a setting until the daemon ends; the answer is the value that was.
+    Set { change: Change },
     /// Exit: enrol a client.
     ClientAdd { client: NewClient },
     /// Exit: every enrolled client.

@@ -25,6 +25,7 @@ use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
 use crate::status::{ClientCounts, ExitStatus, SessionStatus, State, Status};
+use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
 /// Everything the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
@@ -62,12 +63,9 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
         control,
         mtu,
     } = start;
-    let carrier = Carrier::Exit {
-        settings: config.transport.settings(),
-        identity: config.private_key.clone(),
-        sockets,
-        reset_key,
-    };
+    let tuning = config.transport.tuning();
+    let carrier =
+        Carrier::Exit { tuning: tuning.clone(), identity: config.private_key.clone(), sockets, reset_key };
     let served = async {
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&control)?;
@@ -84,6 +82,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
             config,
             sessions,
             clients,
+            tuning,
             worker,
             reports,
             control,
@@ -110,6 +109,7 @@ struct Daemon {
     sessions: ExitSessions,
     /// The registry's file, which this process has locked.
     clients: PathBuf,
+    tuning: Tuning,
     worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
@@ -252,6 +252,7 @@ impl Daemon {
                 self.stopping = true;
                 Ok(serde_json::Value::Null)
             }
+            Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::ClientAdd { client } => self.add_client(&client),
             Request::ClientList => self.list_clients(),
             Request::ClientRemove { name } => self.remove_client(&name),
@@ -315,7 +316,14 @@ impl Daemon {
             sessions,
         };
         let state = if self.stopping { State::Stopping } else { State::Up };
-        serde_json::to_value(Status::exit(exit, state, self.since, self.device.clone(), snapshot))
-            .map_err(Refusal::new)
+        serde_json::to_value(Status::exit(
+            exit,
+            state,
+            self.since,
+            self.device.clone(),
+            &self.tuning,
+            snapshot,
+        ))
+        .map_err(Refusal::new)
     }
 }

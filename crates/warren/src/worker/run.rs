@@ -21,6 +21,7 @@ use super::counters::{ConnectionSnapshot, Drops, PastConnections, Snapshot, Tota
 use super::forward::{Forwarding, Sessions};
 use super::message::{Command, Report};
 use super::pump::Pump;
+use crate::tuning::TunBatches;
 
 /// Orders carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
@@ -39,6 +40,7 @@ pub(super) struct Worker {
     /// Reports that found the channel full; the carrier is not polled while there are any.
     unsent_reports: VecDeque<Report>,
     device: Option<Device>,
+    tun_batches: TunBatches,
     sessions: Sessions,
     pumps: Vec<Option<Pump>>,
     by_connection: HashMap<ConnectionId, usize>,
@@ -69,6 +71,7 @@ struct Device {
 impl Worker {
     pub(super) fn new(
         endpoint: Endpoint,
+        tun_batches: TunBatches,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
     ) -> Self {
@@ -78,6 +81,7 @@ impl Worker {
             reports,
             unsent_reports: VecDeque::new(),
             device: None,
+            tun_batches,
             sessions: Sessions::default(),
             pumps: Vec::new(),
             by_connection: HashMap::new(),

@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use tokio::sync::{mpsc, oneshot};
 use warren_quic::driver::Endpoint;
 use warren_quic::key::PrivateKey;
-use warren_quic::settings::TransportSettings;
 
 use super::counters::Snapshot;
 use super::message::{Command, Report};
 use super::run::Worker;
+use crate::tuning::{TunBatches, Tuning};
 
 /// Orders that may wait for a worker.
 const COMMAND_QUEUE: usize = 1024;
@@ -24,10 +24,10 @@ const EVENT_INTERVAL: u32 = 16;
 /// What a worker needs to make its QUIC endpoint, on its own thread.
 pub(crate) enum Carrier {
     /// A client's: sockets come with each connection.
-    Client { settings: TransportSettings, identity: PrivateKey },
+    Client { tuning: Tuning, identity: PrivateKey },
     /// An exit's: sockets that are bound already.
     Exit {
-        settings: TransportSettings,
+        tuning: Tuning,
         identity: PrivateKey,
         sockets: Vec<UdpSocket>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
@@ -62,11 +62,12 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
                 Err(error) => return drop(started.send(Err(error))),
             };
             runtime.block_on(async move {
+                let tun_batches = carrier.tun_batches();
                 match carrier.endpoint() {
                     Ok(endpoint) => {
                         // Nobody waits for the answer when the daemon gave up meanwhile.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, command_queue, report_queue).run().await;
+                        Worker::new(endpoint, tun_batches, command_queue, report_queue).run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -78,13 +79,18 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
 }
 
 impl Carrier {
+    fn tun_batches(&self) -> TunBatches {
+        let (Self::Client { tuning, .. } | Self::Exit { tuning, .. }) = self;
+        tuning.tun_batches.clone()
+    }
+
     fn endpoint(self) -> anyhow::Result<Endpoint> {
         match self {
-            Self::Client { settings, identity } => {
-                Endpoint::client(settings, identity).context("cannot make the QUIC endpoint")
+            Self::Client { tuning, identity } => {
+                Endpoint::client(tuning.settings, identity).context("cannot make the QUIC endpoint")
             }
-            Self::Exit { settings, identity, sockets, reset_key } => {
-                Endpoint::exit(settings, vec![identity], sockets, reset_key)
+            Self::Exit { tuning, identity, sockets, reset_key } => {
+                Endpoint::exit(tuning.settings, vec![identity], sockets, reset_key)
                     .context("cannot make the QUIC endpoint")
             }
         }

@@ -37,6 +37,8 @@ fn command_lines_of_the_contract_are_understood() {
         "warren client run home.toml",
         "warren status",
         "warren status home --json",
+        "warren set max_transmit_segments 10",
+        "warren set congestion off --profile exit",
         "warren keygen",
         "warren pubkey",
         "warren cleanup",
@@ -68,6 +70,7 @@ fn wrong_command_lines_end_with_the_usage_code() {
         "warren status --watch",
         "warren completions klingon",
         "warren reload",
+        "warren set congestion",
         "warren --log-format xml keygen",
         "warren --config-dir= keygen",
     ] {

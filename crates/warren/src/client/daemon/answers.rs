@@ -12,6 +12,7 @@ impl Daemon {
                 self.stop();
                 Ok(serde_json::Value::Null)
             }
+            Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::ClientAdd { .. } | Request::ClientList | Request::ClientRemove { .. } => {
                 Err(Refusal::new("this is a client; clients are enrolled on the exit"))
             }
@@ -40,7 +41,8 @@ impl Daemon {
             last_error: self.last_error.clone(),
             reconnects: self.reconnects,
         };
-        let status = Status::client(client, self.state, self.since, self.host.device(), snapshot);
+        let status =
+            Status::client(client, self.state, self.since, self.host.device(), &self.tuning, snapshot);
         serde_json::to_value(status).map_err(Refusal::new)
     }
 }

@@ -6,7 +6,7 @@ use crate::config::profile;
 const HOME: &str = include_str!("../../../../../configs/home.toml");
 const EXIT: &str = include_str!("../../../../../configs/exit.toml");
 
-/// Every key of DESIGN.md section 7.
+/// Every key that a file may have.
 const PROFILE_KEYS: &[&str] = &[
     "private_key_file",
     "endpoint",
@@ -24,6 +24,8 @@ const PROFILE_KEYS: &[&str] = &[
     "connections",
     "max_transmit_segments",
     "max_transmit_datagrams",
+    "receive_batches",
+    "tun_batches",
     "congestion",
     "driver",
     "workers",
@@ -48,6 +50,8 @@ const EXIT_KEYS: &[&str] = &[
     "connections",
     "max_transmit_segments",
     "max_transmit_datagrams",
+    "receive_batches",
+    "tun_batches",
     "congestion",
     "driver",
     "workers",

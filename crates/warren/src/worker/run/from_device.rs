@@ -17,13 +17,11 @@ use crate::worker::counters::{Drops, Totals};
 use crate::worker::forward::Forwarding;
 use crate::worker::message::Report;
 
-/// TUN reads in one turn; each brings up to 64 KiB with offload and one packet without.
-const READS_PER_TURN: usize = 32;
-
 impl Worker {
     /// Reads the TUN; true when there may be more to read.
     pub(super) fn take_device(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        for _ in 0..READS_PER_TURN {
+        // Each read brings up to 64 KiB with offload and one packet without.
+        for _ in 0..self.tun_batches.get() {
             if self.is_held_back(now) {
                 return false;
             }
