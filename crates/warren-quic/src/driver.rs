@@ -332,6 +332,15 @@ impl Endpoint {
         }
     }
 
+    /// Returns how many control bytes wait here for the peer to take more; `None` when the connection is not open. The worker
+    /// is woken when they become fewer, though no event tells of it.
+    pub fn control_backlog(&self, connection: ConnectionId) -> Option<usize> {
+        match self {
+            Self::Noq(endpoint) => endpoint.control_backlog(connection),
+            Self::Warren(endpoint) => endpoint.control_backlog(connection),
+        }
+    }
+
     /// Closes a connection: control bytes are delivered first, for at most 200 ms, and [`Event::Closed`] follows.
     pub fn close(&mut self, connection: ConnectionId, code: u32, reason: &str) {
         match self {

@@ -118,7 +118,7 @@ impl NoqEndpoint {
             return Err(refused(format!("the socket at {local} is of the other IP version")));
         }
         let presented = tls::PresentedKey::default();
-        let tls = tls::client(identity, exit_keys, presented.clone())?;
+        let tls = tls::client(identity, exit_keys, presented.clone(), self.settings.cipher)?;
         let config = quic_config::client(&self.settings, remote, tls);
         let mut reset_key = Zeroizing::new([0; 64]);
         getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
@@ -184,6 +184,10 @@ impl NoqEndpoint {
             Some(connection) => connection.send_control(data),
             None => Err(SendError::Closed(Bytes::copy_from_slice(data))),
         }
+    }
+
+    pub(crate) fn control_backlog(&self, id: ConnectionId) -> Option<usize> {
+        self.connections.get(&id)?.control_backlog()
     }
 
     pub(crate) fn close(&mut self, id: ConnectionId, code: u32, reason: &str) {

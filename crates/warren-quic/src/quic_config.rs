@@ -22,9 +22,6 @@ use crate::{
 /// Bytes by which IPv6's header is longer than IPv4's.
 const IPV6_EXTRA: u16 = 20;
 
-/// Bytes of a control stream that may be under way; control messages are small and few.
-const STREAM_WINDOW: u32 = 64 * 1024;
-
 /// Connection attempts that wait to be looked at, and the bytes kept for each and for all.
 const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 8 * 1024;
@@ -163,9 +160,9 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
     config
         .transmit_caps(settings.caps.shared())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .send_window(u64::from(STREAM_WINDOW))
+        .stream_receive_window(VarInt::from_u32(settings.stream_window))
+        .receive_window(VarInt::from_u32(settings.stream_window))
+        .send_window(u64::from(settings.stream_window))
         .max_idle_timeout(Some(
             IdleTimeout::try_from(settings.idle_timeout).expect("it is checked to be at most 1 h"),
         ))

@@ -55,6 +55,10 @@ pub struct TransportSettings {
     pub max_ack_delay: Duration,
     /// Packets by which another may arrive late before it counts as lost; at least 3.
     pub reordering_threshold: u32,
+    /// The cipher that a client asks for; `None` is the one that this CPU is fastest at. An exit takes what it is asked for.
+    pub cipher: Option<Cipher>,
+    /// Bytes of a control stream that may be under way.
+    pub stream_window: u32,
     /// First byte of every connection ID that an exit's endpoint gives out. Workers that share a port need distinct ones:
     /// a packet with another worker's byte is dropped, never answered with a reset.
     pub worker: u8,
@@ -80,6 +84,8 @@ impl Default for TransportSettings {
             ack_threshold: 32,
             max_ack_delay: Duration::from_millis(5),
             reordering_threshold: 16,
+            cipher: None,
+            stream_window: 64 * 1024,
             worker: 0,
         }
     }
@@ -295,6 +301,50 @@ impl Default for CongestionChoice {
 #[error("there is no congestion controller {0:?}; choose cubic, bbr3, newreno or off")]
 pub struct UnknownCongestion(String);
 
+/// A cipher of TLS 1.3, which protects QUIC's packets.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Cipher {
+    /// AES-128 in Galois/counter mode.
+    Aes128Gcm,
+    /// AES-256 in Galois/counter mode.
+    Aes256Gcm,
+    /// ChaCha20 with Poly1305, for CPUs without AES instructions.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// Every cipher.
+    pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
+
+    /// Returns the name that a person gives it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Cipher {
+    type Err = UnknownCipher;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCipher> {
+        Self::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| UnknownCipher(name.to_owned()))
+    }
+}
+
+/// A name that no cipher has.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("there is no cipher {0:?}; choose aes-128-gcm, aes-256-gcm or chacha20-poly1305")]
+pub struct UnknownCipher(String);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,5 +399,13 @@ mod tests {
             assert_eq!(congestion.name().parse::<Congestion>().unwrap(), congestion);
         }
         assert!("reno".parse::<Congestion>().unwrap_err().to_string().contains("\"reno\""));
+    }
+
+    #[test]
+    fn ciphers_are_known_by_name() {
+        for cipher in Cipher::ALL {
+            assert_eq!(cipher.to_string().parse::<Cipher>().unwrap(), cipher);
+        }
+        assert!("rc4".parse::<Cipher>().unwrap_err().to_string().contains("\"rc4\""));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
-    ServerConfig, SignatureScheme,
+    ServerConfig, SignatureScheme, SupportedCipherSuite,
     client::{
         AlwaysResolvesClientRawPublicKeys, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -24,7 +24,10 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use crate::key::{KEY_LENGTH, PrivateKey, PublicKey};
+use crate::{
+    key::{KEY_LENGTH, PrivateKey, PublicKey},
+    settings::Cipher,
+};
 
 /// The application protocol; a version that speaks another wire protocol gets another one.
 pub const ALPN: &[u8] = b"warren/1";
@@ -39,7 +42,8 @@ const PKCS8_PREFIX: [u8; 16] =
 /// Where a client's verifier leaves the key of a peer that it refused.
 pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
 
-/// Makes the configuration of a client that accepts the exits of `pinned` and leaves a refused key in `presented`.
+/// Makes the configuration of a client that accepts the exits of `pinned`, leaves a refused key in `presented`, and asks for
+/// a cipher; for the one that this CPU is fastest at unless told.
 ///
 /// # Errors
 /// When the TLS library refuses the key, which no valid key makes it do.
@@ -47,8 +51,9 @@ pub fn client(
     identity: &PrivateKey,
     pinned: &[PublicKey],
     presented: PresentedKey,
+    cipher: Option<Cipher>,
 ) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(provider());
+    let provider = Arc::new(provider(cipher));
     let verifier =
         Pinned { keys: pinned.to_vec(), presented, algorithms: provider.signature_verification_algorithms };
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -68,7 +73,7 @@ pub fn client(
 /// # Errors
 /// When the TLS library refuses the key, which no valid key makes it do.
 pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
-    let provider = Arc::new(provider());
+    let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
@@ -88,19 +93,28 @@ pub fn public_key(spki: &[u8]) -> Option<PublicKey> {
     key.try_into().ok().map(PublicKey)
 }
 
-/// aws-lc-rs with post-quantum key exchange first and the ciphers in the order this CPU is fast at.
-fn provider() -> CryptoProvider {
-    let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
-    let chacha = cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
-    let [aes_128, aes_256] = aes;
+/// aws-lc-rs with post-quantum key exchange first, and the ciphers in the order this CPU is fast at behind the one that is
+/// asked for. All stay, since QUIC's Initial packets need AES-128-GCM.
+fn provider(first: Option<Cipher>) -> CryptoProvider {
+    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+    let mut order = if cpu_has_aes() {
+        [Aes128Gcm, Aes256Gcm, ChaCha20Poly1305]
+    } else {
+        [ChaCha20Poly1305, Aes128Gcm, Aes256Gcm]
+    };
+    order.sort_by_key(|cipher| Some(*cipher) != first);
     CryptoProvider {
-        cipher_suites: if cpu_has_aes() {
-            vec![aes_128, aes_256, chacha]
-        } else {
-            vec![chacha, aes_128, aes_256]
-        },
+        cipher_suites: order.map(suite).to_vec(),
         kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
         ..aws_lc_rs::default_provider()
+    }
+}
+
+fn suite(cipher: Cipher) -> SupportedCipherSuite {
+    match cipher {
+        Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
+        Cipher::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
+        Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
     }
 }
 
@@ -275,15 +289,24 @@ mod tests {
         bytes
     }
 
-    fn configs() -> (ClientConfig, ServerConfig) {
+    fn configs(cipher: Option<Cipher>) -> (ClientConfig, ServerConfig) {
         let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
-        let client = client(&client_key, &[exit_key.public()], PresentedKey::default()).unwrap();
+        let client = client(&client_key, &[exit_key.public()], PresentedKey::default(), cipher).unwrap();
         (client, exit(&exit_key).unwrap())
     }
 
     #[test]
+    fn cipher_is_the_one_that_the_client_asks_for() {
+        for cipher in Cipher::ALL {
+            let (client, exit) = configs(Some(cipher));
+            let client = handshake(client, exit).unwrap();
+            assert_eq!(client.negotiated_cipher_suite(), Some(suite(cipher)));
+        }
+    }
+
+    #[test]
     fn handshake_takes_post_quantum_key_exchange_and_the_cipher_of_this_cpu() {
-        let (client, exit) = configs();
+        let (client, exit) = configs(None);
         let client = handshake(client, exit).unwrap();
         assert_eq!(client.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519MLKEM768);
         let expected = if cpu_has_aes() {
@@ -298,7 +321,7 @@ mod tests {
 
     #[test]
     fn order_of_preference_is_fixed() {
-        let provider = provider();
+        let provider = provider(None);
         let groups: Vec<_> = provider.kx_groups.iter().map(|group| group.name()).collect();
         assert_eq!(groups, [NamedGroup::X25519MLKEM768, NamedGroup::X25519]);
         let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
@@ -311,7 +334,7 @@ mod tests {
     fn exit_with_another_key_is_refused_and_its_key_noted() {
         let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
         let presented = PresentedKey::default();
-        let client = client(&client_key, &[client_key.public()], presented.clone()).unwrap();
+        let client = client(&client_key, &[client_key.public()], presented.clone(), None).unwrap();
         let refused = handshake(client, exit(&exit_key).unwrap()).unwrap_err();
         assert!(matches!(refused, Error::InvalidCertificate(_)), "{refused}");
         assert_eq!(*presented.lock().unwrap(), Some(exit_key.public()));
@@ -319,7 +342,7 @@ mod tests {
 
     #[test]
     fn client_without_a_key_is_refused() {
-        let (mut client, exit) = configs();
+        let (mut client, exit) = configs(None);
         client.client_auth_cert_resolver = Arc::new(NoKey);
         handshake(client, exit).unwrap_err();
     }

@@ -146,7 +146,7 @@ impl WarrenEndpoint {
         let refused = |reason: String| ConnectError::Address { remote, reason };
         port::same_version(&socket, remote)?.map_err(refused)?;
         let presented = tls::PresentedKey::default();
-        let tls = tls::client(identity, exit_keys, presented.clone())?;
+        let tls = tls::client(identity, exit_keys, presented.clone(), self.settings.cipher)?;
         let config = quic_config::client(&self.settings, remote, tls);
         let mut reset_key = Zeroizing::new([0; 64]);
         getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
@@ -196,6 +196,10 @@ impl WarrenEndpoint {
         self.list(slot);
         self.wake();
         result
+    }
+
+    pub(crate) fn control_backlog(&self, id: ConnectionId) -> Option<usize> {
+        self.get(id)?.control_backlog()
     }
 
     pub(crate) fn close(&mut self, id: ConnectionId, code: u32, reason: &str) {

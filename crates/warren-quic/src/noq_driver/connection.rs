@@ -172,6 +172,13 @@ impl Connection {
         }
     }
 
+    pub(super) fn control_backlog(&self) -> Option<usize> {
+        match &self.state {
+            State::Open(open) => open.control_backlog(),
+            State::Handshake { .. } | State::Abandoned(_) | State::Over(_) => None,
+        }
+    }
+
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         match &mut self.state {
             State::Handshake { .. } => self.state = State::Abandoned(reason),

@@ -62,6 +62,11 @@ impl Control {
         if self.outgoing.len() > MAX_CONTROL_BACKLOG { Err(Overflow) } else { Ok(()) }
     }
 
+    /// Bytes that the peer did not take yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Opens the stream if it is not, writes what waits and returns what came in.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         self.open(cx);

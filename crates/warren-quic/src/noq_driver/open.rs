@@ -173,6 +173,10 @@ impl Open {
         Ok(())
     }
 
+    pub(super) fn control_backlog(&self) -> Option<usize> {
+        if self.closing.is_some() { None } else { Some(self.control.backlog()) }
+    }
+
     /// Starts the close; only the first counts.
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         if self.closing.is_none() {

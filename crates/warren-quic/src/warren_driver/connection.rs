@@ -336,6 +336,11 @@ impl Connection {
         })
     }
 
+    pub(super) fn control_backlog(&self) -> Option<usize> {
+        let is_open = matches!(self.state, State::Open) && !self.is_ending();
+        is_open.then(|| self.control.backlog())
+    }
+
     /// Closes it: at once during the handshake, later once control bytes are delivered or the time for that is over.
     pub(super) fn close(&mut self, now: Instant, code: u32, words: &str) {
         if self.is_ending() || self.is_over() {

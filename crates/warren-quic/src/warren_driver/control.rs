@@ -70,6 +70,11 @@ impl Control {
         if self.outgoing.len() > MAX_CONTROL_BACKLOG { Err(Overflow) } else { Ok(()) }
     }
 
+    /// Bytes that the peer did not take yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Whether there may be something to read.
     pub(super) fn is_readable(&self) -> bool {
         self.readable
