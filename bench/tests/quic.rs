@@ -37,6 +37,32 @@ fn cap_of_segments_holds_with_both_drivers() {
 }
 
 #[test]
+fn streams_carry_all_that_is_written_either_way_with_both_drivers() {
+    for driver in ["noq", "warren"] {
+        for (direction, receiver) in [("up", "exit"), ("down", "client")] {
+            let line = format!(
+                "quic --mode stream --driver {driver} --direction {direction} --connections 2 --seconds 0.3 \
+                 --warm-up 0.1 --json"
+            );
+            let result = json(&mut bench(&line));
+            let number = |path: &str| result.pointer(path).and_then(Value::as_f64);
+            assert!(number("/goodput_mbit_per_s") > Some(1.0), "{driver} {direction}: {result}");
+            assert_eq!(number(&format!("/{receiver}/totals/datagram_frames_received")), Some(0.0));
+            assert_eq!(result.pointer("/datagrams_missing"), Some(&Value::Null));
+        }
+    }
+}
+
+#[test]
+fn every_cipher_carries_datagrams() {
+    for cipher in ["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"] {
+        let result = json(&mut bench(&format!("quic --cipher {cipher} --seconds 0.2 --warm-up 0.1 --json")));
+        assert_eq!(result.pointer("/options/cipher").and_then(Value::as_str), Some(cipher));
+        assert!(result.get("goodput_mbit_per_s").and_then(Value::as_f64) > Some(1.0), "{result}");
+    }
+}
+
+#[test]
 fn both_ways_over_several_connections() {
     let line = "quic --seconds 0.3 --warm-up 0.1 --direction both --connections 3 --datagram-size 200 --pin \
                 --json";
@@ -67,6 +93,7 @@ fn errors_are_one_sentence() {
         ("quic --address 192.0.2.77", "cannot bind a UDP socket to 192.0.2.77"),
         ("quic --client-namespace wt-none", "there is no network namespace wt-none"),
         ("quic --mtu 1200 --datagram-size 1400", "a datagram of 1400 bytes does not fit"),
+        ("quic --mode stream --datagram-size 900", "a stream has no datagrams"),
     ] {
         let output = bench(line).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::variant::{Measurement, Variant};
 use crate::{
-    report::{Machine, Table, number},
+    report::{self, Machine, Table, number},
     stats::{Comparison, Probability, Ratio, Sample},
 };
 
@@ -14,6 +14,8 @@ use crate::{
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
+    /// Of this repository's tree.
+    commit: String,
     machine: Machine,
     a: String,
     b: String,
@@ -53,6 +55,7 @@ impl Outcome {
         };
         Self {
             benchmark: "ab",
+            commit: report::commit(),
             machine: Machine::here(),
             a: a.to_string(),
             b: b.to_string(),
@@ -110,7 +113,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "- A: `{}`\n- B: `{}`", self.a, self.b)?;
-        writeln!(f, "- metric: {}\n- machine: {}\n", self.metric, self.machine)?;
+        writeln!(f, "- metric: {}\n- machine: {}\n- {}\n", self.metric, self.machine, self.commit)?;
         writeln!(f, "{}\n{}\n{}", self.summary_table(), self.comparison_table(), self.sentence)
     }
 }

@@ -1,6 +1,7 @@
-//! `quic`: QUIC alone, without TUN: one process per side, datagrams over loopback or between namespaces.
+//! `quic`: QUIC alone, without TUN: one process per side, datagrams or streams over loopback or between namespaces.
 
 mod exit;
+mod histogram;
 mod options;
 mod outcome;
 mod remote;

@@ -9,18 +9,26 @@ use anyhow::bail;
 use clap::ValueEnum;
 use serde::Serialize;
 use warren_quic::settings::{
-    Congestion, Driver, MINIMUM_MTU, ReceiveBatches, TransmitCaps, TransportSettings,
+    Cipher, Congestion, Driver, MINIMUM_MTU, ReceiveBatches, TransmitCaps, TransportSettings,
 };
 
 /// Options of both sides.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub(crate) struct Options {
-    /// Which way datagrams go
+    /// What carries the payload: unreliable datagrams, as Warren does, or one reliable stream a connection
+    #[arg(long, value_enum, default_value_t = Mode::Datagrams)]
+    pub(crate) mode: Mode,
+    /// Which way the payload goes
     #[arg(long, value_enum, default_value_t = Direction::Up)]
     pub(crate) direction: Direction,
     /// Connections, all on one worker thread a side, as a Warren worker has them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) connections: u32,
+    /// Bytes of a stream that may be under way (--mode stream alone)
+    ///
+    /// noq gives a connection up when a stream has more than 1,024 gaps, which a larger window and much loss may make.
+    #[arg(long, default_value_t = 1 << 20, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_024..))]
+    pub(crate) stream_window: u32,
     /// Bytes of a datagram; 32 less than the path carries unless given, so that an ACK fits beside it
     #[arg(long, value_name = "BYTES")]
     pub(crate) datagram_size: Option<u16>,
@@ -46,6 +54,10 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = Congestion::Cubic, value_name = "cubic|newreno|bbr3|off")]
     #[serde(serialize_with = "as_text")]
     pub(crate) congestion: Congestion,
+    /// The cipher [default: what this CPU is fastest at]
+    #[arg(long, value_name = "aes-128-gcm|aes-256-gcm|chacha20-poly1305")]
+    #[serde(serialize_with = "as_text_or_null")]
+    pub(crate) cipher: Option<Cipher>,
     /// Packets that may arrive before the peer must acknowledge
     #[arg(long, default_value_t = TransportSettings::default().ack_threshold, value_name = "PACKETS")]
     pub(crate) ack_threshold: u32,
@@ -81,7 +93,15 @@ pub(crate) struct Options {
     pub(crate) exit_namespace: Option<String>,
 }
 
-/// Which way datagrams go: from the client, from the exit, or both at once.
+/// What carries the payload.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    Datagrams,
+    Stream,
+}
+
+/// Which way the payload goes: from the client, from the exit, or both at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Direction {
@@ -114,6 +134,11 @@ impl Options {
         if self.datagram_size.is_some_and(|size| size == 0) {
             bail!("--datagram-size must be at least 1");
         }
+        if self.datagram_size.is_some() && self.mode == Mode::Stream {
+            bail!(
+                "--datagram-size is given, and a stream has no datagrams; leave it out or use --mode datagrams"
+            );
+        }
         Ok(())
     }
 
@@ -123,6 +148,11 @@ impl Options {
             receive_batches: ReceiveBatches::new(self.receive_batches),
             caps: TransmitCaps::new(self.max_segments, self.max_datagrams),
             congestion: self.congestion.into(),
+            cipher: self.cipher,
+            stream_window: match self.mode {
+                Mode::Datagrams => TransportSettings::default().stream_window,
+                Mode::Stream => self.stream_window,
+            },
             initial_mtu: self.mtu,
             min_mtu: self.mtu,
             max_mtu: self.mtu,
@@ -140,6 +170,16 @@ impl Options {
 
     pub(crate) fn warm_up(&self) -> Duration {
         Duration::from_secs_f64(self.warm_up)
+    }
+}
+
+fn as_text_or_null<S: serde::Serializer>(
+    value: &Option<impl std::fmt::Display>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
     }
 }
 

@@ -5,12 +5,13 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{
-    options::{Direction, Options},
+    histogram,
+    options::{Direction, Mode, Options},
     side::SideOutcome,
     snapshot::Snapshot,
 };
 use crate::{
-    report::{Machine, Table, number},
+    report::{self, Machine, Table, number},
     stats::Sample,
 };
 
@@ -25,9 +26,11 @@ pub(super) struct Run {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
-    /// Bytes of datagrams that arrived, by the receiver's count and clock; both ways together where both are used.
+    /// Of this repository's tree.
+    commit: String,
+    /// Bytes of payload that arrived, by the receiver's count and clock; both ways together where both are used.
     goodput_mbit_per_s: f64,
-    /// Datagrams that arrived.
+    /// Datagrams that arrived; UDP datagrams where a stream carries the payload.
     packets_per_s: f64,
     /// Of one core, by the whole process; none where both sides do both.
     sender_cpu_percent: Option<f64>,
@@ -42,8 +45,8 @@ pub(super) struct Outcome {
     ack_only_per_data_packet: Option<f64>,
     /// QUIC packets that the senders declared lost.
     packets_lost: u64,
-    /// Datagrams that connections took and no application got, over the whole run.
-    datagrams_missing: u64,
+    /// Datagrams that connections took and no application got, over the whole run; none for streams, which lose nothing.
+    datagrams_missing: Option<u64>,
     rtt_ms: Option<Rtt>,
     client: SideOutcome,
     exit: SideOutcome,
@@ -70,7 +73,14 @@ impl Outcome {
 
         let rate = |count: u64, side: &SideOutcome| float(count) / side.usage.seconds;
         let goodput = rate(at_client.bytes, &client) + rate(at_exit.bytes, &exit);
-        let packets = rate(at_client.datagrams, &client) + rate(at_exit.datagrams, &exit);
+        let carried_by_datagrams = options.mode == Mode::Datagrams;
+        let packets = if carried_by_datagrams {
+            rate(at_client.datagrams, &client) + rate(at_exit.datagrams, &exit)
+        } else {
+            let arrived = |side: &SideOutcome| rate(side.totals.udp_datagrams_received, side);
+            let (up, down) = (options.direction.is_up(), options.direction.is_down());
+            (if up { arrived(&exit) } else { 0.0 }) + (if down { arrived(&client) } else { 0.0 })
+        };
 
         let roles = match options.direction {
             Direction::Up => Some((&client, &exit)),
@@ -94,6 +104,7 @@ impl Outcome {
         let rtt_samples = if options.direction.is_up() { &run.end.0 } else { &run.end.1 };
         Self {
             benchmark: "quic",
+            commit: report::commit(),
             goodput_mbit_per_s: goodput * 8e-6,
             packets_per_s: packets,
             sender_cpu_percent: roles.map(|(sender, _)| sender.cpu_percent),
@@ -105,7 +116,7 @@ impl Outcome {
             ack_only_per_data_packet: roles
                 .and_then(|(_, receiver)| per_data_packet(receiver.totals.udp_datagrams_sent)),
             packets_lost: client.totals.packets_lost + exit.totals.packets_lost,
-            datagrams_missing: accepted.saturating_sub(arrived),
+            datagrams_missing: carried_by_datagrams.then(|| accepted.saturating_sub(arrived)),
             rtt_ms: Rtt::of(&rtt_samples.rtt_samples),
             client,
             exit,
@@ -123,12 +134,15 @@ impl Outcome {
         );
         for (name, value) in [
             ("goodput at the receiver, Mbit/s", number(self.goodput_mbit_per_s)),
-            ("datagrams per second received", number(self.packets_per_s)),
+            ("packets per second received", number(self.packets_per_s)),
             ("CPU seconds per GB, both sides", or_dash(self.cpu_seconds_per_gb)),
             ("ACK frames per data packet", or_dash(self.acks_per_data_packet)),
             ("ACK-only packets per data packet", or_dash(self.ack_only_per_data_packet)),
             ("QUIC packets lost", self.packets_lost.to_string()),
-            ("datagrams taken and not delivered", self.datagrams_missing.to_string()),
+            (
+                "datagrams taken and not delivered",
+                self.datagrams_missing.map_or_else(|| "-".to_owned(), |missing| missing.to_string()),
+            ),
             ("smoothed RTT min / median / p99, ms", rtt),
         ] {
             table.row([name.to_owned(), value]);
@@ -136,12 +150,16 @@ impl Outcome {
         table
     }
 
-    fn sides_table(&self) -> Table {
-        let (client, exit) = match self.options.direction {
+    fn names(&self) -> (&'static str, &'static str) {
+        match self.options.direction {
             Direction::Up => ("client (sends)", "exit (receives)"),
             Direction::Down => ("client (receives)", "exit (sends)"),
             Direction::Both => ("client", "exit"),
-        };
+        }
+    }
+
+    fn sides_table(&self) -> Table {
+        let (client, exit) = self.names();
         let mut table = Table::new(["side", client, exit]);
         for ((name, client), (_, exit)) in self.client.rows().into_iter().zip(self.exit.rows()) {
             table.row([name.to_owned(), client, exit]);
@@ -152,7 +170,9 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}\n{}", self.machine, self.totals_table(), self.sides_table())
+        let Self { machine, commit, .. } = self;
+        let batches = histogram::table(&self.client.sockets, &self.exit.sockets);
+        write!(f, "{machine}, {commit}\n{}\n{}\n{batches}", self.totals_table(), self.sides_table())
     }
 }
 

@@ -55,16 +55,8 @@ impl SideOutcome {
             ("context switches, own / forced", format!("{voluntary_switches} / {involuntary_switches}")),
             ("sends", self.sockets.sends().to_string()),
             ("segments per send", whole(self.segments_per_send)),
-            (
-                "sends by segments",
-                histogram(self.sockets.segments_per_send.iter().copied().zip(0..), |&i| i.to_string()),
-            ),
             ("receives", self.sockets.receives().to_string()),
             ("datagrams per receive", whole(self.datagrams_per_receive)),
-            (
-                "receives by datagrams",
-                histogram(self.sockets.datagrams_per_receive.iter().copied().zip(0..), |&i| bucket(i)),
-            ),
             ("UDP datagrams sent", self.totals.udp_datagrams_sent.to_string()),
             ("ACK frames sent", self.totals.acks_sent.to_string()),
             ("packets lost", self.totals.packets_lost.to_string()),
@@ -76,42 +68,5 @@ impl SideOutcome {
                 format!("{} / {}", self.sockets.would_block, self.sockets.send_errors),
             ),
         ]
-    }
-}
-
-/// The places with the largest shares, largest first, as `40: 93 %`.
-fn histogram<P>(counts: impl Iterator<Item = (u64, P)>, name: impl Fn(&P) -> String) -> String {
-    const SHOWN: usize = 3;
-    let mut counts: Vec<_> = counts.filter(|(count, _)| *count > 0).collect();
-    let total: u64 = counts.iter().map(|(count, _)| count).sum();
-    counts.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-    let share = |count: u64| float(count) / float(total) * 100.0;
-    let shown: Vec<String> = counts
-        .iter()
-        .take(SHOWN)
-        .map(|(count, place)| format!("{}: {:.0} %", name(place), share(*count)))
-        .collect();
-    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
-}
-
-/// The numbers of datagrams that a place of the receive histogram stands for.
-fn bucket(place: u32) -> String {
-    if place == 0 { "1".to_owned() } else { format!("{}-{}", 1_u64 << place, (2_u64 << place) - 1) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn histogram_shows_the_largest_shares_first() {
-        let counts = [5_u64, 0, 80, 10, 5].into_iter().zip(0..);
-        assert_eq!(histogram(counts, |place: &u32| place.to_string()), "2: 80 %, 3: 10 %, 0: 5 %");
-        assert_eq!(histogram(std::iter::empty(), |place: &u32| place.to_string()), "-");
-    }
-
-    #[test]
-    fn places_of_the_receive_histogram_are_powers_of_two() {
-        assert_eq!([0, 1, 5].map(bucket), ["1", "2-3", "32-63"]);
     }
 }

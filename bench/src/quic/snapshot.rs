@@ -10,9 +10,9 @@ use crate::usage::Mark;
 pub(crate) struct Snapshot {
     pub(crate) mark: Mark,
     pub(crate) peak_rss_kib: Option<u64>,
-    /// Datagrams that reached the application here, and their bytes: what goodput is.
+    /// Datagrams, or pieces of streams, that reached the application here, and their bytes: what goodput is.
     pub(crate) delivered: Count,
-    /// Datagrams that the connections took here.
+    /// What the connections took here.
     pub(crate) accepted: Count,
     pub(crate) totals: Totals,
     pub(crate) sockets: Sockets,
@@ -21,7 +21,7 @@ pub(crate) struct Snapshot {
     pub(crate) connections: usize,
 }
 
-/// Datagrams and their bytes.
+/// Datagrams, or pieces of streams, and their bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Count {
     pub(crate) datagrams: u64,

@@ -12,10 +12,10 @@ use tokio::{
     sync::mpsc,
     time::{Interval, MissedTickBehavior, interval},
 };
-use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox, SendError};
+use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox, MAX_CONTROL_BACKLOG, SendError};
 
 use super::{
-    options::Options,
+    options::{Mode, Options},
     snapshot::{Count, Snapshot, Sockets, Totals},
     worker::{Command, Connect},
 };
@@ -25,6 +25,8 @@ use crate::usage::{Mark, peak_rss_kib};
 const ARENA: usize = 64 * 1024;
 /// Datagrams that a connection is given in one turn at most.
 const DATAGRAMS_PER_TURN: usize = 256;
+/// Writes to a connection's stream in one turn at most, each of up to what may wait in front of it.
+const WRITES_PER_TURN: usize = 4;
 /// By how much a datagram is smaller than the path carries unless the user says otherwise.
 const SLACK: usize = 32;
 const RTT_INTERVAL: Duration = Duration::from_millis(10);
@@ -55,6 +57,17 @@ struct Link {
     connection: ConnectionId,
     connected: bool,
     blocked: bool,
+}
+
+/// Whether a connection takes more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Filled {
+    /// At once.
+    More,
+    /// When an event says so.
+    Blocked,
+    /// When something has left; this thread is woken then, without an event.
+    Full,
 }
 
 impl Traffic {
@@ -99,6 +112,7 @@ impl Traffic {
         }
         let mut busy = self.take_carrier(cx);
         busy |= self.fill_connections();
+        self.endpoint.flush(cx);
         self.sample_rtt(cx);
         // Yielding between turns lets the transport's own tasks on this thread run.
         if busy {
@@ -159,7 +173,10 @@ impl Traffic {
         match event {
             Event::Connected { connection, .. } => {
                 match self.links.iter_mut().find(|link| link.connection == connection) {
-                    Some(link) => link.connected = true,
+                    Some(link) => {
+                        link.connected = true;
+                        self.open_stream(connection);
+                    }
                     None => self.links.push(Link { connection, connected: true, blocked: false }),
                 }
                 if self.links.iter().all(|link| link.connected)
@@ -184,7 +201,20 @@ impl Traffic {
                 }
                 self.failure.get_or_insert(failure);
             }
-            Event::Control { .. } => {}
+            Event::Control { data, .. } => self.delivered.add(data.len()),
+        }
+    }
+
+    /// Lets the exit know of the client's stream, on which either side may then send.
+    fn open_stream(&mut self, connection: ConnectionId) {
+        const HELLO: [u8; 1] = [0];
+        if self.options.mode == Mode::Stream {
+            match self.endpoint.send_control(connection, &HELLO) {
+                Ok(()) => self.accepted.add(HELLO.len()),
+                Err(error) => {
+                    self.failure.get_or_insert(error.to_string());
+                }
+            }
         }
     }
 
@@ -196,10 +226,14 @@ impl Traffic {
         let mut links = std::mem::take(&mut self.links);
         let mut more = false;
         for link in links.iter_mut().filter(|link| link.connected && !link.blocked) {
-            match self.fill(link.connection) {
-                Ok(full) => {
-                    link.blocked = full;
-                    more |= !full;
+            let filled = match self.options.mode {
+                Mode::Datagrams => self.fill(link.connection),
+                Mode::Stream => self.fill_stream(link.connection),
+            };
+            match filled {
+                Ok(filled) => {
+                    link.blocked = filled == Filled::Blocked;
+                    more |= filled == Filled::More;
                 }
                 Err(error) => {
                     self.failure.get_or_insert(error.to_string());
@@ -211,25 +245,44 @@ impl Traffic {
         more
     }
 
-    /// Gives a connection what it takes; returns whether it takes no more for now.
-    fn fill(&mut self, connection: ConnectionId) -> anyhow::Result<bool> {
-        let Some(largest) = self.endpoint.max_datagram_size(connection) else { return Ok(true) };
+    /// Gives a connection the datagrams that it takes.
+    fn fill(&mut self, connection: ConnectionId) -> anyhow::Result<Filled> {
+        let Some(largest) = self.endpoint.max_datagram_size(connection) else { return Ok(Filled::Blocked) };
         let size = self.options.datagram_size.map_or_else(|| largest.saturating_sub(SLACK), usize::from);
         let payload = self.source.get(..size).context("a datagram has at most 65535 bytes")?;
         for _ in 0..DATAGRAMS_PER_TURN {
             match self.endpoint.send_datagram(connection, copy(&mut self.arena, payload)) {
                 Ok(()) => self.accepted.add(size),
                 // The next attempt makes the same datagram anew.
-                Err(SendError::Blocked(_)) => return Ok(true),
+                Err(SendError::Blocked(_)) => return Ok(Filled::Blocked),
                 Err(SendError::TooLarge(_)) => {
                     bail!(
                         "a datagram of {size} bytes does not fit: the path carries {largest}; lower --datagram-size"
                     )
                 }
-                Err(SendError::Closed(_)) => return Ok(true),
+                Err(SendError::Closed(_)) => return Ok(Filled::Blocked),
             }
         }
-        Ok(false)
+        Ok(Filled::More)
+    }
+
+    /// Gives a connection's stream what it takes.
+    fn fill_stream(&mut self, connection: ConnectionId) -> anyhow::Result<Filled> {
+        for _ in 0..WRITES_PER_TURN {
+            let Some(backlog) = self.endpoint.control_backlog(connection) else { return Ok(Filled::Full) };
+            // Not for a few bytes.
+            if backlog > MAX_CONTROL_BACKLOG / 2 {
+                return Ok(Filled::Full);
+            }
+            let room = (MAX_CONTROL_BACKLOG - backlog).min(self.source.len());
+            let payload = self.source.get(..room).unwrap_or_default();
+            match self.endpoint.send_control(connection, payload) {
+                Ok(()) => self.accepted.add(room),
+                Err(SendError::Closed(_)) => return Ok(Filled::Full),
+                Err(error) => bail!("cannot write to a stream: {error}"),
+            }
+        }
+        Ok(Filled::More)
     }
 
     fn sample_rtt(&mut self, cx: &mut Context<'_>) {

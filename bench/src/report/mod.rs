@@ -1,5 +1,6 @@
 //! Output that all benchmarks share: tables, files, the machine they ran on.
 
+mod commit;
 mod machine;
 mod table;
 
@@ -10,8 +11,11 @@ use std::{
 
 use anyhow::Context as _;
 
-pub(crate) use machine::Machine;
-pub(crate) use table::{Table, number};
+pub(crate) use self::{
+    commit::commit,
+    machine::Machine,
+    table::{Table, number},
+};
 
 /// Prints a result; a reader that has seen enough (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
