@@ -242,8 +242,15 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// One more visit to each peer, with perf at its processes.
-    fn profile(&self) -> anyhow::Result<()> {
+    /// One more visit to each peer, with perf at its processes; a line where there is no perf.
+    fn profile(&mut self) -> anyhow::Result<()> {
+        if let Err(error) = peers::install_profiler(self.interrupt) {
+            self.interrupt.check()?;
+            let remark = format!("no profile is taken: perf is not on this machine: {error:#}");
+            eprintln!("{remark}");
+            self.remarks.push(remark);
+            return Ok(());
+        }
         let Some(&test) = self.tests.first() else { return Ok(()) };
         for installed in &self.installed {
             let topology = Topology::create()?;

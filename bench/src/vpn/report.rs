@@ -9,7 +9,7 @@ use super::{
     plan::Test,
     results::{Figure, Metric, Visit},
 };
-use crate::report::{Machine, Table, json, number, write};
+use crate::report::{Machine, Table, commit, json, number, write};
 
 /// A machine whose load is above this before the run starts has neighbours.
 const BUSY: f64 = 0.7;
@@ -17,6 +17,8 @@ const BUSY: f64 = 0.7;
 /// All there is to say about a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    /// Of this repository's tree, which Warren and the copier were built from.
+    pub(super) commit: String,
     pub(super) machine: Machine,
     pub(super) busy: bool,
     pub(super) seed: u64,
@@ -38,6 +40,8 @@ pub(super) struct Report {
 pub(super) struct PeerReport {
     pub(super) name: String,
     pub(super) version: String,
+    /// SHA-256 of its programs, hexadecimal.
+    programs: Vec<String>,
     figures: BTreeMap<String, Figure>,
 }
 
@@ -54,12 +58,14 @@ impl Report {
         let peer = |(index, installed): (usize, &Installed)| PeerReport {
             name: installed.peer.to_string(),
             version: installed.version.clone(),
+            programs: installed.fingerprints(),
             figures: rows
                 .iter()
                 .filter_map(|&row| Some((row.key(), Figure::of(row, index, &visits)?)))
                 .collect(),
         };
         Self {
+            commit: commit(),
             busy: machine.load.parse::<f64>().is_ok_and(|load| load > BUSY),
             machine,
             seed,
@@ -105,8 +111,8 @@ impl Report {
 
     pub(super) fn conditions(&self) -> String {
         let mut text = format!(
-            "{}\n{} rounds of {} s a test after one that is thrown away, order shuffled with seed {}\n",
-            self.machine, self.rounds, self.seconds, self.seed
+            "{}, {}\n{} rounds of {} s a test after one that is thrown away, order shuffled with seed {}\n",
+            self.machine, self.commit, self.rounds, self.seconds, self.seed
         );
         if self.busy {
             text += "The machine was busy with something else: only ratios within this run mean anything, and they are noisy.\n";
@@ -126,7 +132,9 @@ impl Report {
         let _ = write!(text, "\n{}", self.by_peer("lowest - highest round", range));
         text += "\n";
         for peer in &self.peers {
-            let _ = writeln!(text, "- {}: {}", peer.name, peer.version);
+            let programs = peer.programs.iter().map(|program| program.get(..12).unwrap_or(program));
+            let programs: Vec<_> = programs.map(|program| format!(", SHA-256 {program}...")).collect();
+            let _ = writeln!(text, "- {}: {}{}", peer.name, peer.version, programs.concat());
         }
         for remark in &self.remarks {
             let _ = writeln!(text, "- {remark}");
@@ -242,6 +250,7 @@ mod tests {
             json.pointer("/peers/1/figures/tcp1-up~1gbit_per_s/median"),
             Some(&serde_json::json!(5.5))
         );
+        assert!(json["commit"].as_str().is_some_and(|commit| commit.contains("commit")), "{json}");
         assert_eq!(report().medians()["tun-copy"]["tcp1-up/gbit_per_s"], 11.0);
         assert_eq!(json.pointer("/visits/0/outcomes/tcp1-up/gigabytes"), Some(&serde_json::json!(1.0)));
     }

@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use aws_lc_rs::digest::{SHA256, digest};
 use clap::ValueEnum as _;
 
 pub(crate) use self::install::on_path;
@@ -134,6 +135,14 @@ pub(crate) fn install_load_generators(interrupt: &Interrupt) -> anyhow::Result<(
     install::debian("load generators", &[("iperf3", "iperf3"), ("ping", "iputils-ping")], interrupt)
 }
 
+/// Installs what takes profiles, where it is missing.
+///
+/// # Errors
+/// A sentence when it is not there and cannot be had.
+pub(crate) fn install_profiler(interrupt: &Interrupt) -> anyhow::Result<()> {
+    install::debian("the profiler", &[("perf", "linux-perf")], interrupt)
+}
+
 /// A peer that is there to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
@@ -179,6 +188,15 @@ impl Installed {
             Kind::Gotatun => gotatun::start(&start),
             Kind::Quincy => quincy::start(&start),
         }
+    }
+
+    /// SHA-256 of its programs, hexadecimal; one that cannot be read is left out.
+    pub(crate) fn fingerprints(&self) -> Vec<String> {
+        let fingerprint = |path: &PathBuf| {
+            let hash = digest(&SHA256, &std::fs::read(path).ok()?);
+            Some(hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        };
+        self.programs.iter().filter_map(fingerprint).collect()
     }
 
     #[cfg(test)]
@@ -268,6 +286,19 @@ mod tests {
         }
         let error = "ipsec".parse::<Peer>().unwrap_err();
         assert!(error.contains("ipsec") && error.contains("wireguard-go"), "{error}");
+    }
+
+    #[test]
+    fn program_is_told_by_its_sha_256() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        std::fs::write(&program, "abc").unwrap();
+        let absent = directory.path().join("absent");
+        let installed =
+            Installed { programs: vec![absent, program], ..Installed::for_test(Peer::plain(Kind::Quincy)) };
+        // FIPS 180-2, appendix B.1.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(installed.fingerprints(), [abc]);
     }
 
     #[test]
