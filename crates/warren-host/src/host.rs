@@ -13,6 +13,7 @@ use crate::{
     nft,
     plan::Step,
     step::{self, StepError},
+    undo::Undo,
     verify,
 };
 
@@ -178,7 +179,7 @@ impl Host {
     }
 
     /// Opens the host although the journal may list what a killed daemon left.
-    fn open_unfinished(path: &Path) -> Result<Self, HostError> {
+    pub(crate) fn open_unfinished(path: &Path) -> Result<Self, HostError> {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
         let mut journal =
             Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
@@ -193,6 +194,14 @@ impl Host {
         }
         let netlink = Netlink::open().map_err(HostError::Read)?;
         Ok(Self { netlink, journal, owners: BTreeMap::new() })
+    }
+
+    /// Notes in the journal how to undo what is about to be made, unless that is noted already.
+    pub(crate) fn note_once(&mut self, undo: Undo) -> io::Result<()> {
+        if self.journal.outstanding().values().any(|noted| *noted == undo) {
+            return Ok(());
+        }
+        self.journal.begin(undo).map(drop)
     }
 
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {

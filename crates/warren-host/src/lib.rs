@@ -10,6 +10,7 @@
 
 pub mod client_plan;
 pub mod device;
+pub mod exit_hold;
 pub mod exit_plan;
 mod exit_ruleset;
 pub mod facts;

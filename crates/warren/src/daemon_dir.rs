@@ -39,6 +39,11 @@ impl DaemonDir {
         self.path.join("journal")
     }
 
+    /// The journal of what an exit leaves on purpose, for its successor ([`warren_host::exit_hold`]).
+    pub(crate) fn hold_journal(&self) -> PathBuf {
+        self.path.join("hold")
+    }
+
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -138,8 +143,9 @@ pub(crate) async fn clean_up(runtime_dir: &Path) -> anyhow::Result<Vec<String>> 
     for (name, directory) in all(runtime_dir)? {
         let Some(_lock) = directory.lock()? else { continue };
         let recovered = warren_host::recover(&directory.journal()).await?;
+        let held = warren_host::recover(&directory.hold_journal()).await?;
         directory.clear();
-        if !recovered.undone.is_empty() {
+        if !recovered.undone.is_empty() || !held.undone.is_empty() {
             cleaned.push(name);
         }
     }

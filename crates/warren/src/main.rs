@@ -65,6 +65,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         }
         Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
         Command::Exit(ExitCommand::Run) => block_on(exit::exit_run(global)),
+        Command::Exit(ExitCommand::Release) => block_on(exit::release(global)),
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }

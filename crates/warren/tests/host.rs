@@ -58,6 +58,10 @@ fn sigterm_restores_the_exit_s_host() {
     exit.daemon().signal(Signal::TERM);
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
+    // What keeps flows alive over a restart stays for a moment.
+    eventually(seconds(5), "nothing is held for a successor", || {
+        !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
+    });
     before.assert_same(&HostState::of(&net.exit));
 }
 

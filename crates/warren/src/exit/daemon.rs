@@ -44,11 +44,20 @@ pub(crate) struct ExitStart {
     pub(crate) mtu: u16,
 }
 
+/// How the daemon was told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// SIGTERM, SIGINT.
+    Stop,
+    /// SIGUSR1: another daemon follows, however long that takes.
+    Restart,
+}
+
 /// Serves clients until stopped, then tells them and restores the host.
 ///
 /// # Errors
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
-pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
+pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     let ExitStart {
         config,
         sessions,
@@ -89,7 +98,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
             device,
             live: HashMap::new(),
             since: Instant::now(),
-            stopping: false,
+            stopping: None,
         };
         let outcome = daemon.serve(&mut host, deleted).await;
         notify::stopping();
@@ -99,9 +108,9 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<()> {
     }
     .await;
     let undone = host.undo(applied).await.context("cannot restore the host");
-    served?;
+    let ending = served?;
     undone?;
-    Ok(())
+    Ok(ending)
 }
 
 struct Daemon {
@@ -116,7 +125,8 @@ struct Daemon {
     device: crate::status::DeviceStatus,
     live: HashMap<SessionId, LiveSession>,
     since: Instant,
-    stopping: bool,
+    /// Set once the daemon is to end.
+    stopping: Option<Ending>,
 }
 
 /// What `status` says of a session beyond its addresses.
@@ -130,9 +140,10 @@ struct LiveSession {
 }
 
 impl Daemon {
-    async fn serve(&mut self, host: &mut Host, deleted: impl Future<Output = ()>) -> anyhow::Result<()> {
+    async fn serve(&mut self, host: &mut Host, deleted: impl Future<Output = ()>) -> anyhow::Result<Ending> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+        let mut restart = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         tracing::info!(
             "listening on UDP {}; {} clients enrolled",
@@ -141,7 +152,10 @@ impl Daemon {
         );
         notify::ready("serving clients");
         let mut deleted = pin!(deleted);
-        while !self.stopping {
+        let ending = loop {
+            if let Some(ending) = self.stopping {
+                break ending;
+            }
             self.carry_out_all().await;
             let timeout = self.sessions.timeout();
             tokio::select! {
@@ -154,13 +168,14 @@ impl Daemon {
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
                 asked = self.control.next() => self.answer(asked).await,
-                _ = terminate.recv() => self.stopping = true,
-                _ = interrupt.recv() => self.stopping = true,
+                _ = terminate.recv() => self.stopping = Some(Ending::Stop),
+                _ = interrupt.recv() => self.stopping = Some(Ending::Stop),
+                _ = restart.recv() => self.stopping = Some(Ending::Restart),
             }
-        }
+        };
         self.sessions.shutdown(Instant::now(), Goodbye::Restarting);
         self.carry_out_all().await;
-        Ok(())
+        Ok(ending)
     }
 
     async fn carry_out_all(&mut self) {
@@ -249,7 +264,7 @@ impl Daemon {
         let response = match asked.request {
             Request::Status => self.status().await,
             Request::Stop => {
-                self.stopping = true;
+                self.stopping = Some(Ending::Stop);
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
@@ -315,7 +330,7 @@ impl Daemon {
             clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
             sessions,
         };
-        let state = if self.stopping { State::Stopping } else { State::Up };
+        let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
         serde_json::to_value(Status::exit(
             exit,
             state,

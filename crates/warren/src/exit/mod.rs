@@ -2,9 +2,11 @@
 
 mod daemon;
 mod files;
+mod hold;
 mod run;
 mod sockets;
 mod store;
 
+pub(crate) use hold::release;
 pub(crate) use run::exit_run;
 pub(crate) use store::client_store;

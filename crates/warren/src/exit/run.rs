@@ -5,12 +5,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
+use warren_host::exit_hold::Hold;
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{DeviceName, Host, facts};
 use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
 use warren_tun::DeviceConfig;
 
-use super::daemon::{self, ExitStart};
+use super::daemon::{self, Ending, ExitStart};
 use super::{files, sockets};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
@@ -82,9 +83,20 @@ async fn prepare_and_run(
     let (device, queues) = warren_tun::create(&device)?;
     let queue = queues.into_iter().next().context("the TUN device has no queue")?;
     let mut host = Host::open(&directory.journal()).await?;
-    let applied = host.apply(&exit_plan::exit(&host_facts(&config)?)).await?;
+    let facts = host_facts(&config)?;
+    let mut hold = Hold::open(&directory.hold_journal()).await?;
+    hold.put(&facts.device, config.ipv4, config.ipv6)
+        .await
+        .context("cannot make the table that keeps flows alive")?;
+    let applied = match host.apply(&exit_plan::exit(&facts)).await {
+        Ok(applied) => applied,
+        Err(error) => {
+            hold.remove().await?;
+            return Err(error.into());
+        }
+    };
     let gateways = gateways(config.ipv4, config.ipv6);
-    daemon::run(ExitStart {
+    let ended = daemon::run(ExitStart {
         config,
         sessions,
         clients,
@@ -98,7 +110,9 @@ async fn prepare_and_run(
         control: directory.socket(),
         mtu: INNER_MTU,
     })
-    .await
+    .await;
+    super::hold::leave(global, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await?;
+    ended.map(drop)
 }
 
 fn session_config(config: &ExitConfig) -> SessionConfig {

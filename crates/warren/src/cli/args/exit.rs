@@ -19,6 +19,9 @@ pub(crate) enum ExitCommand {
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
     Run,
+    /// Remove, after two seconds, what a stopped exit left for its successor, if none has started.
+    #[command(hide = true)]
+    Release,
     /// Manage the exit's clients, whether it runs or not.
     #[command(subcommand)]
     Client(ExitClientCommand),
