@@ -150,6 +150,10 @@ impl Controller for Chosen {
         self.controller.on_mtu_update(new_mtu);
     }
 
+    fn answers_to_marks(&self) -> bool {
+        self.controller.answers_to_marks()
+    }
+
     fn on_ack_frequency_update(&mut self, ack_eliciting_threshold: u64, requested_max_ack_delay: Duration) {
         self.ack_frequency = Some((ack_eliciting_threshold, requested_max_ack_delay));
         self.controller.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
@@ -190,6 +194,10 @@ impl Controller for Unlimited {
     fn on_congestion_event(&mut self, _: Instant, _: Instant, _: bool, _: bool, _: u64, _: u64) {}
 
     fn on_mtu_update(&mut self, _: u16) {}
+
+    fn answers_to_marks(&self) -> bool {
+        false
+    }
 
     fn window(&self) -> u64 {
         UNLIMITED_WINDOW

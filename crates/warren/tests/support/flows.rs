@@ -85,3 +85,57 @@ fn echo(socket: &UdpSocket, data: &[u8], within: Duration) -> Option<Vec<u8>> {
     let length = socket.recv(&mut buffer).ok()?;
     Some(buffer[..length].to_vec())
 }
+
+/// What a one-way flow sent, and what of it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// Sends datagrams of `length` bytes to the internet host, `megabits` of them a second, and counts there.
+pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Flood {
+    const PORT: u16 = 5_300;
+    let counting = net.internet.host.enter(move || {
+        let socket = UdpSocket::bind((Net::INTERNET_V4, PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let mut buffer = [0; 2048];
+        let mut received = 0;
+        let mut quiet = 0;
+        // The first may take a while to come; after the last, two seconds are enough.
+        while quiet < if received == 0 { 5 } else { 1 } {
+            match socket.recv(&mut buffer) {
+                Ok(_) => received += 1,
+                Err(_) => quiet += 1,
+            }
+        }
+        received
+    });
+    let sending = net.client.enter(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((Net::INTERNET_V4, PORT)).unwrap();
+        let packet = vec![0; length];
+        let start = Instant::now();
+        let mut sent = 0;
+        while start.elapsed() < lasting {
+            let due = start.elapsed().as_micros() * u128::from(megabits) / 8 / length as u128;
+            // A machine that stood still for long is not to make up for it in one burst.
+            for _ in 0..due.saturating_sub(u128::from(sent)).min(200) {
+                sent += u64::from(socket.send(&packet).is_ok());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sent
+    });
+    Flood { sent: sending.join().unwrap(), received: counting.join().unwrap() }
+}
+
+/// Sends one datagram of `length` bytes and waits a moment for its echo.
+pub fn echo_sized(host: &Namespace, internet: &'static str, length: usize) -> bool {
+    let inside = move || {
+        let socket = echo_socket(internet, 0);
+        echo(&socket, &vec![7; length], Duration::from_millis(300))
+            .is_some_and(|answer| answer.len() == length)
+    };
+    host.enter(inside).join().unwrap()
+}
