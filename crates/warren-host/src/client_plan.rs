@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, sysctl};
+use crate::{DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, client_ruleset, sysctl};
 
 /// What the plan of a client depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,10 @@ pub struct ClientHost {
     /// Networks that go through the tunnel. Those of an IP version that has no lease become unreachable instead of
     /// leaving outside.
     pub include: Vec<IpNet>,
+    /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
+    pub exclude: Vec<IpNet>,
+    /// The client's own nftables table; none on a host without nft.
+    pub firewall: Option<ClientFirewall>,
     /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
     pub mark: u32,
     /// A number that no other tunnel on the host has; see [`crate::Host::free_slot`].
@@ -36,27 +40,51 @@ pub struct ClientHost {
     pub strict_reverse_path: Vec<DeviceName>,
 }
 
+/// What the table of a client depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFirewall {
+    /// The table's name, from [`firewall_table`].
+    pub table: String,
+    /// The ports on which TCP listens, from [`crate::facts::listening_ports`]: sessions on them that are older than the
+    /// tunnel go on.
+    pub listening: Vec<u16>,
+}
+
+/// The table of the profile `name`, which cannot be the exit's.
+pub fn firewall_table(name: &str) -> String {
+    format!("warren_{name}")
+}
+
 /// The routing table of the tunnel in `slot`.
 pub fn table(slot: u8) -> u32 {
     FIRST_TABLE + u32::from(slot)
 }
 
-/// The priorities of the rules for specific and for default routes of the tunnel in `slot`.
-pub fn priorities(slot: u8) -> (u32, u32) {
-    let slot = u32::from(slot);
-    (FIRST_SPECIFIC_PRIORITY + slot, FIRST_DEFAULT_PRIORITY + slot)
+/// The priorities of the rules of the tunnel in `slot`: for what comes out of it, for specific and for default routes.
+pub fn priorities(slot: u8) -> [u32; 3] {
+    [FIRST_ARRIVED_PRIORITY, FIRST_SPECIFIC_PRIORITY, FIRST_DEFAULT_PRIORITY]
+        .map(|first| first + u32::from(slot))
 }
 
-/// Computes a client's plan: the device first, then its routes, and the rules that send traffic there last.
+/// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
+/// last.
 pub fn client(host: &ClientHost) -> Plan {
     let mut steps = Vec::new();
     steps.extend(host.strict_reverse_path.iter().map(loose_reverse_path));
+    steps.extend(host.firewall.iter().map(|firewall| Step::Nftables {
+        table: firewall.table.clone(),
+        ruleset: client_ruleset::ruleset(host, &firewall.listening),
+        owned: false,
+    }));
     steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
-    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu });
+    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: Some(crate::DEVICE_GROUP) });
     let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
     let ipv6 = networks(host, Family::Ipv6, host.ipv6.is_some());
     steps.extend(ipv4.iter().map(|network| route(host, *network, host.ipv4.is_some())));
     steps.extend(ipv6.iter().map(|network| route(host, *network, host.ipv6.is_some())));
+    for (family, included) in [(Family::Ipv4, &ipv4), (Family::Ipv6, &ipv6)] {
+        steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
+    }
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
     Plan { steps }
@@ -86,6 +114,27 @@ fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
     networks
 }
 
+/// The excluded networks of one family, each once, but those that are included word for word.
+fn excluded(host: &ClientHost, family: Family, included: &[IpNet]) -> Vec<IpNet> {
+    let mut networks: Vec<IpNet> = Vec::new();
+    for network in host.exclude.iter().map(IpNet::trunc).filter(|network| Family::of(network) == family) {
+        if !included.is_empty() && !included.contains(&network) && !networks.contains(&network) {
+            networks.push(network);
+        }
+    }
+    networks
+}
+
+fn throw(host: &ClientHost, destination: IpNet) -> Step {
+    Step::Route(Route {
+        destination,
+        device: None,
+        table: table(host.slot),
+        kind: RouteKind::Throw,
+        metric: 0,
+    })
+}
+
 fn route(host: &ClientHost, destination: IpNet, leased: bool) -> Step {
     let (device, kind) = match leased {
         true => (Some(host.device.clone()), RouteKind::Unicast),
@@ -95,7 +144,7 @@ fn route(host: &ClientHost, destination: IpNet, leased: bool) -> Step {
 }
 
 fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
-    let (specific, default) = priorities(host.slot);
+    let [arrived, specific, default] = priorities(host.slot);
     let rule = |priority, suppress_prefix_length| {
         Step::Rule(Rule {
             family,
@@ -110,6 +159,18 @@ fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
     let has_specific = networks.iter().any(|network| !is_default(network));
     let has_default = networks.iter().any(is_default);
     let mut rules = Vec::new();
+    if has_specific || has_default {
+        // What this host forwards out of the tunnel, to a container for one, does not go back into it.
+        rules.push(Step::Rule(Rule {
+            family,
+            priority: arrived,
+            fwmark: None,
+            invert: false,
+            table: MAIN_TABLE,
+            suppress_prefix_length: None,
+            iif: Some(host.device.clone()),
+        }));
+    }
     if has_specific {
         rules.push(rule(specific, Some(0)));
     }
@@ -129,6 +190,10 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
 
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
+/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
+const MAIN_TABLE: u32 = 254;
+/// The first of 256 rule priorities for what comes out of a tunnel, one for each slot.
+const FIRST_ARRIVED_PRIORITY: u32 = 5505;
 /// The first of 256 rule priorities for specific routes, one for each slot.
 const FIRST_SPECIFIC_PRIORITY: u32 = 5761;
 /// The first of 256 rule priorities for default routes, after all of those for specific ones and before `main`.
@@ -146,10 +211,12 @@ mod tests {
             plan.to_string(),
             "ip address add 10.66.0.2/32 dev warren0\n\
              ip address add fd66:6666::2/128 dev warren0\n\
-             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
              ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
              ip -6 route add ::/0 dev warren0 table 22369 proto 87\n\
+             ip -4 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
              ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+             ip -6 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
              ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
         );
     }
@@ -161,10 +228,12 @@ mod tests {
         assert_eq!(
             client(&host).to_string(),
             "ip address add 10.66.0.2/32 dev warren0\n\
-             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
              ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
              ip -6 route add unreachable ::/0 table 22369 proto 87\n\
+             ip -4 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
              ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+             ip -6 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
              ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
         );
     }
@@ -187,9 +256,10 @@ mod tests {
             client(&host).to_string(),
             "ip address add 10.66.0.2/32 dev warren0\n\
              ip address add fd66:6666::2/128 dev warren0\n\
-             ip link set warren0 mtu 1380 addrgenmode none up\n\
+             ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
              ip -4 route add 192.0.2.0/24 dev warren0 table 22372 proto 87\n\
              ip -4 route add 198.51.100.0/24 dev warren0 table 22372 proto 87\n\
+             ip -4 rule add priority 5508 iif warren0 lookup 254 protocol 87\n\
              ip -4 rule add priority 5764 not fwmark 0x5761 lookup 22372 suppress_prefixlength 0 protocol 87\n"
         );
     }
@@ -215,11 +285,42 @@ mod tests {
 
     #[test]
     fn specific_routes_of_any_tunnel_are_asked_before_default_routes_of_any() {
-        let (last_specific, last_default) = priorities(u8::MAX);
-        let (_, first_default) = priorities(0);
+        let [last_arrived, last_specific, last_default] = priorities(u8::MAX);
+        let [_, first_specific, first_default] = priorities(0);
 
+        assert!(last_arrived < first_specific);
         assert!(last_specific < first_default);
         assert!(last_default < 32_766);
+    }
+
+    #[test]
+    fn excluded_networks_are_left_to_the_next_rule() {
+        let exclude = ["192.168.1.0/24", "10.0.0.0/8", "192.168.1.0/24", "fe80::/64"];
+        let exclude = exclude.map(|network| network.parse().unwrap()).to_vec();
+        let plan = client(&ClientHost { exclude, ..host(&["0.0.0.0/0", "10.0.0.0/8"]) }).to_string();
+
+        assert!(plan.contains("ip -4 route add throw 192.168.1.0/24 table 22369 proto 87\n"), "{plan}");
+        assert_eq!(plan.matches("throw").count(), 1, "{plan}");
+    }
+
+    #[test]
+    fn firewall_stands_before_anything_is_routed() {
+        let firewall = ClientFirewall { table: firewall_table("home"), listening: vec![22] };
+        let plan =
+            client(&ClientHost { firewall: Some(firewall), ipv6: None, ..host(&["0.0.0.0/0"]) }).to_string();
+
+        assert!(
+            plan.starts_with(
+                "nft -f - <<'END'\n\
+                 table inet warren_home {\n\
+                 \tchain outside {\n\
+                 \t\ttype filter hook prerouting priority raw; policy accept;\n\
+                 \t\tmeta iifgroup != 22369 ip daddr 10.66.0.2 fib saddr type != local counter drop\n"
+            ),
+            "{plan}"
+        );
+        assert!(plan.contains("oifname \"warren0\" ip saddr != 10.66.0.2 masquerade\n"), "{plan}");
+        assert!(!plan.contains("ip6"), "{plan}");
     }
 
     #[test]
@@ -240,6 +341,8 @@ mod tests {
             ipv6: Some("fd66:6666::2".parse().unwrap()),
             kernel_has_ipv6: true,
             include: include.iter().map(|network| network.parse().unwrap()).collect(),
+            exclude: Vec::new(),
+            firewall: None,
             mark: crate::CARRIER_MARK,
             slot: 0,
             strict_reverse_path: Vec::new(),

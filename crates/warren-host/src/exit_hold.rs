@@ -41,7 +41,7 @@ impl Hold {
     ) -> Result<(), StepError> {
         self.host.note_once(Undo::Nftables { table: HOLD_TABLE.into() })?;
         let table = table_text(HOLD_TABLE, &ruleset(device, ipv4, ipv6), false);
-        nft::load(&format!("add table inet {HOLD_TABLE}\ndelete table inet {HOLD_TABLE}\n{table}")).await?;
+        nft::replace(HOLD_TABLE, &table, self.host.share_lock()?).await?;
         Ok(())
     }
 

@@ -63,7 +63,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     for address in ipv4.into_iter().chain(ipv6) {
         steps.push(Step::Address { device: host.device.clone(), address });
     }
-    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu });
+    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: None });
     Plan { steps }
 }
 

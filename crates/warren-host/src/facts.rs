@@ -2,7 +2,9 @@
 
 use std::io;
 
-use crate::{DeviceName, sysctl};
+use ipnet::IpNet;
+
+use crate::{DeviceName, netlink::Netlink, sysctl};
 
 /// Devices whose IPv6 default route comes from router advertisements and would be lost once the host forwards.
 ///
@@ -29,6 +31,46 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
         let own = sysctl::read(&sysctl::device_key("ipv4", device, "rp_filter"))?;
         // The kernel takes the larger of both values.
         Ok(own.as_deref() == Some("1") || (own.as_deref() == Some("0") && for_all.as_deref() == Some("1")))
+    })
+}
+
+/// The private networks that this host is directly connected to, other than by a Warren's tunnel. To be called within a
+/// tokio runtime.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub async fn private_networks() -> io::Result<Vec<IpNet>> {
+    Netlink::open()?.private_networks().await
+}
+
+/// The ports on which TCP listens on this host for others than itself, in order.
+///
+/// # Errors
+/// If `/proc/net` cannot be read.
+pub fn listening_ports() -> io::Result<Vec<u16>> {
+    let mut ports = Vec::new();
+    for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
+        match std::fs::read_to_string(file) {
+            Ok(text) => ports.extend(listening(&text)),
+            // Without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+/// The ports in a table of proc(5)'s, whose second column is the own address and port and whose fourth is the state.
+fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
+    const LISTEN: &str = "0A";
+    const LOOPBACK: [&str; 2] = ["0100007F", "00000000000000000000000001000000"];
+    table.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (address, port) = words.next()?.split_once(':')?;
+        let is_open = words.nth(1)? == LISTEN && !LOOPBACK.contains(&address);
+        u16::from_str_radix(port, 16).ok().filter(|_| is_open)
     })
 }
 
@@ -65,4 +107,19 @@ fn devices_where(
         }
     }
     Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_listeners_that_others_reach_are_found() {
+        let table = "  sl  local_address rem_address   st tx_queue\n\
+             0: 00000000:0016 00000000:0000 0A 00000000:00000000\n\
+             1: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
+             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n";
+
+        assert_eq!(listening(table).collect::<Vec<_>>(), [22]);
+    }
 }

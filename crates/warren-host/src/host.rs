@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
+    fs::File,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -34,7 +36,17 @@ pub struct Host {
 #[derive(Debug, Default)]
 #[must_use = "what was applied stays in effect until it is handed to Host::undo"]
 pub struct Applied {
-    entries: Vec<u64>,
+    /// What the journal calls each step, and the step itself unless a later one has taken its place.
+    entries: Vec<(u64, Option<Step>)>,
+}
+
+/// What [`Host::repair`] found.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// What was not in effect and is again.
+    pub repaired: Vec<Missing>,
+    /// What is not in effect and could not be made so.
+    pub failed: Vec<(Missing, StepError)>,
 }
 
 /// What [`recover`] found.
@@ -87,6 +99,17 @@ pub struct ApplyError {
     pub left: Option<UndoError>,
 }
 
+/// Why an applied plan could not be turned into another.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// A step of the new plan failed.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// Something of the old plan could not be undone.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
 /// Changes that could not be undone; they are still in the journal.
 #[derive(Debug)]
 pub struct UndoError {
@@ -131,6 +154,37 @@ impl Host {
         verify::verify(plan, &self.netlink).await
     }
 
+    /// Makes again what somebody has undone of a plan that is applied.
+    ///
+    /// # Errors
+    /// If the kernel's state cannot be read.
+    pub async fn repair(&mut self, plan: &Plan, applied: &mut Applied) -> Result<Repaired, StepError> {
+        let mut found = Repaired::default();
+        for missing in self.verify(plan).await? {
+            match self.make(&missing.step, applied).await {
+                Ok(()) => found.repaired.push(missing),
+                Err(error) => found.failed.push((missing, error)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Turns an applied plan into another: what only the new one has is made before what only the old one has is undone,
+    /// and what both have is left alone. The device and settings are put back as they were only by [`Host::undo`].
+    ///
+    /// # Errors
+    /// The step that failed and why. What was made and not undone until then stays in `applied`.
+    pub async fn change(&mut self, applied: &mut Applied, plan: &Plan) -> Result<(), ChangeError> {
+        for step in plan.steps.iter().filter(|step| !applied.has(step)).collect::<Vec<_>>() {
+            if let Err(cause) = self.make(step, applied).await {
+                return Err(ApplyError { step: step.summary(), cause, left: None }.into());
+            }
+        }
+        let obsolete = applied.take(|step| step.stands_alone() && !plan.steps.contains(step));
+        self.undo_entries(obsolete).await?;
+        Ok(())
+    }
+
     /// Waits until a process that holds one of the applied firewall tables has ended: its table is gone with it. Without
     /// such a process this waits for ever.
     pub async fn table_lost(&mut self) {
@@ -146,7 +200,8 @@ impl Host {
     /// # Errors
     /// What could not be undone; everything else is.
     pub async fn undo(&mut self, applied: Applied) -> Result<(), UndoError> {
-        self.undo_entries(applied.entries).await.map(drop)
+        let entries = applied.entries.into_iter().map(|(entry, _)| entry).collect();
+        self.undo_entries(entries).await.map(drop)
     }
 
     /// Undoes in reverse everything in the journal.
@@ -172,10 +227,10 @@ impl Host {
     }
 
     async fn is_slot_used(&self, slot: u8) -> io::Result<bool> {
-        let (specific, default) = client_plan::priorities(slot);
+        let priorities = client_plan::priorities(slot);
         let table = client_plan::table(slot);
-        Ok(self.netlink.is_used(Family::Ipv4, [specific, default], table).await?
-            || self.netlink.is_used(Family::Ipv6, [specific, default], table).await?)
+        Ok(self.netlink.is_used(Family::Ipv4, priorities, table).await?
+            || self.netlink.is_used(Family::Ipv6, priorities, table).await?)
     }
 
     /// Opens the host although the journal may list what a killed daemon left.
@@ -183,10 +238,10 @@ impl Host {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
         let mut journal =
             Journal::open(path).map_err(failed)?.ok_or_else(|| HostError::Busy(path.to_owned()))?;
+        // Nothing that a plan makes outlives the boot.
+        journal.forget_other_boots().map_err(failed)?;
         let here = Place::here().map_err(failed)?;
         match journal.place() {
-            // Nothing that a plan makes outlives the boot.
-            Some(place) if place.boot != here.boot => journal.clear().map_err(failed)?,
             Some(place) if place.namespace != here.namespace && !journal.outstanding().is_empty() => {
                 return Err(HostError::OtherNamespace(path.to_owned()));
             }
@@ -204,24 +259,44 @@ impl Host {
         self.journal.begin(undo).map(drop)
     }
 
+    /// The journal's lock once more, for a process that may outlive this one.
+    pub(crate) fn share_lock(&self) -> io::Result<File> {
+        self.journal.share_lock()
+    }
+
+    /// Makes a step, in the place of what `applied` has there.
     async fn make(&mut self, step: &Step, applied: &mut Applied) -> Result<(), StepError> {
-        let Some(undo) = step::prepare(step, &self.netlink).await? else { return Ok(()) };
-        let entry = self.journal.begin(undo.clone())?;
-        match step::make(step, &undo, &self.netlink).await {
+        let replaced = applied.replaced_by(step);
+        let Some(undo) = step::prepare(step, &self.netlink, replaced).await? else { return Ok(()) };
+        // What is made a second time, because somebody had undone it, is undone once.
+        let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
+        let (entry, is_new) = match known.map(|(entry, _)| *entry) {
+            Some(entry) => (entry, false),
+            None => (self.journal.begin(undo.clone())?, true),
+        };
+        let lock = self.share_lock()?;
+        match step::make(step, &undo, &self.netlink, replaced, lock).await {
             Ok(owner) => {
                 self.owners.extend(owner.map(|owner| (entry, owner)));
-                applied.entries.push(entry);
-                Ok(())
             }
             Err(error) if step::may_be_half_made(step) => {
-                applied.entries.push(entry);
-                Err(error)
+                applied.add(entry, step);
+                return Err(error);
             }
             Err(error) => {
-                self.journal.end(entry)?;
-                Err(error)
+                if is_new {
+                    self.journal.end(entry)?;
+                }
+                return Err(error);
             }
         }
+        if replaced {
+            for gone in applied.replace(step, entry) {
+                self.journal.end(gone)?;
+            }
+        }
+        applied.add(entry, step);
+        Ok(())
     }
 
     async fn undo_entries(&mut self, mut entries: Vec<u64>) -> Result<Vec<String>, UndoError> {
@@ -241,6 +316,49 @@ impl Host {
             }
         }
         if left.is_empty() { Ok(undone) } else { Err(UndoError { left }) }
+    }
+}
+
+impl Applied {
+    fn has(&self, step: &Step) -> bool {
+        self.steps().any(|applied| applied == step)
+    }
+
+    /// Whether a step that is applied is in the same place as `step`.
+    fn replaced_by(&self, step: &Step) -> bool {
+        self.steps().any(|applied| applied.is_replaced_by(step))
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.entries.iter().filter_map(|(_, step)| step.as_ref())
+    }
+
+    fn add(&mut self, entry: u64, step: &Step) {
+        self.entries.retain(|(other, _)| *other != entry);
+        self.entries.push((entry, Some(step.clone())));
+    }
+
+    /// Forgets the steps whose place `step` has taken with `entry`; returns the entries that have nothing left to undo.
+    fn replace(&mut self, step: &Step, entry: u64) -> Vec<u64> {
+        let mut gone = Vec::new();
+        for (other, applied) in &mut self.entries {
+            if *other == entry || !applied.as_ref().is_some_and(|applied| applied.is_replaced_by(step)) {
+                continue;
+            }
+            let undone = applied.take().is_some_and(|applied| applied.stands_alone());
+            gone.extend(undone.then_some(*other));
+        }
+        self.entries.retain(|(entry, _)| !gone.contains(entry));
+        gone
+    }
+
+    /// Takes out the entries whose steps are `wanted`.
+    fn take(&mut self, wanted: impl Fn(&Step) -> bool) -> Vec<u64> {
+        let is_wanted = |step: &Option<Step>| step.as_ref().is_some_and(&wanted);
+        let taken =
+            self.entries.iter().filter(|(_, step)| is_wanted(step)).map(|(entry, _)| *entry).collect();
+        self.entries.retain(|(_, step)| !is_wanted(step));
+        taken
     }
 }
 
@@ -303,6 +421,8 @@ mod tests {
             is_send(&host.free_slot());
             is_send(&host.undo_all());
             is_send(&host.apply(plan));
+            is_send(&host.change(&mut Applied::default(), plan));
+            is_send(&host.repair(plan, &mut Applied::default()));
             is_send(&host);
         }
         let _ = check;

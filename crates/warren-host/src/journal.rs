@@ -51,6 +51,20 @@ impl Journal {
         Ok(Some(journal))
     }
 
+    /// The file once more, which stays locked until this is closed too.
+    pub(crate) fn share_lock(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Empties a journal of another boot: nothing that it lists is there any more.
+    pub(crate) fn forget_other_boots(&mut self) -> io::Result<()> {
+        let here = Place::here()?;
+        if self.place().is_some_and(|place| place.boot != here.boot) {
+            self.clear()?;
+        }
+        Ok(())
+    }
+
     /// Where the steps in the journal were made, if there are any.
     pub(crate) fn place(&self) -> Option<&Place> {
         self.contents.place.as_ref()
@@ -125,8 +139,8 @@ impl Drop for Journal {
 
 /// The file at `path`, locked; none if another process keeps it locked.
 ///
-/// It is asked for several times, because a process that has just started another shares its open files with it for a
-/// moment, and because the file's last user removes it.
+/// It is asked for several times, because a process shares its open files with what it has just started, which may outlive
+/// it for a moment, and because the file's last user removes it.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
@@ -148,6 +162,18 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 }
 
 impl Place {
+    /// What the journal at `path` says, which may be in use; none if there is nothing in it.
+    pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
+        match fs::read(path) {
+            Ok(text) => {
+                let contents = Contents::read(&text);
+                Ok(contents.place.filter(|_| !contents.outstanding.is_empty()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// This boot and the calling thread's network namespace.
     pub(crate) fn here() -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned();
@@ -193,8 +219,8 @@ impl Contents {
     }
 }
 
-/// Together less than a user notices.
-const ATTEMPTS: u32 = 10;
+/// Together what a killed process's children need to end on a busy machine.
+const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client_plan;
+mod client_ruleset;
 pub mod device;
 pub mod exit_hold;
 pub mod exit_plan;
@@ -16,6 +17,7 @@ mod exit_ruleset;
 pub mod facts;
 mod host;
 mod journal;
+pub mod kill_switch;
 mod netlink;
 mod nft;
 pub mod plan;
@@ -24,10 +26,11 @@ mod step;
 mod sysctl;
 mod undo;
 mod verify;
+pub mod watch;
 
 pub use device::{DeviceName, InvalidDeviceName};
-pub use host::{Applied, ApplyError, Host, HostError, Recovered, UndoError, recover};
-pub use nft::NftError;
+pub use host::{Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, recover};
+pub use nft::{NftError, is_installed as has_nft};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use verify::Missing;
@@ -37,3 +40,6 @@ pub const PROTOCOL: u8 = 0x57;
 
 /// The firewall mark on every carrier socket, by which the carrier is kept out of every Warren tunnel on the host.
 pub const CARRIER_MARK: u32 = 0x5761;
+
+/// The device group of every client's TUN device (`ip link show group 22369`), by which the firewall knows all of them.
+pub const DEVICE_GROUP: u32 = 0x5761;

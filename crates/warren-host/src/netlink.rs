@@ -16,7 +16,7 @@ use rtnetlink::{
 };
 use tokio::task::JoinHandle;
 
-use crate::{DeviceName, Family, PROTOCOL, Route, RouteKind, Rule};
+use crate::{DEVICE_GROUP, DeviceName, Family, PROTOCOL, Route, RouteKind, Rule};
 
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub(crate) struct Link {
     pub(crate) is_up: bool,
     /// How the kernel makes the device's link-local address (`addr_gen_mode`); none without IPv6.
     pub(crate) address_generation: Option<u8>,
+    pub(crate) group: u32,
 }
 
 /// What is to be changed about a device; none leaves it.
@@ -41,6 +42,7 @@ pub(crate) struct LinkChange {
     pub(crate) up: Option<bool>,
     pub(crate) mtu: Option<u32>,
     pub(crate) address_generation: Option<u8>,
+    pub(crate) group: Option<u32>,
 }
 
 impl Netlink {
@@ -65,10 +67,13 @@ impl Netlink {
             mtu: 0,
             is_up: message.header.flags.contains(LinkFlags::Up),
             address_generation: None,
+            group: 0,
         };
         for attribute in message.attributes {
             if let LinkAttribute::Mtu(mtu) = attribute {
                 link.mtu = mtu;
+            } else if let LinkAttribute::Group(group) = attribute {
+                link.group = group;
             } else if let LinkAttribute::AfSpecUnspec(families) = attribute {
                 link.address_generation = families.iter().find_map(address_generation);
             }
@@ -88,6 +93,9 @@ impl Netlink {
             let ipv6 = AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(mode.into())]);
             message = message.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![ipv6]));
         }
+        if let Some(group) = change.group {
+            message = message.append_extra_attribute(LinkAttribute::Group(group));
+        }
         self.handle.link().set(message.build()).execute().await.map_err(errno)
     }
 
@@ -102,6 +110,36 @@ impl Netlink {
             let local = own(local_address).or_else(|| own(peer_address));
             message.header.prefix_len == address.prefix_len() && local == Some(address.addr())
         }))
+    }
+
+    /// The private networks that this host is directly connected to, other than by a Warren's tunnel.
+    pub(crate) async fn private_networks(&self) -> io::Result<Vec<IpNet>> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let ours = LinkAttribute::Group(DEVICE_GROUP);
+        let tunnels: Vec<u32> = links
+            .iter()
+            .filter(|link| link.attributes.contains(&ours) || link.header.flags.contains(LinkFlags::Loopback))
+            .map(|link| link.header.index)
+            .collect();
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        let mut networks: Vec<IpNet> = addresses
+            .iter()
+            .filter(|message| !tunnels.contains(&message.header.index))
+            .filter_map(|message| {
+                let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
+                    message.attributes.iter().find_map(wanted)
+                };
+                // The peer's address is the network's where the two differ.
+                let address = own(peer_address).or_else(|| own(local_address))?;
+                IpNet::new(address, message.header.prefix_len).ok()
+            })
+            .map(|network| network.trunc())
+            .filter(is_private)
+            .collect();
+        networks.sort_unstable();
+        networks.dedup();
+        Ok(networks)
     }
 
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
@@ -137,6 +175,11 @@ impl Netlink {
         self.handle.route().add(route_message(route, index)).execute().await.map_err(errno)
     }
 
+    /// Makes a route in the place of one with the same destination, table and metric, if there is one.
+    pub(crate) async fn replace_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
+        self.handle.route().add(route_message(route, index)).replace().execute().await.map_err(errno)
+    }
+
     pub(crate) async fn delete_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
         self.handle.route().del(route_message(route, index)).execute().await.map_err(errno)
     }
@@ -147,14 +190,11 @@ impl Netlink {
     }
 
     /// Whether a rule has one of the priorities, or a rule or a route is in the table.
-    pub(crate) async fn is_used(&self, family: Family, priorities: [u32; 2], table: u32) -> io::Result<bool> {
-        let attributes = [
-            RuleAttribute::Priority(priorities[0]),
-            RuleAttribute::Priority(priorities[1]),
-            RuleAttribute::Table(table),
-        ];
+    pub(crate) async fn is_used(&self, family: Family, priorities: [u32; 3], table: u32) -> io::Result<bool> {
+        let mut taken = priorities.map(RuleAttribute::Priority).to_vec();
+        taken.push(RuleAttribute::Table(table));
         let rules = self.rules(family).await?;
-        if rules.iter().any(|rule| attributes.iter().any(|attribute| rule.attributes.contains(attribute))) {
+        if rules.iter().any(|rule| taken.iter().any(|attribute| rule.attributes.contains(attribute))) {
             return Ok(true);
         }
         Ok(self.routes(family).await?.iter().any(|route| table_of(route) == table))
@@ -183,6 +223,14 @@ impl Drop for Netlink {
     fn drop(&mut self) {
         self.connection.abort();
     }
+}
+
+/// Whether all of a network is private or link-local (RFC 1918, 3927, 4193, 4291).
+fn is_private(network: &IpNet) -> bool {
+    PRIVATE
+        .iter()
+        .filter_map(|private| private.parse::<IpNet>().ok())
+        .any(|private| private.contains(network))
 }
 
 fn address_generation(family: &AfSpecUnspec) -> Option<u8> {
@@ -216,6 +264,7 @@ fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let (kind, scope) = match route.kind {
         RouteKind::Unicast => (RouteType::Unicast, RouteScope::Link),
         RouteKind::Unreachable => (RouteType::Unreachable, RouteScope::Universe),
+        RouteKind::Throw => (RouteType::Throw, RouteScope::Universe),
     };
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
@@ -247,6 +296,7 @@ fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
     let kind = match route.kind {
         RouteKind::Unicast => RouteType::Unicast,
         RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Throw => RouteType::Throw,
     };
     found.header.kind == kind
         && found.header.protocol == RouteProtocol::from(PROTOCOL)
@@ -313,5 +363,29 @@ fn errno(error: rtnetlink::Error) -> io::Error {
         message.to_io()
     } else {
         io::Error::other(error)
+    }
+}
+
+const PRIVATE: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_network_that_is_private_as_a_whole_counts_as_the_lan() {
+        for (network, private) in [
+            ("192.168.1.0/24", true),
+            ("172.31.0.0/16", true),
+            ("172.32.0.0/16", false),
+            ("0.0.0.0/1", false),
+            ("192.0.2.0/24", false),
+            ("fd00:1::/64", true),
+            ("fe80::/64", true),
+            ("2001:db8::/64", false),
+        ] {
+            assert_eq!(is_private(&network.parse().unwrap()), private, "{network}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Firewall tables through nft(8), either in a process that owns its table or once and for all.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{fs::File, io, process::Stdio, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -100,9 +100,32 @@ impl Owner {
     }
 }
 
+/// Whether this machine has nft.
+pub async fn is_installed() -> bool {
+    !matches!(run(&["--version"], "").await, Err(NftError::Missing))
+}
+
 /// Loads a ruleset that belongs to no process.
-pub(crate) async fn load(ruleset: &str) -> Result<(), NftError> {
-    run(&["-f", "-"], ruleset).await.map(drop)
+///
+/// nft keeps `lock` open, so that whoever undoes what a killed process has begun waits until nft has ended too.
+pub(crate) async fn load(ruleset: &str, lock: File) -> Result<(), NftError> {
+    // It would print nothing there.
+    run_with(&["-f", "-"], ruleset, Some(lock)).await.map(drop)
+}
+
+/// Puts `ruleset`, the text of `table` alone, in the place of the table if it exists, with no moment between the two.
+pub(crate) async fn replace(table: &str, ruleset: &str, lock: File) -> Result<(), NftError> {
+    // Adding first makes the deletion work whether the table exists or not.
+    load(&format!("add table inet {table}\ndelete table inet {table}\n{ruleset}"), lock).await
+}
+
+/// The table as nft prints it, without counters; none if it does not exist.
+pub(crate) async fn listing(table: &str) -> Result<Option<String>, NftError> {
+    match run(&["-s", "list", "table", "inet", table], "").await {
+        Ok(listing) => Ok(Some(listing)),
+        Err(NftError::Refused(_)) if !has_table(table).await? => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the table exists.
@@ -157,9 +180,18 @@ pub(crate) async fn delete(table: &str) -> Result<(), NftError> {
 }
 
 async fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
+    run_with(arguments, input, None).await
+}
+
+/// Runs nft with its standard output at `output`, or with what it prints there in the answer.
+async fn run_with(arguments: &[&str], input: &str, output: Option<File>) -> Result<String, NftError> {
     let (reader, writer) = io::pipe()?;
     let mut child = spawn(|command| {
-        command.args(arguments).stdin(Stdio::piped()).stdout(writer.try_clone()?).stderr(writer.try_clone()?);
+        let stdout = match &output {
+            Some(output) => Stdio::from(output.try_clone()?),
+            None => Stdio::from(writer.try_clone()?),
+        };
+        command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(writer.try_clone()?);
         Ok(())
     })?;
     drop(writer);

@@ -33,6 +33,8 @@ pub enum Step {
         device: DeviceName,
         /// Bytes of the largest packet.
         mtu: u16,
+        /// The device group that it joins, if any.
+        group: Option<u32>,
     },
     /// Adds a route.
     Route(Route),
@@ -61,7 +63,7 @@ pub enum Step {
 pub struct Route {
     /// Where it leads to.
     pub destination: IpNet,
-    /// The device it leaves by; none for [`RouteKind::Unreachable`].
+    /// The device it leaves by; only for [`RouteKind::Unicast`].
     pub device: Option<DeviceName>,
     /// The number of the routing table.
     pub table: u32,
@@ -79,6 +81,8 @@ pub enum RouteKind {
     Unicast,
     /// Packets are refused at once with an ICMP error, so that applications fail fast.
     Unreachable,
+    /// The table is left for the next rule's.
+    Throw,
 }
 
 /// A policy rule that sends packets to a routing table.
@@ -133,6 +137,29 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Whether the kernel holds one of the two only: `other` takes this step's place.
+    pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Route(one), Self::Route(other)) => {
+                (one.destination, one.table, one.metric) == (other.destination, other.table, other.metric)
+            }
+            (Self::LinkUp { device: one, .. }, Self::LinkUp { device: other, .. }) => one == other,
+            (Self::Sysctl { key: one, .. }, Self::Sysctl { key: other, .. }) => one == other,
+            (Self::Nftables { table: one, .. }, Self::Nftables { table: other, .. }) => one == other,
+            _ => self == other,
+        }
+    }
+
+    /// Whether it can be undone while the rest of its plan stays.
+    pub(crate) fn stands_alone(&self) -> bool {
+        match self {
+            Self::Address { .. } | Self::Route(_) | Self::Rule(_) | Self::Nftables { .. } => true,
+            Self::LinkUp { .. } | Self::Sysctl { .. } => false,
+        }
+    }
+}
+
 impl Family {
     /// The family of `network`.
     pub fn of(network: &IpNet) -> Self {
@@ -168,7 +195,13 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address { device, address } => write!(f, "ip address add {address} dev {device}"),
-            Self::LinkUp { device, mtu } => write!(f, "ip link set {device} mtu {mtu} addrgenmode none up"),
+            Self::LinkUp { device, mtu, group } => {
+                write!(f, "ip link set {device} mtu {mtu} addrgenmode none")?;
+                if let Some(group) = group {
+                    write!(f, " group {group}")?;
+                }
+                f.write_str(" up")
+            }
             Self::Route(route) => {
                 write!(f, "ip {} route add {route}", Family::of(&route.destination).option())
             }
@@ -183,8 +216,10 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.kind == RouteKind::Unreachable {
-            f.write_str("unreachable ")?;
+        match self.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Unreachable => f.write_str("unreachable ")?,
+            RouteKind::Throw => f.write_str("throw ")?,
         }
         write!(f, "{}", self.destination)?;
         if let Some(device) = &self.device {

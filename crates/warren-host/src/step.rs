@@ -1,6 +1,6 @@
 //! Making one step: what is looked at before, how it is undone, and the making itself.
 
-use std::io;
+use std::{fs::File, io};
 
 use ipnet::IpNet;
 
@@ -56,7 +56,13 @@ impl From<io::Error> for StepError {
 }
 
 /// Looks at the host and says how the step will be undone; none if there is nothing to do.
-pub(crate) async fn prepare(step: &Step, netlink: &Netlink) -> Result<Option<Undo>, StepError> {
+///
+/// What is there already is refused unless it is Warren's own and to be replaced.
+pub(crate) async fn prepare(
+    step: &Step,
+    netlink: &Netlink,
+    replaces: bool,
+) -> Result<Option<Undo>, StepError> {
     let undo = match step {
         Step::Address { device, address } => {
             let Link { index, .. } = link(netlink, device).await?;
@@ -66,13 +72,14 @@ pub(crate) async fn prepare(step: &Step, netlink: &Netlink) -> Result<Option<Und
             }
             Undo::Address { device: device.clone(), index, address: *address }
         }
-        Step::LinkUp { device, .. } => {
-            let Link { index, mtu, is_up, address_generation } = link(netlink, device).await?;
-            Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation }
+        Step::LinkUp { device, group, .. } => {
+            let Link { index, mtu, is_up, address_generation, group: before } = link(netlink, device).await?;
+            let group = group.map(|_| before);
+            Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation, group }
         }
         Step::Route(route) => {
             let index = route_index(route, netlink).await?;
-            refuse_if(netlink.has_route(route, index).await?)?;
+            refuse_if(!replaces && netlink.has_route(route, index).await?)?;
             Undo::Route { route: route.clone(), index }
         }
         Step::Rule(rule) => {
@@ -94,7 +101,7 @@ pub(crate) async fn prepare(step: &Step, netlink: &Netlink) -> Result<Option<Und
                 Err(NftError::Refused(reason)) if reason.contains("not permitted") => {
                     return Err(StepError::NotPermitted);
                 }
-                exists => refuse_if(exists?)?,
+                exists => refuse_if(exists? && !replaces)?,
             }
             Undo::Nftables { table: table.clone() }
         }
@@ -102,27 +109,39 @@ pub(crate) async fn prepare(step: &Step, netlink: &Netlink) -> Result<Option<Und
     Ok(Some(undo))
 }
 
-/// Makes the step that `undo` undoes. A table's owner is handed to the caller.
+/// Makes the step that `undo` undoes. A table's owner is handed to the caller; processes that outlive a killed caller keep
+/// `lock` open.
 pub(crate) async fn make(
     step: &Step,
     undo: &Undo,
     netlink: &Netlink,
+    replaces: bool,
+    lock: File,
 ) -> Result<Option<nft::Owner>, StepError> {
     match (step, undo) {
         (Step::Address { address, .. }, Undo::Address { index, .. }) => {
             netlink.add_address(*index, *address).await?
         }
-        (Step::LinkUp { mtu, .. }, Undo::Link { index, address_generation, .. }) => {
+        (Step::LinkUp { mtu, group, .. }, Undo::Link { index, address_generation, .. }) => {
             // In two requests, because one would bring the link up before it said how.
             let address_generation = address_generation.map(|_| NO_LINK_LOCAL);
-            let silent = LinkChange { mtu: Some(u32::from(*mtu)), address_generation, up: None };
+            let silent =
+                LinkChange { mtu: Some(u32::from(*mtu)), address_generation, group: *group, up: None };
             netlink.set_link(*index, silent).await?;
             netlink.set_link(*index, LinkChange { up: Some(true), ..LinkChange::default() }).await?;
+        }
+        (Step::Route(route), Undo::Route { index, .. }) if replaces => {
+            netlink.replace_route(route, *index).await?
         }
         (Step::Route(route), Undo::Route { index, .. }) => netlink.add_route(route, *index).await?,
         (Step::Rule(rule), _) => netlink.add_rule(rule).await?,
         (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
-        (Step::Nftables { table, ruleset, owned }, _) => return make_table(table, ruleset, *owned).await,
+        (Step::Nftables { table, ruleset, owned: false }, _) if replaces => {
+            nft::replace(table, &table_text(table, ruleset, false), lock).await?
+        }
+        (Step::Nftables { table, ruleset, owned }, _) => {
+            return make_table(table, ruleset, *owned, lock).await;
+        }
         (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_), _) => {
             return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
         }
@@ -155,7 +174,12 @@ fn refuse_if(exists: bool) -> Result<(), StepError> {
     if exists { Err(StepError::Exists) } else { Ok(()) }
 }
 
-async fn make_table(table: &str, ruleset: &str, owned: bool) -> Result<Option<nft::Owner>, StepError> {
+async fn make_table(
+    table: &str,
+    ruleset: &str,
+    owned: bool,
+    lock: File,
+) -> Result<Option<nft::Owner>, StepError> {
     if owned {
         match make_owned_table(table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
@@ -163,7 +187,7 @@ async fn make_table(table: &str, ruleset: &str, owned: bool) -> Result<Option<nf
             Err(error) => tracing::debug!(%error, table, "the table cannot be owned by a process"),
         }
     }
-    nft::load(&table_text(table, ruleset, false)).await?;
+    nft::load(&table_text(table, ruleset, false), lock).await?;
     if owned {
         tracing::warn!(
             table,

@@ -17,12 +17,34 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Undo {
-    Address { device: DeviceName, index: u32, address: IpNet },
-    Link { device: DeviceName, index: u32, was_up: bool, mtu: u32, address_generation: Option<u8> },
-    Route { route: Route, index: Option<u32> },
+    Address {
+        device: DeviceName,
+        index: u32,
+        address: IpNet,
+    },
+    Link {
+        device: DeviceName,
+        index: u32,
+        was_up: bool,
+        mtu: u32,
+        address_generation: Option<u8>,
+        #[serde(default)]
+        group: Option<u32>,
+    },
+    Route {
+        route: Route,
+        index: Option<u32>,
+    },
     Rule(Rule),
-    Sysctl { key: String, set: String, previous: String, companions: Vec<Companion> },
-    Nftables { table: String },
+    Sysctl {
+        key: String,
+        set: String,
+        previous: String,
+        companions: Vec<Companion>,
+    },
+    Nftables {
+        table: String,
+    },
 }
 
 impl Undo {
@@ -32,9 +54,9 @@ impl Undo {
     pub(crate) async fn run(&self, netlink: &Netlink, owner: Option<nft::Owner>) -> Result<(), StepError> {
         match self {
             Self::Address { index, address, .. } => gone(netlink.delete_address(*index, *address).await)?,
-            Self::Link { index, was_up, mtu, address_generation, .. } => {
+            Self::Link { index, was_up, mtu, address_generation, group, .. } => {
                 let up = (!was_up).then_some(false);
-                let down = LinkChange { up, mtu: Some(*mtu), ..LinkChange::default() };
+                let down = LinkChange { up, mtu: Some(*mtu), group: *group, address_generation: None };
                 gone(netlink.set_link(*index, down).await)?;
                 if address_generation.is_some() {
                     let change =

@@ -44,10 +44,13 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             Some(link) if netlink.has_address(link.index, *address).await? => None,
             Some(_) => Some("the device does not have the address".into()),
         },
-        Step::LinkUp { device, mtu } => match netlink.link(device).await? {
+        Step::LinkUp { device, mtu, group } => match netlink.link(device).await? {
             None => Some(no_device()),
             Some(link) if !link.is_up => Some("the device is down".into()),
             Some(link) if link.mtu != u32::from(*mtu) => Some(format!("the device's MTU is {}", link.mtu)),
+            Some(link) if group.is_some_and(|group| group != link.group) => {
+                Some(format!("the device is in group {}", link.group))
+            }
             Some(_) => None,
         },
         Step::Route(route) => match route_index(route, netlink).await {

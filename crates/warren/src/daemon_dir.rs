@@ -44,6 +44,11 @@ impl DaemonDir {
         self.path.join("hold")
     }
 
+    /// The journal of the profile's kill switch, which outlives the daemon.
+    pub(crate) fn kill_switch(&self) -> PathBuf {
+        self.path.join("kill-switch")
+    }
+
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -82,7 +87,7 @@ impl DaemonDir {
 
     /// Whether a daemon that no longer runs left changes on the host.
     pub(crate) fn has_remains(&self) -> bool {
-        self.journal().exists()
+        self.journal().exists() || self.kill_switch().exists()
     }
 
     /// The sentence with which the last daemon ended, if it ended by itself.
@@ -134,18 +139,27 @@ pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>
     Ok(all)
 }
 
+/// What becomes of the kill switches that killed daemons left closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KillSwitches {
+    Keep,
+    Open,
+}
+
 /// Undoes what killed daemons left on the host; a running one keeps what it has. Returns whose remains were removed.
 ///
 /// # Errors
 /// When something cannot be undone.
-pub(crate) async fn clean_up(runtime_dir: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn clean_up(runtime_dir: &Path, kill_switches: KillSwitches) -> anyhow::Result<Vec<String>> {
     let mut cleaned = Vec::new();
     for (name, directory) in all(runtime_dir)? {
         let Some(_lock) = directory.lock()? else { continue };
         let recovered = warren_host::recover(&directory.journal()).await?;
         let held = warren_host::recover(&directory.hold_journal()).await?;
+        let opened = kill_switches == KillSwitches::Open
+            && warren_host::kill_switch::open(&directory.kill_switch()).await?;
         directory.clear();
-        if !recovered.undone.is_empty() || !held.undone.is_empty() {
+        if opened || !recovered.undone.is_empty() || !held.undone.is_empty() {
             cleaned.push(name);
         }
     }

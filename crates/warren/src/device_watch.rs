@@ -16,6 +16,11 @@ pub(crate) fn exists(name: &str) -> std::io::Result<bool> {
     Ok(index(&socket()?, name).is_some())
 }
 
+/// Whether the device of that name has this index.
+pub(crate) fn is(name: &str, device: u32) -> bool {
+    socket().is_ok_and(|socket| index(&socket, name) == Some(device))
+}
+
 /// Waits until no device has both this name and this index.
 pub(crate) async fn gone(name: String, device: u32) {
     let Ok(socket) = socket() else { return std::future::pending().await };

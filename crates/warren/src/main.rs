@@ -63,6 +63,10 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
             let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
             block_on(client::client_run(global, &file, arguments.detached))
         }
+        Command::Client(ClientCommand::Close(arguments)) => {
+            let file = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
+            block_on(client::client_close(global, &file))
+        }
         Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
         Command::Exit(ExitCommand::Run) => block_on(exit::exit_run(global)),
         Command::Exit(ExitCommand::Release) => block_on(exit::release(global)),
@@ -81,7 +85,8 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
 
 fn up(global: &GlobalArgs, arguments: UpArgs) -> anyhow::Result<()> {
     let profile = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
-    block_on(client::up(global, client::UpOptions { profile, timeout: arguments.timeout }))
+    let UpArgs { timeout, kill_switch, .. } = arguments;
+    block_on(client::up(global, client::UpOptions { profile, timeout, kill_switch }))
 }
 
 async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
@@ -104,9 +109,9 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
     client::down(global, &name).await
 }
 
-/// Removes what killed daemons left; a running daemon keeps what it has.
+/// Removes what killed daemons left, closed kill switches too; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs) -> anyhow::Result<()> {
-    daemon_dir::clean_up(&global.runtime_dir).await.map(drop)
+    daemon_dir::clean_up(&global.runtime_dir, daemon_dir::KillSwitches::Open).await.map(drop)
 }
 
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

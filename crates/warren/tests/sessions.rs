@@ -57,6 +57,9 @@ fn a_source_that_is_not_the_client_s_is_dropped_and_counted() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     client.sh("ip address add 10.66.77.77/32 dev lo; ip address add fd66:6666::7777/128 dev lo nodad");
+    // The client would give them its inner addresses.
+    let raw = "type filter hook output priority raw; ip saddr 10.66.77.77 notrack; ip6 saddr fd66:6666::7777 notrack;";
+    client.sh(&format!("nft 'table inet spoof {{ chain out {{ {raw} }}; }}'"));
     let spoofed = |exit: &Exit<'_>| exit.status().drop("tun", "spoofed_source");
     assert_eq!(spoofed(&exit), 0);
 

@@ -135,15 +135,15 @@ fn undo() -> impl Strategy<Value = Undo> {
             index,
             address
         }),
-        (device(), any::<u32>(), any::<bool>(), any::<u32>(), any::<Option<u8>>()).prop_map(
-            |(device, index, was_up, mtu, address_generation)| Undo::Link {
+        (device(), any::<u32>(), any::<bool>(), any::<u32>(), any::<Option<u8>>(), any::<Option<u32>>())
+            .prop_map(|(device, index, was_up, mtu, address_generation, group)| Undo::Link {
                 device,
                 index,
                 was_up,
                 mtu,
-                address_generation
-            }
-        ),
+                address_generation,
+                group
+            }),
         (route(), any::<Option<u32>>()).prop_map(|(route, index)| Undo::Route { route, index }),
         rule().prop_map(Undo::Rule),
         (any::<String>(), any::<String>(), any::<String>(), proptest::collection::vec(companion(), 0..4))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use warren_host::{
     CARRIER_MARK, Host, HostError, Plan, Route, RouteKind, Step,
-    client_plan::{ClientHost, client, table},
+    client_plan::{ClientFirewall, ClientHost, client, firewall_table, table},
     facts, recover,
 };
 
@@ -96,6 +96,7 @@ fn two_tunnels_go_up_and_down_independently_and_the_more_specific_route_wins() {
         ipv4: Some([10, 77, 0, 2].into()),
         ipv6: None,
         include: networks(&["203.0.113.0/24"]),
+        firewall: Some(ClientFirewall { table: firewall_table("work"), listening: Vec::new() }),
         ..full_tunnel()
     };
 
@@ -132,7 +133,7 @@ fn failure_at_any_step_leaves_the_host_as_it_was() {
 
     for length in 0..=plan.steps.len() {
         let mut steps = plan.steps[..length].to_vec();
-        steps.push(Step::LinkUp { device: device("nosuch0"), mtu: 1380 });
+        steps.push(Step::LinkUp { device: device("nosuch0"), mtu: 1380, group: None });
 
         let error = host.block_on(|| async {
             Host::open(host.journal()).await.unwrap().apply(&Plan { steps }).await.unwrap_err()
@@ -189,7 +190,7 @@ fn device_that_vanished_takes_its_part_along_and_the_rest_is_undone() {
             missing,
             [
                 "`ip address add 10.66.0.2/32 dev warren0` is not in effect: the device does not exist",
-                "`ip link set warren0 mtu 1380 addrgenmode none up` is not in effect: the device does not exist",
+                "`ip link set warren0 mtu 1380 addrgenmode none group 22369 up` is not in effect: the device does not exist",
                 "`ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87` is not in effect: the device does not exist",
             ]
         );
@@ -273,7 +274,7 @@ fn journal_is_one_daemons_and_must_be_recovered_before_it_is_used_again() {
     host.block_on(|| async {
         assert!(matches!(Host::open(host.journal()).await, Err(HostError::Unfinished(_))));
         let recovered = recover(host.journal()).await.unwrap();
-        assert_eq!(recovered.undone.len(), 7);
+        assert_eq!(recovered.undone.len(), 10);
         assert!(recovered.damaged_lines.is_empty());
         assert_eq!(recover(host.journal()).await.unwrap().undone, [""; 0]);
     });
@@ -333,6 +334,8 @@ fn full_tunnel() -> ClientHost {
         ipv6: Some("fd66:6666::2".parse().unwrap()),
         kernel_has_ipv6: true,
         include: networks(&["0.0.0.0/0", "::/0"]),
+        exclude: Vec::new(),
+        firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,
         strict_reverse_path: Vec::new(),

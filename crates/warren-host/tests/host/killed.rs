@@ -8,7 +8,7 @@ use std::{
 
 use warren_host::{
     CARRIER_MARK, Host, Plan,
-    client_plan::{ClientHost, client},
+    client_plan::{ClientFirewall, ClientHost, client, firewall_table},
     exit_plan::exit,
     recover,
 };
@@ -95,6 +95,8 @@ fn client_plan() -> Plan {
             "203.0.113.0/24".parse().unwrap(),
             "::/0".parse().unwrap(),
         ],
+        exclude: Vec::new(),
+        firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,
         strict_reverse_path: vec![device("lan0")],

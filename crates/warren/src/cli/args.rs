@@ -114,7 +114,7 @@ pub(crate) enum Command {
     /// Remove what a killed daemon left on this host.
     ///
     /// Routes, rules, devices and firewall tables that are not Warren's are left alone, and so is what a running
-    /// daemon uses.
+    /// daemon uses. A kill switch that a killed daemon left closed is opened.
     Cleanup,
     /// Write a shell's completions to standard output.
     #[command(after_help = "Example:\n  warren completions bash > /etc/bash_completion.d/warren")]
@@ -134,6 +134,9 @@ pub(crate) struct UpArgs {
     /// How long to wait for traffic to flow before giving up.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
+    /// Let nothing leave outside the tunnel, from now until `warren down`, as `enabled` in [kill_switch] does.
+    #[arg(long)]
+    pub(crate) kill_switch: bool,
 }
 
 /// `warren down`.
@@ -178,6 +181,9 @@ pub(crate) enum ClientCommand {
     /// Run the client daemon in the foreground, as systemd does.
     #[command(after_help = "Example:\n  warren client run /etc/warren/home.toml")]
     Run(ClientRunArgs),
+    /// Close a profile's kill switch without connecting, as a boot unit does before the network is up.
+    #[command(after_help = "Example:\n  warren client close home")]
+    Close(ClientCloseArgs),
 }
 
 /// `warren client run`.
@@ -189,6 +195,15 @@ pub(crate) struct ClientRunArgs {
     /// The profile's file, or a profile's name in the configuration directory.
     #[arg(value_name = "FILE")]
     pub(crate) profile: OsString,
+}
+
+/// `warren client close`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientCloseArgs {
+    /// The profile's file, or a profile's name in the configuration directory; may be left out if there is only one
+    /// profile.
+    #[arg(value_name = "PROFILE|FILE")]
+    pub(crate) profile: Option<OsString>,
 }
 
 /// `warren completions`.

@@ -2,6 +2,7 @@
 
 mod answers;
 mod connecting;
+mod upkeep;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
+use warren_host::watch::Watch;
 use warren_quic::driver::ConnectionId;
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, Stop, Welcome};
 use warren_session::exit::SessionId;
@@ -19,6 +21,7 @@ use warren_session::goodbye::Goodbye;
 
 use super::connect::Resolver;
 use super::host::ClientHost;
+use super::kill_switch::Lockdown;
 use super::probe::Probe;
 use crate::config::ClientProfile;
 use crate::control::ControlSocket;
@@ -37,6 +40,8 @@ pub(crate) struct ClientStart {
     pub(crate) profile: ClientProfile,
     /// Its lock is held by the caller.
     pub(crate) directory: DaemonDir,
+    /// The profile's kill switch, closed before anything else was done.
+    pub(crate) lockdown: Lockdown,
 }
 
 /// Runs until stopped. Leaves the host as it was.
@@ -73,6 +78,10 @@ struct Daemon {
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
     host: ClientHost,
+    lockdown: Lockdown,
+    watch: Watch,
+    /// What of the host is not as it should be and could not be made so.
+    host_trouble: Option<String>,
     resolver: Resolver,
     lookups: mpsc::Sender<LookupAnswer>,
     lookup_answers: mpsc::Receiver<LookupAnswer>,
@@ -93,7 +102,7 @@ struct Daemon {
 type LookupAnswer = Result<Vec<SocketAddr>, String>;
 
 impl Daemon {
-    async fn start(start: ClientStart) -> anyhow::Result<Self> {
+    async fn start(mut start: ClientStart) -> anyhow::Result<Self> {
         let tuning = start.profile.transport.tuning();
         let identity = start.profile.private_key.clone();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity };
@@ -115,6 +124,9 @@ impl Daemon {
             reports,
             control,
             host,
+            lockdown: std::mem::take(&mut start.lockdown),
+            watch: Watch::open().context("cannot watch this host's network")?,
+            host_trouble: None,
             resolver,
             lookups,
             lookup_answers,
@@ -152,6 +164,10 @@ impl Daemon {
                 answer = self.lookup_answers.recv() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(timeout) => self.session.handle_timeout(Instant::now()),
                 () = self.host.device_gone() => anyhow::bail!("the TUN device was deleted or renamed; run `warren up` again"),
+                changed = self.watch.changed() => {
+                    changed.context("cannot watch this host's network")?;
+                    self.look_after_host().await;
+                }
                 asked = self.control.next() => self.answer(asked).await,
                 _ = terminate.recv() => self.stop(),
                 _ = interrupt.recv() => self.stop(),

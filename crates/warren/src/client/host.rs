@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use warren_host::client_plan::{self, ClientHost as PlanFacts};
+use ipnet::IpNet;
+use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
 use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, StepError, facts};
 use warren_session::client::Welcome;
 use warren_tun::{Device, DeviceConfig, Queue};
@@ -20,7 +21,10 @@ pub(crate) struct ClientHost {
     name: String,
     mtu: Option<u16>,
     offload: bool,
-    include: Vec<ipnet::IpNet>,
+    include: Vec<IpNet>,
+    exclude: Vec<IpNet>,
+    lan: bool,
+    firewall_table: String,
     journal: PathBuf,
     standing: Option<Standing>,
 }
@@ -40,6 +44,9 @@ impl ClientHost {
             mtu: start.profile.mtu,
             offload: start.profile.transport.tun_offload,
             include: start.profile.include.clone(),
+            exclude: start.profile.exclude.clone(),
+            lan: start.profile.lan,
+            firewall_table: client_plan::firewall_table(&start.name),
             journal: start.directory.journal(),
             standing: None,
         }
@@ -59,15 +66,42 @@ impl ClientHost {
         // What was found on the host before the first plan changed it stays true.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
-            ..self.facts(welcome, slot)?
+            firewall: facts.firewall.clone(),
+            ..self.facts(welcome, slot).await?
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
         if let Some(standing) = self.standing.as_mut().filter(|_| wanted != facts) {
-            standing.host.undo(std::mem::take(&mut standing.applied)).await?;
-            standing.applied = standing.host.apply(&client_plan::client(&wanted)).await?;
+            let plan = client_plan::client(&wanted);
+            standing.host.change(&mut standing.applied, &plan).await?;
             standing.facts = wanted;
         }
         Ok(None)
+    }
+
+    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN. A device that is another's now is left alone.
+    ///
+    /// # Errors
+    /// What could not be made again.
+    pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
+        let lan = self.lan().await?;
+        let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
+        if !device_watch::is(standing.device.name(), standing.device.index()) {
+            return Ok(Vec::new());
+        }
+        let exclude = [self.exclude.clone(), lan].concat();
+        if standing.facts.exclude != exclude {
+            let wanted = PlanFacts { exclude, ..standing.facts.clone() };
+            standing.host.change(&mut standing.applied, &client_plan::client(&wanted)).await?;
+            standing.facts = wanted;
+        }
+        let plan = client_plan::client(&standing.facts);
+        let found = standing.host.repair(&plan, &mut standing.applied).await?;
+        if let Some((missing, error)) = found.failed.first() {
+            anyhow::bail!(
+                "{missing}, and cannot be made so: {error}; run `warren down` and `warren up` again"
+            );
+        }
+        Ok(found.repaired.iter().map(ToString::to_string).collect())
     }
 
     /// Makes the device and the first plan around it.
@@ -86,7 +120,7 @@ impl ClientHost {
             attempts.next();
             let slot = host.free_slot().await?;
             let slot = slot.context("256 tunnels are up on this host; take one down first")?;
-            let facts = self.facts(welcome, slot)?;
+            let facts = self.facts(welcome, slot).await?;
             match host.apply(&client_plan::client(&facts)).await {
                 Ok(applied) => return Ok((Standing { device, host, applied, facts }, queue)),
                 // Another tunnel that came up at the same moment took the slot.
@@ -124,11 +158,30 @@ impl ClientHost {
         })
     }
 
+    /// The private networks that this host is on now; none if they are not to be reachable.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub(crate) async fn lan(&self) -> anyhow::Result<Vec<IpNet>> {
+        Ok(if self.lan { facts::private_networks().await? } else { Vec::new() })
+    }
+
+    async fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
+        if !warren_host::has_nft().await {
+            tracing::warn!(
+                "nft is missing, so connections from outside to this host are answered through the tunnel; install nftables"
+            );
+            return Ok(None);
+        }
+        let listening = facts::listening_ports()?;
+        Ok(Some(ClientFirewall { table: self.firewall_table.clone(), listening }))
+    }
+
     fn mtu_for(&self, welcome: &Welcome) -> u16 {
         self.mtu.unwrap_or(welcome.mtu)
     }
 
-    fn facts(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<PlanFacts> {
+    async fn facts(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<PlanFacts> {
         let device = DeviceName::new(self.name.clone())?;
         let takes_ipv6 = facts::takes_ipv6(&device)?;
         Ok(PlanFacts {
@@ -137,6 +190,8 @@ impl ClientHost {
             ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
             kernel_has_ipv6: facts::has_ipv6()?,
             include: self.include.clone(),
+            exclude: [self.exclude.clone(), self.lan().await?].concat(),
+            firewall: self.firewall().await?,
             mark: CARRIER_MARK,
             slot,
             strict_reverse_path: facts::devices_with_strict_reverse_path()?,

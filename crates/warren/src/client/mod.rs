@@ -3,11 +3,13 @@
 mod connect;
 mod daemon;
 mod host;
+pub(crate) mod kill_switch;
 mod probe;
 mod run;
+mod ssh;
 mod start;
 mod stop;
 
-pub(crate) use run::client_run;
+pub(crate) use run::{client_close, client_run};
 pub(crate) use start::{UpOptions, up};
 pub(crate) use stop::{candidates, down, profile_name};

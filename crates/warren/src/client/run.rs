@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
+use super::kill_switch::{self, Lockdown};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::load_profile;
-use crate::daemon_dir::{self, DaemonDir};
+use crate::daemon_dir::{self, DaemonDir, KillSwitches};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
 
@@ -38,7 +39,9 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon of {name} had left");
     }
-    for other in daemon_dir::clean_up(&global.runtime_dir).await? {
+    let lockdown = Lockdown::of(&profile, &directory).await?;
+    let is_closed = lockdown.is_closed();
+    for other in daemon_dir::clean_up(&global.runtime_dir, KillSwitches::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     if device_watch::exists(&profile.device)? {
@@ -49,8 +52,28 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
-    let outcome = daemon::run(ClientStart { name, profile, directory: directory.clone() }).await;
+    let start = ClientStart { name: name.clone(), profile, directory: directory.clone(), lockdown };
+    let outcome = daemon::run(start).await;
     directory.clear();
+    if is_closed {
+        tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
+    }
     drop(lock);
     outcome
+}
+
+/// `warren client close`: closes a profile's kill switch and leaves it so.
+///
+/// # Errors
+/// When it cannot be closed, or the profile's daemon runs.
+pub(crate) async fn client_close(global: &GlobalArgs, file: &Path) -> anyhow::Result<()> {
+    let profile = load_profile(file)?;
+    let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
+    directory.create()?;
+    // Held for this moment, so that no daemon starts or cleans up meanwhile; its file makes the directory a daemon's.
+    let Some(_lock) = directory.lock()? else {
+        let sentence = format!("{} is up and keeps its kill switch itself", profile.name);
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    kill_switch::close(&profile, &directory).await.map(drop)
 }

@@ -13,16 +13,23 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use super::daemon::STOP_TIMEOUT;
+use super::kill_switch;
+use super::ssh::SshSession;
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
-use crate::config::load_profile;
+use crate::config::{ClientProfile, load_profile};
 use crate::daemon_dir::DaemonDir;
 use crate::exit_code::{ExitCode, Failure};
+
+/// How long a user has to keep an SSH session that would be cut.
+const TIME_TO_THINK: Duration = Duration::from_secs(5);
 
 /// What `warren up` was asked.
 pub(crate) struct UpOptions {
     pub(crate) profile: PathBuf,
     pub(crate) timeout: Duration,
+    /// Closes the kill switch although the profile does not ask for it.
+    pub(crate) kill_switch: bool,
 }
 
 /// Starts the daemon, detached from this terminal, and returns when traffic flows through the tunnel.
@@ -44,10 +51,41 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
+    let closes = options.kill_switch || profile.kill_switch.enabled;
+    // Closed here, it is found closed and kept so by the daemon.
+    let opened_on_failure = closes && close(&profile, &directory).await?;
+    let outcome = start(global, &options, &profile, &directory).await;
+    if outcome.is_err() {
+        if opened_on_failure {
+            kill_switch::open(&directory).await?;
+        }
+        kill_switch::remind(name, &directory);
+    }
+    outcome
+}
+
+/// Closes the kill switch, after a word to those whom it cuts off. Returns whether it was open.
+async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+    let rules = kill_switch::rules(profile).await?;
+    let warning = SshSession::current().and_then(|session| session.warning(&rules));
+    if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
+        output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_THINK.as_secs()));
+        tokio::time::sleep(TIME_TO_THINK).await;
+    }
+    kill_switch::close(profile, directory).await
+}
+
+/// Starts the daemon and waits for it; one that does not come up is ended.
+async fn start(
+    global: &GlobalArgs,
+    options: &UpOptions,
+    profile: &ClientProfile,
+    directory: &DaemonDir,
+) -> anyhow::Result<()> {
     let socket = NotifySocket::bind(&directory.notify_socket())?;
-    let mut child = spawn(global, &options.profile, &directory)?;
+    let mut child = spawn(global, &options.profile, directory)?;
     let outcome =
-        wait(&mut child, &socket, &directory, options.timeout, &profile.exit.endpoint.to_string()).await;
+        wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint.to_string()).await;
     if outcome.is_err() {
         end(&mut child).await?;
         directory.clear();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::daemon::STOP_TIMEOUT;
+use super::kill_switch;
 use crate::cli::args::GlobalArgs;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
@@ -31,8 +32,10 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
         wait_for_end(&directory, name).await?;
     }
     let left_over = warren_host::recover(&directory.journal()).await?;
+    // Last, so that nothing leaves while the rest is undone.
+    let was_closed = kill_switch::open(&directory).await?;
     directory.clear();
-    if !was_running && left_over.undone.is_empty() {
+    if !was_running && !was_closed && left_over.undone.is_empty() {
         return Err(Failure::new(ExitCode::NotRunning, format!("{name} is not up")).into());
     }
     Ok(())

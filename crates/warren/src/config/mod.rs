@@ -11,6 +11,7 @@ mod exit;
 mod file;
 mod find;
 mod key;
+mod kill_switch;
 mod network;
 mod not_yet;
 mod profile;

@@ -5,10 +5,11 @@ use std::path::Path;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
 
-use super::document::{Document, Located, Section};
+use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::find::ProfileName;
 use super::key::{KeySetting, public_keys};
+use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{
@@ -30,6 +31,11 @@ pub(crate) struct ClientProfile {
     pub(crate) mtu: Option<u16>,
     /// What goes through the tunnel.
     pub(crate) include: Vec<IpNet>,
+    /// What does not, although `include` has it.
+    pub(crate) exclude: Vec<IpNet>,
+    /// Whether the private networks on this host's links stay reachable.
+    pub(crate) lan: bool,
+    pub(crate) kill_switch: KillSwitchSettings,
     pub(crate) transport: Transport,
     /// What the file asks for and this version does not do.
     pub(crate) not_yet: Vec<NotYet>,
@@ -67,9 +73,9 @@ pub(super) fn parse(
 
     let exits = read_exits(&mut document, &mut not_yet)?;
     let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
-    let include = read_routes(&mut document, &mut not_yet)?;
+    let Routes { include, exclude, lan } = read_routes(&mut document, &mut not_yet)?;
     read_dns(&mut document, &mut not_yet)?;
-    read_kill_switch(&mut document)?;
+    let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS, &mut not_yet)?;
     let mut client = document.section("client")?;
     let key = KeySetting::read(&mut client, true)?;
@@ -80,7 +86,19 @@ pub(super) fn parse(
     let private_key = private_key?;
     let exit = first_exit(path, exits, &private_key)?;
     not_yet.sort_by_key(|setting| setting.line);
-    Ok(ClientProfile { name, private_key, exit, device, mtu, include, transport, not_yet })
+    Ok(ClientProfile {
+        name,
+        private_key,
+        exit,
+        device,
+        mtu,
+        include,
+        exclude,
+        lan,
+        kill_switch,
+        transport,
+        not_yet,
+    })
 }
 
 fn read_exits(
@@ -141,31 +159,28 @@ fn read_tun(
     Ok((name, mtu))
 }
 
-fn read_routes(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Vec<IpNet>, ConfigError> {
+/// What `[routes]` says.
+struct Routes {
+    include: Vec<IpNet>,
+    exclude: Vec<IpNet>,
+    lan: bool,
+}
+
+fn read_routes(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Routes, ConfigError> {
     const LIST: &str = "a list of networks such as [\"10.0.0.0/8\"]";
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(LIST, network))?;
-    let exclude = section.optional("exclude", list(LIST, network))?;
-    let lan = section.optional("lan", boolean)?;
+    let exclude = section.or("exclude", Vec::new(), list(LIST, network))?;
+    let lan = section.or("lan", false, boolean)?;
     let prefixes = section.optional("prefixes", list(LIST, network))?;
     section.finish()?;
 
-    let mut warn = |key: &str, line, consequence| not_yet.push(NotYet::new(&section, key, line, consequence));
-    if let Some(exclude) = exclude.filter(|exclude| !exclude.value.is_empty()) {
-        warn(
-            "exclude in [routes]",
-            exclude.line,
-            "these networks go through the tunnel where include has them",
-        );
-    }
-    if let Some(lan) = lan.filter(|lan| lan.value) {
-        warn("lan in [routes]", lan.line, "private networks go through the tunnel where include has them");
-    }
     if let Some(prefixes) = prefixes.filter(|prefixes| !prefixes.value.is_empty()) {
-        warn("prefixes in [routes]", prefixes.line, "the exit does not reach networks behind this client");
+        let consequence = "the exit does not reach networks behind this client";
+        not_yet.push(NotYet::new(&section, "prefixes in [routes]", prefixes.line, consequence));
     }
-    Ok(include)
+    Ok(Routes { include, exclude, lan })
 }
 
 fn read_dns(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
@@ -193,41 +208,4 @@ fn dns_servers(value: Value<'_>) -> Result<bool, Problem> {
         "exit" => Ok(false),
         other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
     }
-}
-
-/// The kill switch is a promise of safety, so asking for it is an error rather than a warning.
-fn read_kill_switch(document: &mut Document<'_>) -> Result<(), ConfigError> {
-    const PORTS: &str = "a list of ports such as [\"tcp/22\"]";
-    let mut section = document.section("kill_switch")?;
-    let enabled = section.optional("enabled", boolean)?;
-    section.optional("allow_inbound", list(PORTS, inbound_port))?;
-    section.finish()?;
-    match enabled {
-        Some(Located { value: true, line }) => Err(refuse_kill_switch(&section, line)),
-        _ => Ok(()),
-    }
-}
-
-fn refuse_kill_switch(section: &Section<'_>, line: usize) -> ConfigError {
-    section.error(
-        line,
-        "enabled in [kill_switch] is true, but this version has no kill switch and traffic would leave unprotected \
-         when the tunnel is down; write false to go without",
-    )
-}
-
-/// A port that stays reachable from outside, e.g. `tcp/22`.
-fn inbound_port(value: Value<'_>) -> Result<(String, u16), Problem> {
-    let text = value.text("a port such as \"tcp/22\"")?;
-    let parsed = text.split_once('/').and_then(|(protocol, port)| {
-        let known = matches!(protocol, "tcp" | "udp") && !port.starts_with('+');
-        let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
-        known.then(|| (protocol.to_owned(), port))
-    });
-    parsed.ok_or_else(|| {
-        value.problem(format!(
-            "is {}, but must be \"tcp/\" or \"udp/\" and a port, such as \"tcp/22\"",
-            quoted(text)
-        ))
-    })
 }

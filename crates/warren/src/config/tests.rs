@@ -14,6 +14,7 @@ mod properties;
 use std::path::Path;
 
 use super::exit::ExitConfig;
+use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
 use super::{ClientProfile, ConfigError, profile};
 
@@ -115,8 +116,6 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
         keys_of(&profile.not_yet),
         [
             ("a second [[exit]]", 7),
-            ("exclude in [routes]", 11),
-            ("lan in [routes]", 12),
             ("prefixes in [routes]", 13),
             ("servers in [dns]", 15),
             ("workers in [transport]", 17),
@@ -124,12 +123,25 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
             ("queues in [tun]", 20),
         ]
     );
-    let lan = profile.not_yet.iter().find(|setting| setting.key.starts_with("lan")).unwrap();
+    assert_eq!(profile.exclude, ["10.0.0.0/8".parse().unwrap()]);
+    assert!(profile.lan);
+    let prefixes = profile.not_yet.iter().find(|setting| setting.key.starts_with("prefixes")).unwrap();
     assert_eq!(
-        lan.to_string(),
-        "home.toml:12: lan in [routes] has no effect in this version: \
-         private networks go through the tunnel where include has them"
+        prefixes.to_string(),
+        "home.toml:13: prefixes in [routes] has no effect in this version: \
+         the exit does not reach networks behind this client"
     );
+}
+
+#[test]
+fn kill_switch_has_its_ports() {
+    let text = profile_text("[kill_switch]\nenabled = true\nallow_inbound = [\"tcp/22\", \"udp/500\"]\n");
+    let kill_switch = parse_profile(&text).unwrap().kill_switch;
+
+    let ports: Vec<String> = kill_switch.allow_inbound.iter().map(ToString::to_string).collect();
+    assert!(kill_switch.enabled);
+    assert_eq!(ports, ["tcp/22", "udp/500"]);
+    assert_eq!(parse_profile(&profile_text("")).unwrap().kill_switch, KillSwitchSettings::default());
 }
 
 #[test]

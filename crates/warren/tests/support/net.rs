@@ -73,6 +73,25 @@ impl Net {
         client
     }
 
+    /// Makes a namespace that reaches the net through the client's host, as a container does.
+    pub fn container_behind_client(&self) -> Namespace {
+        let container = Namespace::new("container");
+        connect(
+            &self.client,
+            "container",
+            "172.30.0.1/24",
+            "fd30::1/64",
+            &container,
+            "172.30.0.2",
+            "fd30::2",
+        );
+        self.client.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1").ok();
+        self.router
+            .sh("ip route add 172.30.0.0/24 via 192.0.2.2; ip -6 route add fd30::/64 via 2001:db8:1::2")
+            .ok();
+        container
+    }
+
     /// Makes the path between client and exit carry packets of at most `mtu` bytes; the router says so to who sends more.
     pub fn narrow_path(&self, mtu: u16) {
         // What comes from the client has a table of its own, so that the path between exit and internet stays wide.

@@ -64,7 +64,6 @@ fn wrong_command_lines_end_with_the_usage_code() {
         "warren up --timeout 0",
         "warren up --timeout soon",
         "warren up --timeout 25h",
-        "warren up --kill-switch",
         "warren down home --all",
         "warren client run",
         "warren status --watch",

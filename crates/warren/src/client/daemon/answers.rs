@@ -38,7 +38,7 @@ impl Daemon {
                 mtu: welcome.mtu,
                 connections: welcome.connections,
             }),
-            last_error: self.last_error.clone(),
+            last_error: self.host_trouble.clone().or_else(|| self.last_error.clone()),
             reconnects: self.reconnects,
         };
         let status =

@@ -51,6 +51,10 @@ impl Daemon {
 
     async fn open(&mut self, index: u32, remote: SocketAddr) -> anyhow::Result<()> {
         self.remotes.insert(index, remote);
+        if let Err(error) = self.lockdown.allow_exit(remote).await {
+            self.lost(index, format!("{error:#}"));
+            return Ok(());
+        }
         match connect::bind(remote) {
             Ok(socket) => {
                 let exit_keys = self.start.profile.exit.public_keys.clone();

@@ -147,10 +147,9 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "[dns]\nservers = [\"9.9.9\"]\n",
         "8: servers in [dns] is \"9.9.9\", but must be an address such as \"9.9.9.9\"",
     ),
-    // The kill switch is a promise that this version cannot keep.
     (
-        "[kill_switch]\nenabled = true\n",
-        "8: enabled in [kill_switch] is true, but this version has no kill switch",
+        "[kill_switch]\nenabled = \"yes\"\n",
+        "8: enabled in [kill_switch] is a string, but must be true or false",
     ),
     (
         "[kill_switch]\nallow_inbound = [\"22\"]\n",

@@ -1,0 +1,86 @@
+//! The text of a client's firewall: inbound connections are answered the way they came, nobody outside may use the inner
+//! addresses, and what is forwarded into the tunnel gets them.
+
+use std::fmt::Write;
+
+use crate::{DEVICE_GROUP, client_plan::ClientHost};
+
+/// The chains of a client's table, one statement per line, for ports on which TCP listens.
+pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
+    let mut text = String::new();
+    chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
+    let mangle = "type filter hook prerouting priority mangle; policy accept;";
+    chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
+    let route = "type route hook output priority mangle; policy accept;";
+    chain(&mut text, "output", route, &output(host, listening));
+    let nat = "type nat hook postrouting priority srcnat; policy accept;";
+    chain(&mut text, "postrouting", nat, &postrouting(host));
+    text
+}
+
+/// Somebody on the LAN who sends to an inner address wants to learn of it or to get into a connection (CVE-2019-14899).
+fn outside(host: &ClientHost) -> Vec<String> {
+    inner(host)
+        .map(|(family, address)| {
+            format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
+        })
+        .collect()
+}
+
+/// Connections that come to this host from outside any tunnel are marked; so are their answers that this host forwards.
+fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
+    let mark = host.mark;
+    let new = "ct state new ct mark 0 fib daddr type local";
+    let mut rules = vec![
+        format!("meta iifgroup {DEVICE_GROUP} accept"),
+        "iifname \"lo\" accept".into(),
+        format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
+        format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
+    ];
+    // A session from before connections were tracked; a connection that began here has no port that listens.
+    rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
+    rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
+    rules
+}
+
+/// Answers of marked connections carry the mark, so that they are routed as if there was no tunnel.
+fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
+    let mark = host.mark;
+    let older = set(listening).map(|ports| {
+        format!(
+            "ct state new ct mark 0 tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn meta oifgroup {DEVICE_GROUP} \
+             ct mark set {mark:#x}"
+        )
+    });
+    older.into_iter().chain([format!("ct mark {mark:#x} meta mark 0 meta mark set {mark:#x}")]).collect()
+}
+
+/// The exit takes packets from the inner addresses alone.
+fn postrouting(host: &ClientHost) -> Vec<String> {
+    inner(host)
+        .map(|(family, address)| {
+            format!("oifname \"{}\" {family} saddr != {address} masquerade", host.device)
+        })
+        .collect()
+}
+
+fn inner(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {
+    let ipv4 = host.ipv4.map(|address| ("ip", address.to_string()));
+    let ipv6 = host.ipv6.map(|address| ("ip6", address.to_string()));
+    ipv4.into_iter().chain(ipv6)
+}
+
+/// The ports as a set's elements; none if there are none.
+fn set(ports: &[u16]) -> Option<String> {
+    let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    (!ports.is_empty()).then(|| ports.join(", "))
+}
+
+fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "chain {name} {{\n\t{header}");
+    for rule in rules {
+        let _ = writeln!(text, "\t{rule}");
+    }
+    text.push_str("}\n");
+}

@@ -1,0 +1,254 @@
+//! The text of a kill switch's table.
+
+use std::{fmt::Write, net::SocketAddr};
+
+use ipnet::IpNet;
+
+use super::{InboundPort, InboundProtocol, KillSwitchRules};
+use crate::{CARRIER_MARK, DEVICE_GROUP, Family};
+
+/// The chains of a kill switch's table, one statement per line.
+///
+/// A packet that one table drops is gone, whatever another accepts. So each kill switch first gives the packets of its
+/// own carrier a mark that all of them accept, and accepts the TUN devices of all of them by their group.
+pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
+    let mut text = String::new();
+    let carrier = "type filter hook output priority filter - 10; policy accept;";
+    chain(&mut text, "carrier", carrier, &carrier_rules(&rules.carriers));
+    chain(&mut text, "let_out", "", &let_out(rules));
+    chain(&mut text, "output", "type filter hook output priority filter; policy drop;", &output());
+    chain(&mut text, "forward", "type filter hook forward priority filter; policy drop;", &forward(rules));
+    let postrouting = "type filter hook postrouting priority filter; policy accept;";
+    chain(&mut text, "postrouting", postrouting, &postrouting_rules());
+    text
+}
+
+fn carrier_rules(carriers: &[SocketAddr]) -> Vec<String> {
+    let mut rules = Vec::new();
+    for (family, wanted) in [("ip", true), ("ip6", false)] {
+        let mut ends: Vec<String> = carriers
+            .iter()
+            .filter(|end| end.ip().to_canonical().is_ipv4() == wanted)
+            .map(|end| format!("{} . {}", end.ip().to_canonical(), end.port()))
+            .collect();
+        ends.sort_unstable();
+        ends.dedup();
+        if !ends.is_empty() {
+            rules.push(format!(
+                "meta mark {CARRIER_MARK:#x} {family} daddr . udp dport {{ {} }} meta mark set {LET_OUT:#x}",
+                ends.join(", ")
+            ));
+        }
+    }
+    rules
+}
+
+fn let_out(rules: &KillSwitchRules) -> Vec<String> {
+    let mut let_out = vec![
+        "oifname \"lo\" accept".into(),
+        format!("meta oifgroup {DEVICE_GROUP} accept"),
+        format!("meta mark {LET_OUT:#x} accept"),
+        // DHCP; the clients' ports are root's alone.
+        "udp sport 68 udp dport 67 accept".into(),
+        "ip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept".into(),
+        // Neighbour discovery (RFC 4861), which a router does not forward, and the reports of groups that it needs.
+        "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept".into(),
+        "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
+    ];
+    let_out.extend(inbound(&rules.allow_inbound));
+    let_out.extend(outside(rules));
+    let_out
+}
+
+fn output() -> Vec<String> {
+    // Unlike a silent drop this tells the sender at once; nothing of it leaves this host.
+    vec!["jump let_out".into(), "counter reject with icmpx admin-prohibited".into()]
+}
+
+/// A packet whose mark was changed on its way through the output hook has another route than that hook still believes.
+fn postrouting_rules() -> Vec<String> {
+    vec!["meta mark 0 accept".into(), "jump let_out".into(), "counter drop".into()]
+}
+
+/// What others on this host, such as containers, send through it.
+fn forward(rules: &KillSwitchRules) -> Vec<String> {
+    let mut forward = vec![
+        format!("meta oifgroup {DEVICE_GROUP} accept"),
+        format!("meta iifgroup {DEVICE_GROUP} ct state established,related accept"),
+    ];
+    forward.extend(outside(rules));
+    forward.push("counter drop".into());
+    forward
+}
+
+/// Answers of this host's services. TCP needs no look at the connection: nothing begins without a bare SYN, and a
+/// session that is older than connection tracking goes on.
+fn inbound(ports: &[InboundPort]) -> Vec<String> {
+    let of = |protocol| {
+        let ports: Vec<String> = ports
+            .iter()
+            .filter(|inbound| inbound.protocol == protocol)
+            .map(|inbound| inbound.port.to_string())
+            .collect();
+        (!ports.is_empty()).then(|| ports.join(", "))
+    };
+    let tcp = of(InboundProtocol::Tcp)
+        .map(|ports| format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"));
+    let udp = of(InboundProtocol::Udp)
+        .map(|ports| format!("udp sport {{ {ports} }} ct direction reply ct state established accept"));
+    tcp.into_iter().chain(udp).collect()
+}
+
+/// What goes outside by the profile's own wish: the LAN, exclusions, and all that a split tunnel does not include.
+fn outside(rules: &KillSwitchRules) -> Vec<String> {
+    let mut outside = Vec::new();
+    for (family, keyword, protocol) in [(Family::Ipv4, "ip", "ipv4"), (Family::Ipv6, "ip6", "ipv6")] {
+        let exclude = elements(&rules.exclude, family);
+        outside.extend(exclude.map(|exclude| format!("{keyword} daddr {{ {exclude} }} accept")));
+        match elements(&rules.include, family) {
+            Some(include) if is_default(&include) => {}
+            Some(include) => outside.push(format!("{keyword} daddr != {{ {include} }} accept")),
+            None => outside.push(format!("meta nfproto {protocol} accept")),
+        }
+    }
+    if rules.lan.is_empty() {
+        return outside;
+    }
+    outside.push("meta l4proto { tcp, udp } th dport { 53, 853 } counter drop".into());
+    for (family, keyword, multicast) in
+        [(Family::Ipv4, "ip", LOCAL_MULTICAST_IPV4), (Family::Ipv6, "ip6", LOCAL_MULTICAST_IPV6)]
+    {
+        if let Some(lan) = elements(&rules.lan, family) {
+            outside.push(format!("{keyword} daddr {{ {lan}, {multicast} }} accept"));
+        }
+    }
+    outside
+}
+
+/// The networks of one family as a set without overlaps, which nft refuses; none if there are none.
+fn elements(networks: &[IpNet], family: Family) -> Option<String> {
+    let networks: Vec<IpNet> =
+        networks.iter().filter(|network| Family::of(network) == family).map(IpNet::trunc).collect();
+    let networks: Vec<String> = IpNet::aggregate(&networks).iter().map(ToString::to_string).collect();
+    (!networks.is_empty()).then(|| networks.join(", "))
+}
+
+fn is_default(elements: &str) -> bool {
+    elements == "0.0.0.0/0" || elements == "::/0"
+}
+
+fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "chain {name} {{");
+    if !header.is_empty() {
+        let _ = writeln!(text, "\t{header}");
+    }
+    for rule in rules {
+        let _ = writeln!(text, "\t{rule}");
+    }
+    text.push_str("}\n");
+}
+
+/// The carrier's mark with a bit more, on packets that a kill switch has found to go to one of its exits.
+const LET_OUT: u32 = CARRIER_MARK | 0x1_0000;
+
+/// Groups and the address that reach no further than the link or the site, for finding printers and the like.
+const LOCAL_MULTICAST_IPV4: &str = "224.0.0.0/24, 239.255.0.0/16, 255.255.255.255";
+const LOCAL_MULTICAST_IPV6: &str = "ff02::/16";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_tunnel_lets_out_what_the_documentation_lists_and_nothing_else() {
+        let rules = KillSwitchRules {
+            include: networks(&["0.0.0.0/0", "::/0"]),
+            allow_inbound: vec![
+                InboundPort { protocol: InboundProtocol::Tcp, port: 22 },
+                InboundPort { protocol: InboundProtocol::Udp, port: 5_000 },
+            ],
+            carriers: ["198.51.100.2:443", "[::ffff:192.0.2.9]:443", "[2001:db8::2]:443"]
+                .map(|end| end.parse().unwrap())
+                .to_vec(),
+            ..KillSwitchRules::default()
+        };
+
+        assert_eq!(
+            ruleset(&rules),
+            "chain carrier {\n\
+             \ttype filter hook output priority filter - 10; policy accept;\n\
+             \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.9 . 443, 198.51.100.2 . 443 } meta mark set 0x15761\n\
+             \tmeta mark 0x5761 ip6 daddr . udp dport { 2001:db8::2 . 443 } meta mark set 0x15761\n\
+             }\n\
+             chain let_out {\n\
+             \toifname \"lo\" accept\n\
+             \tmeta oifgroup 22369 accept\n\
+             \tmeta mark 0x15761 accept\n\
+             \tudp sport 68 udp dport 67 accept\n\
+             \tip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept\n\
+             \ticmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept\n\
+             \ticmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept\n\
+             \ttcp sport { 22 } tcp flags & (syn | ack) != syn accept\n\
+             \tudp sport { 5000 } ct direction reply ct state established accept\n\
+             }\n\
+             chain output {\n\
+             \ttype filter hook output priority filter; policy drop;\n\
+             \tjump let_out\n\
+             \tcounter reject with icmpx admin-prohibited\n\
+             }\n\
+             chain forward {\n\
+             \ttype filter hook forward priority filter; policy drop;\n\
+             \tmeta oifgroup 22369 accept\n\
+             \tmeta iifgroup 22369 ct state established,related accept\n\
+             \tcounter drop\n\
+             }\n\
+             chain postrouting {\n\
+             \ttype filter hook postrouting priority filter; policy accept;\n\
+             \tmeta mark 0 accept\n\
+             \tjump let_out\n\
+             \tcounter drop\n\
+             }\n"
+        );
+    }
+
+    #[test]
+    fn lan_is_reachable_but_for_names() {
+        let rules = KillSwitchRules {
+            include: networks(&["0.0.0.0/1", "128.0.0.0/1", "::/0"]),
+            lan: networks(&["192.168.1.0/24", "192.168.1.128/25", "fe80::/64"]),
+            ..KillSwitchRules::default()
+        };
+
+        assert_eq!(
+            outside(&rules),
+            [
+                "meta l4proto { tcp, udp } th dport { 53, 853 } counter drop",
+                "ip daddr { 192.168.1.0/24, 224.0.0.0/24, 239.255.0.0/16, 255.255.255.255 } accept",
+                "ip6 daddr { fe80::/64, ff02::/16 } accept",
+            ]
+        );
+    }
+
+    #[test]
+    fn split_tunnel_keeps_its_own_networks_in_and_lets_the_rest_out() {
+        let rules = KillSwitchRules {
+            include: networks(&["10.0.0.0/8"]),
+            exclude: networks(&["10.1.0.0/16"]),
+            ..KillSwitchRules::default()
+        };
+
+        assert_eq!(
+            outside(&rules),
+            [
+                "ip daddr { 10.1.0.0/16 } accept",
+                "ip daddr != { 10.0.0.0/8 } accept",
+                "meta nfproto ipv6 accept"
+            ]
+        );
+    }
+
+    fn networks(networks: &[&str]) -> Vec<IpNet> {
+        networks.iter().map(|network| network.parse().unwrap()).collect()
+    }
+}

@@ -1,0 +1,193 @@
+//! A profile's kill switch: when it is closed, what its daemon lets out, and who opens it again.
+//!
+//! Once closed it is opened by `warren down` and `warren cleanup` alone, and by an `up` that had to close it first and then failed.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use warren_host::facts::private_networks;
+use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
+
+use crate::cli::output;
+use crate::config::ClientProfile;
+use crate::daemon_dir::DaemonDir;
+
+/// Exits' addresses that stay allowed; the oldest go first.
+const MOST_EXITS: usize = 64;
+/// Resolvers that may be asked for an exit's name.
+const MOST_RESOLVERS: usize = 8;
+const DNS_PORT: u16 = 53;
+
+/// The closed kill switch of a running daemon, or that it has none.
+#[derive(Debug, Default)]
+pub(crate) struct Lockdown {
+    closed: Option<KillSwitch>,
+    exits: Vec<SocketAddr>,
+    resolvers: Vec<SocketAddr>,
+}
+
+impl Lockdown {
+    /// Closes the kill switch if the profile asks for it, or keeps it closed if it is.
+    ///
+    /// # Errors
+    /// When it is to be closed and cannot be.
+    pub(crate) async fn of(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<Self> {
+        if !profile.kill_switch.enabled && !is_closed(directory)? {
+            return Ok(Self::default());
+        }
+        let rules = rules(profile).await?;
+        let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
+        let mut lockdown = Self { closed: Some(closed), exits: Vec::new(), resolvers: Vec::new() };
+        lockdown.allow_resolvers().await?;
+        Ok(lockdown)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Lets the carrier's packets go to an exit.
+    ///
+    /// # Errors
+    /// When nft fails; the carrier is then shut in.
+    pub(crate) async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
+        if self.exits.contains(&exit) {
+            return Ok(());
+        }
+        self.exits.push(exit);
+        if self.exits.len() > MOST_EXITS {
+            self.exits.remove(0);
+        }
+        self.update().await
+    }
+
+    /// Lets the carrier's packets go to the resolvers that this host has now too, so that the daemon's own, marked queries
+    /// find an exit by its name.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn allow_resolvers(&mut self) -> anyhow::Result<()> {
+        let resolvers = resolvers();
+        if self.resolvers == resolvers {
+            return Ok(());
+        }
+        self.resolvers = resolvers;
+        self.update().await
+    }
+
+    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn allow_lan(&mut self, lan: Vec<IpNet>) -> anyhow::Result<()> {
+        let Some(closed) = &mut self.closed else { return Ok(()) };
+        let rules = KillSwitchRules { lan, ..closed.rules().clone() };
+        closed.set(rules).await.context("cannot let the LAN out of the kill switch")
+    }
+
+    /// Closes it again if somebody has opened or changed it, and says so.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
+        let Some(closed) = &mut self.closed else { return Ok(Vec::new()) };
+        let repaired = closed.repair().await.context("cannot close the kill switch again")?;
+        Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
+    }
+
+    async fn update(&mut self) -> anyhow::Result<()> {
+        let Some(closed) = &mut self.closed else { return Ok(()) };
+        let carriers = [self.exits.as_slice(), self.resolvers.as_slice()].concat();
+        let rules = KillSwitchRules { carriers, ..closed.rules().clone() };
+        closed.set(rules).await.context("cannot let the carrier out of the kill switch")
+    }
+}
+
+/// Closes a profile's kill switch without a daemon. Returns whether it was open.
+///
+/// # Errors
+/// When it cannot be closed, or a daemon has it.
+pub(crate) async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+    let was_open = !is_closed(directory)?;
+    let rules = rules(profile).await?;
+    KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
+    Ok(was_open)
+}
+
+/// Opens a profile's kill switch. Returns whether it was closed.
+///
+/// # Errors
+/// When it cannot be opened.
+pub(crate) async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
+    kill_switch::open(directory.kill_switch()).await.context("cannot open the kill switch")
+}
+
+/// Whether a profile's kill switch is closed.
+///
+/// # Errors
+/// When its journal cannot be read.
+pub(crate) fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
+    let journal = directory.kill_switch();
+    kill_switch::is_closed(&journal).with_context(|| format!("cannot read {}", journal.display()))
+}
+
+/// Says that a kill switch is still closed, if it is.
+pub(crate) fn remind(name: &str, directory: &DaemonDir) {
+    if is_closed(directory).unwrap_or(true) {
+        output::warn(format!(
+            "the kill switch of {name} is closed and nothing leaves outside a tunnel; `warren up {name}` connects, `warren down \
+             {name}` opens it"
+        ));
+    }
+}
+
+/// What is let out before anything is known but the profile.
+///
+/// # Errors
+/// When the kernel cannot be asked for the LAN.
+pub(crate) async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
+    let lan = if profile.lan { private_networks().await? } else { Vec::new() };
+    Ok(KillSwitchRules {
+        include: profile.include.clone(),
+        exclude: profile.exclude.clone(),
+        lan,
+        allow_inbound: profile.kill_switch.allow_inbound.clone(),
+        carriers: Vec::new(),
+    })
+}
+
+/// The resolvers that this host's files name and that are others: systemd-resolved, for one, stands between and lists
+/// those that it asks elsewhere.
+fn resolvers() -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for file in ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"] {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        found.extend(name_servers(&text).filter(|resolver| !found.contains(resolver)).collect::<Vec<_>>());
+    }
+    found.truncate(MOST_RESOLVERS);
+    found
+}
+
+fn name_servers(text: &str) -> impl Iterator<Item = SocketAddr> + '_ {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"))
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<IpAddr>().ok())
+        .filter(|address| !address.is_loopback() && !address.is_unspecified())
+        .map(|address| SocketAddr::new(address, DNS_PORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolvers_on_this_host_are_left_out() {
+        let text = "# comment\nnameserver 127.0.0.53\nnameserver ::1\nnameserver 192.0.2.53\n\
+                    nameserver 2001:db8::53\nsearch example.net\nnameserver nonsense\n";
+
+        let found: Vec<String> = name_servers(text).map(|server| server.to_string()).collect();
+
+        assert_eq!(found, ["192.0.2.53:53", "[2001:db8::53]:53"]);
+    }
+}

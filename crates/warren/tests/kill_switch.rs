@@ -1,0 +1,189 @@
+//! The kill switch: what leaves a client's host in every state, and that nothing but `down` and `cleanup` opens it.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use rustix::process::Signal;
+use support::{Attempts, Client, Exit, LeakCounter, Net, Profile, eventually, seconds};
+
+#[test]
+fn nothing_leaves_outside_the_tunnel_in_any_state() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &guarded(exit.enrol("laptop")));
+    let leaks = LeakCounter::start(&net);
+    leaks.assert_all("down");
+
+    net.black_hole();
+    let profile = client.warren.config("home.toml");
+    let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
+    eventually(seconds(15), "the client tries", || leaks.carried() > 0);
+    leaks.assert_none("connecting");
+
+    net.unfilter();
+    wait_until_up(&client);
+    leaks.assert_none("up");
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
+    let sockets = client.sh(&format!("ss -H -uanpe | grep pid={}, | grep -v 127.0.0.1", daemon.pid()));
+    assert!(sockets.lines().all(|socket| socket.contains("fwmark:0x5761")), "{sockets}");
+
+    exit.stop(Signal::TERM);
+    eventually(seconds(40), "the client notices", || client.status().text("/state") == "reconnecting");
+    leaks.assert_none("reconnecting");
+
+    exit.run();
+    wait_until_up(&client);
+    let before = leaks.leaked();
+    let attempts = Attempts::start(&net.client, 1.5);
+    daemon.signal(Signal::TERM);
+    daemon.wait(seconds(10));
+    attempts.end();
+    assert_eq!(leaks.leaked(), before, "while stopping and afterwards");
+
+    let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
+    wait_until_up(&client);
+    exit.warren.run("exit client remove laptop").ok();
+    assert_eq!(daemon.wait(seconds(15)), Some(4), "{}", daemon.output());
+    leaks.assert_none("the exit has refused the client");
+
+    assert!(!client.warren.run("up home").succeeded());
+    leaks.assert_none("an up has failed");
+
+    client.down();
+    leaks.assert_all("down again");
+}
+
+#[test]
+fn a_killed_daemon_leaves_it_closed_whatever_routes_come() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let leaks = LeakCounter::start(&net);
+    let hostile_routes = [
+        "ip route add 203.0.113.2/32 via 192.0.2.1; ip -6 route add 2001:db8:3::2/128 via 2001:db8:1::1",
+        "ip route add 0.0.0.0/1 via 192.0.2.1; ip route add 128.0.0.0/1 via 192.0.2.1; \
+         ip -6 route add 2000::/3 via 2001:db8:1::1",
+        "ip route replace default via 192.0.2.1 metric 5; ip -6 route replace default via 2001:db8:1::1 metric 5",
+    ];
+    let undo_routes = "ip route del 203.0.113.2/32; ip -6 route del 2001:db8:3::2/128; ip route del 0.0.0.0/1; \
+                       ip route del 128.0.0.0/1; ip -6 route del 2000::/3; ip route del default metric 5; \
+                       ip -6 route del default metric 5";
+
+    client.up();
+    client.signal(Signal::KILL);
+    eventually(seconds(5), "the daemon is gone", || net.client.pids().is_empty());
+    leaks.assert_all("no kill switch was asked for");
+    client.down();
+
+    client.warren.run("up home --kill-switch").ok();
+    client.signal(Signal::KILL);
+    eventually(seconds(5), "the daemon is gone", || net.client.pids().is_empty());
+    leaks.assert_none("the daemon was killed");
+    for routes in hostile_routes {
+        client.sh(routes);
+        leaks.assert_none(routes);
+    }
+    net.client.sh(undo_routes);
+
+    // What was closed stays closed, although the profile does not ask for it.
+    client.up();
+    leaks.assert_none("up again");
+    client.sh("ip link delete warren0");
+    eventually(seconds(10), "the daemon ends", || net.client.pids().is_empty());
+    leaks.assert_none("the device was deleted");
+
+    client.warren.run("cleanup").ok();
+    client.assert_host_unchanged();
+    leaks.assert_all("cleaned up");
+}
+
+#[test]
+fn a_failed_up_opens_only_what_it_closed() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &guarded(exit.enrol("laptop")));
+    let leaks = LeakCounter::start(&net);
+    net.black_hole();
+
+    let failed = client.warren.run("up home --timeout 1s");
+    assert_eq!(failed.code, Some(5), "{}", failed.stderr);
+    client.assert_host_unchanged();
+    leaks.assert_all("an up from the open has failed");
+
+    client.warren.run("client close home").ok();
+    leaks.assert_none("closed without a daemon");
+    let failed = client.warren.run("up home --timeout 1s");
+    assert_eq!(failed.code, Some(5), "{}", failed.stderr);
+    assert!(failed.stderr.contains("the kill switch of home is closed"), "{}", failed.stderr);
+    leaks.assert_none("an up from the closed has failed");
+    client.down();
+}
+
+#[test]
+fn two_profiles_do_not_shut_each_other_in() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &guarded(exit.enrol("laptop")));
+    let work = guarded(exit.enrol("work"))
+        .with_exit("endpoint", format!("[{}]:443", Net::EXIT_V6))
+        .with("tun", "name", "warren1")
+        .with("routes", "include", vec!["203.0.113.0/24"]);
+    client.warren.write("work.toml", 0o600, &work.text());
+    let leaks = LeakCounter::start(&net);
+    let passes = || client.sh("curl -sS --max-time 20 http://203.0.113.2/address");
+
+    client.up();
+    client.warren.run("up work").ok();
+    assert_eq!(passes(), Net::EXIT_V4);
+    assert!(client.sh("ip route get 203.0.113.2").contains("warren1"));
+    assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
+    leaks.assert_none("both are up");
+
+    client.warren.run("down work").ok();
+    assert_eq!(passes(), Net::EXIT_V4);
+    leaks.assert_none("one is up");
+    client.down();
+}
+
+#[test]
+fn only_allowed_ports_answer_from_outside_and_containers_are_shut_in_too() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = guarded(exit.enrol("laptop")).with("kill_switch", "allow_inbound", vec!["tcp/2222"]);
+    let client = Client::with(&net, &profile);
+    let leaks = LeakCounter::start(&net);
+    let _allowed = net.client.start(&["python3", "-m", "http.server", "2222"]);
+    let _other = net.client.start(&["python3", "-m", "http.server", "2223"]);
+    let container = net.container_behind_client();
+    let reached = |port| {
+        let line = format!("curl -sS -o /dev/null --max-time 2 http://192.0.2.2:{port}/");
+        net.internet.host.sh(&line).succeeded()
+    };
+    let leaves = || {
+        let before = leaks.leaked();
+        container.sh("ping -c 3 -i 0.2 -W 1 203.0.113.2; ping -c 3 -i 0.2 -W 1 2001:db8:3::2");
+        leaks.leaked() - before
+    };
+    eventually(seconds(10), "both ports answer while it is open", || reached(2222) && reached(2223));
+    assert!(leaves() >= 6, "the container's packets leave while it is open");
+
+    client.warren.run("client close home").ok();
+
+    assert!(reached(2222) && !reached(2223));
+    assert_eq!(leaves(), 0);
+    client.warren.run("cleanup").ok();
+    assert!(reached(2223));
+}
+
+/// The profile with its kill switch on.
+fn guarded(profile: Profile) -> Profile {
+    profile.with("kill_switch", "enabled", true)
+}
+
+#[track_caller]
+fn wait_until_up(client: &Client<'_>) {
+    eventually(seconds(30), "the tunnel is up", || {
+        client.warren.status().is_some_and(|status| status.text("/state") == "up")
+    });
+}

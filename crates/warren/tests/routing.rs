@@ -1,0 +1,179 @@
+//! What goes through the tunnel, what goes around it, and what reaches the client's host and those behind it meanwhile.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use support::{Client, Exit, LeakCounter, Net, Running, eventually, seconds};
+
+#[test]
+fn connections_from_outside_are_answered_the_way_they_came() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.client.sh("sysctl -qw net.ipv4.conf.all.rp_filter=1").ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let mut server = net.client.start(&["python3", "-u", "-c", ECHO_SERVER]);
+    server.wait_for_output("ready");
+    let mut older = session(&net, "192.0.2.2");
+    older.wait_for_output("answered 2");
+
+    client.up();
+
+    let mut newer = [session(&net, "192.0.2.2"), session(&net, "2001:db8:1::2")];
+    for session in newer.iter_mut().chain([&mut older]) {
+        let so_far = session.output().lines().count();
+        session.wait_for_output(&format!("answered {}", so_far + 10));
+    }
+    let asks = |address: &str| net.internet.host.sh(&format!("python3 -c '{UDP_ASK}' {address}")).succeeded();
+    assert!(asks("192.0.2.2") && asks("2001:db8:1::2"));
+    net.internet.host.sh("ping -c 1 -W 5 192.0.2.2 && ping -c 1 -W 5 2001:db8:1::2").ok();
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
+
+    // Nobody on the LAN learns of the inner address or sends to it, as to any other address of this host.
+    let (inner, _) = client.inner_addresses();
+    let inner = inner.as_str().unwrap().split('/').next().unwrap().to_owned();
+    client.sh("ip address add 10.99.0.1/32 dev lo");
+    net.router.sh(&format!("ip route add {inner} via 192.0.2.2; ip route add 10.99.0.1 via 192.0.2.2")).ok();
+    net.router.sh("ping -c 1 -W 5 10.99.0.1").ok();
+    assert!(!net.router.sh(&format!("ping -c 3 -i 0.2 -W 1 {inner}")).succeeded());
+    client.sh("ip address delete 10.99.0.1/32 dev lo");
+    client.down();
+}
+
+#[test]
+fn exclusions_and_the_lan_go_around_the_tunnel_and_all_else_through_it() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.router
+        .sh("ip address add 192.168.77.1/24 dev to-client; ip address add 192.168.78.1/24 dev to-client")
+        .ok();
+    net.client.sh("ip address add 192.168.77.2/24 dev eth0").ok();
+    let profile = exit
+        .enrol("laptop")
+        .with("routes", "exclude", vec!["203.0.113.0/25"])
+        .with("routes", "lan", true)
+        .with("kill_switch", "enabled", true);
+    let client = Client::with(&net, &profile);
+    let reached = |address: &str| net.client.sh(&format!("ping -c 1 -W 2 {address}")).succeeded();
+
+    client.up();
+
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::CLIENT_V4);
+    assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
+    assert!(reached("192.168.77.1"));
+    // A network that only pretends to be local goes through the tunnel.
+    assert!(client.sh("ip route get 192.0.2.1").contains("warren0"));
+    assert!(!reached("192.168.78.1"));
+    client.sh("ip address add 192.168.78.2/24 dev eth0");
+    eventually(seconds(10), "another LAN is followed", || reached("192.168.78.1"));
+    let resolves = "dig +tries=1 +time=1 @192.168.77.1 www.internet.test";
+    assert!(net.client.sh(resolves).stdout.contains("timed out") || !net.client.sh(resolves).succeeded());
+    client.sh("ip address delete 192.168.78.2/24 dev eth0");
+    client.down();
+}
+
+#[test]
+fn containers_go_through_the_tunnel_with_the_inner_addresses() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let container = net.container_behind_client();
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let leaks = LeakCounter::start(&net);
+    let sees =
+        |address: &str| container.sh(&format!("curl -sS --max-time 20 http://{address}/address")).stdout;
+    assert_eq!(sees("203.0.113.2").trim(), "172.30.0.2", "without a tunnel it comes as it is");
+
+    client.up();
+
+    let before = leaks.leaked();
+    assert_eq!(sees("203.0.113.2").trim(), Net::EXIT_V4);
+    assert_eq!(sees("[2001:db8:3::2]").trim(), Net::EXIT_V6);
+    client.sh("ip link set warren0 down");
+    container.sh("ping -c 3 -i 0.2 -W 1 203.0.113.2; ping -c 3 -i 0.2 -W 1 2001:db8:3::2");
+    assert_eq!(leaks.leaked(), before);
+    client.down();
+}
+
+#[test]
+fn ipv6_fails_at_once_when_the_tunnel_has_none() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.client.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1").ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let leaks = LeakCounter::start(&net);
+    assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::CLIENT_V6);
+
+    client.up();
+
+    let before = leaks.leaked();
+    let milliseconds: f64 = client.sh(&format!("python3 -c '{FAILS_WITHIN}'")).parse().unwrap();
+    assert!(milliseconds <= 100.0, "{milliseconds} ms");
+    assert_eq!(leaks.leaked(), before);
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
+    client.down();
+}
+
+/// A session from the internet host to the client that asks over and over, and says how often it was answered.
+fn session(net: &Net, client: &str) -> Running {
+    net.internet.host.start(&["python3", "-u", "-c", SESSION, client])
+}
+
+const ECHO_SERVER: &str = "
+import socket, threading
+def serve(connection):
+    while data := connection.recv(100):
+        connection.sendall(data)
+listener = socket.create_server((\"::\", 2222), family=socket.AF_INET6, dualstack_ipv6=True)
+datagrams = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+datagrams.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+datagrams.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+datagrams.bind((\"::\", 2222))
+def answer():
+    while True:
+        data, control, flags, peer = datagrams.recvmsg(100, 100)
+        datagrams.sendmsg([data], control, 0, peer)
+threading.Thread(target=answer, daemon=True).start()
+print(\"ready\")
+while True:
+    threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+";
+
+const SESSION: &str = "
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], 2222), 20)
+count = 0
+while True:
+    connection.sendall(b\"hello\")
+    assert connection.recv(100)
+    count += 1
+    print(\"answered\", count)
+    time.sleep(0.1)
+";
+
+const UDP_ASK: &str = "
+import socket, sys
+family = socket.AF_INET6 if \":\" in sys.argv[1] else socket.AF_INET
+asker = socket.socket(family, socket.SOCK_DGRAM)
+asker.settimeout(1)
+asker.connect((sys.argv[1], 2222))
+for attempt in range(5):
+    asker.send(b\"hello\")
+    try:
+        assert asker.recv(100) == b\"hello\"
+        sys.exit(0)
+    except TimeoutError:
+        pass
+sys.exit(1)
+";
+
+const FAILS_WITHIN: &str = "
+import socket, time
+best = 1e9
+for attempt in range(3):
+    start = time.monotonic()
+    try:
+        socket.create_connection((\"2001:db8:3::2\", 80), 5)
+        raise SystemExit(1)
+    except OSError as error:
+        best = min(best, (time.monotonic() - start) * 1000)
+print(best)
+";
