@@ -9,6 +9,7 @@ pub mod client;
 pub mod clients;
 pub mod exit;
 pub mod goodbye;
+pub mod invite;
 mod key;
 pub mod message;
 pub mod pool;

@@ -54,6 +54,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Up(arguments) => up(global, arguments),
         Command::Down(arguments) => block_on(down(global, arguments)),
+        Command::Join(arguments) => block_on(cli::join::run(global, arguments)),
         Command::Status(arguments) => {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
             block_on(cli::status::run(global, profile.as_deref(), arguments.json))
@@ -70,6 +71,9 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
         Command::Exit(ExitCommand::Run) => block_on(exit::exit_run(global)),
         Command::Exit(ExitCommand::Release) => block_on(exit::release(global)),
+        Command::Exit(ExitCommand::Invite(arguments)) => {
+            cli::exit_client::invite(global, &arguments, |config| exit::client_store(global, config))
+        }
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,16 @@ pub(crate) fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<(
     let file = temporary(&directory, content, mode, None)?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
     sync_directory(&directory)
+}
+
+/// Makes a directory, and those above it, that others may look into but not write, whatever the process's umask; says whether it
+/// was missing.
+pub(crate) fn make_directory(path: &Path) -> io::Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    Ok(true)
 }
 
 /// An advisory lock (`flock`) on a file of its own; given back when dropped, or when the process dies.

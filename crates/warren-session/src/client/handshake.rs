@@ -66,7 +66,8 @@ impl ClientSession {
                 | Message::Welcome(_)
                 | Message::Attach(_)
                 | Message::Attached(_)
-                | Message::Enrol(_),
+                | Message::Enrol(_)
+                | Message::Enrolled(_),
             ) => {
                 self.violated(now, index, Violation::OutOfOrder);
             }

@@ -1,10 +1,12 @@
 //! The client registry: who may connect, with what addresses; the content of `clients.toml`.
 
 mod client;
+mod invitation;
 mod registry;
 #[cfg(test)]
 mod tests;
 mod timestamp;
 
 pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
+pub use self::invitation::Invitation;
 pub use self::registry::{ClientRegistry, RegistryError};

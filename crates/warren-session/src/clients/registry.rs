@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::client::{Client, is_valid_name};
+use super::invitation::Invitation;
 use crate::PeerKey;
+use crate::invite::{InviteToken, TokenDigest};
 use crate::pool::Lease;
 
 /// The enrolled clients of one exit; reads and writes the shape of `clients.toml`.
@@ -18,6 +20,7 @@ use crate::pool::Lease;
 pub struct ClientRegistry {
     clients: BTreeMap<PeerKey, Client>,
     names: BTreeMap<String, PeerKey>,
+    invitations: BTreeMap<TokenDigest, Invitation>,
 }
 
 /// Why a change to the registry is refused.
@@ -95,21 +98,33 @@ pub enum RegistryError {
     },
 }
 
+/// What became of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redeemed {
+    /// The client's name.
+    pub(crate) name: String,
+    /// Whether the client was enrolled just now.
+    pub(crate) is_new: bool,
+}
+
 /// The shape of `clients.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientsFile {
     #[serde(default)]
     client: Vec<Client>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    invitation: Vec<Invitation>,
 }
 
 impl ClientRegistry {
     /// A registry without clients.
     pub const fn new() -> Self {
-        Self { clients: BTreeMap::new(), names: BTreeMap::new() }
+        Self { clients: BTreeMap::new(), names: BTreeMap::new(), invitations: BTreeMap::new() }
     }
 
-    /// Enrols a client. A sticky lease of another client on one of its static addresses is given up.
+    /// Enrols a client. A sticky lease of another client on one of its static addresses is given up, and so is an open
+    /// invitation of its name.
     ///
     /// # Errors
     ///
@@ -120,20 +135,80 @@ impl ClientRegistry {
             other.leased_ipv4 = other.leased_ipv4.filter(|leased| client.ipv4 != Some(*leased));
             other.leased_ipv6 = other.leased_ipv6.filter(|leased| client.ipv6 != Some(*leased));
         }
+        self.withdraw(&client.name);
         self.names.insert(client.name.clone(), client.public_key);
         self.clients.insert(client.public_key, client);
         Ok(())
     }
 
-    /// Removes a client.
+    /// Removes a client, with what it was invited with, and withdraws an open invitation of its name; `None` if there was only
+    /// that.
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
-    pub fn remove(&mut self, name: &str) -> Result<Client, RegistryError> {
-        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
-        let key = self.names.remove(name).ok_or_else(no_such_client)?;
-        self.clients.remove(&key).ok_or_else(no_such_client)
+    /// If there is neither.
+    pub fn remove(&mut self, name: &str) -> Result<Option<Client>, RegistryError> {
+        let withdrawn = self.withdraw(name);
+        let removed = self.names.remove(name).and_then(|key| self.clients.remove(&key));
+        match &removed {
+            Some(client) => {
+                self.invitations.retain(|_, invitation| invitation.used_by != Some(client.public_key));
+            }
+            None if withdrawn => {}
+            None => return Err(RegistryError::NoSuchClient { name: name.to_owned() }),
+        }
+        Ok(removed)
+    }
+
+    /// Takes an invitation in, in place of an open one of its name; those that have expired by `now` are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// If its name is invalid or a client's; nothing has changed then.
+    pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
+        let name = || invitation.name.clone();
+        if !is_valid_name(&invitation.name) {
+            return Err(RegistryError::BadName { name: name() });
+        }
+        if self.names.contains_key(&invitation.name) {
+            return Err(RegistryError::NameTaken { name: name() });
+        }
+        self.withdraw(&invitation.name);
+        self.invitations.retain(|_, other| now < other.expires);
+        self.invitations.insert(invitation.token_sha256, invitation);
+        Ok(())
+    }
+
+    /// Forgets the open invitation of a name; returns whether there was one.
+    fn withdraw(&mut self, name: &str) -> bool {
+        let before = self.invitations.len();
+        self.invitations.retain(|_, invitation| invitation.name != name || invitation.used_by.is_some());
+        self.invitations.len() < before
+    }
+
+    /// Enrols a key with the token of an invitation; `None` if it admits the key no more.
+    ///
+    /// The key that was enrolled with it is told the same again, and nothing changes.
+    pub(crate) fn redeem(&mut self, token: &InviteToken, key: PeerKey, now: SystemTime) -> Option<Redeemed> {
+        let digest = token.digest();
+        let invitation =
+            self.invitations.get(&digest).filter(|invitation| invitation.admits(key, now))?.clone();
+        if invitation.used_by == Some(key) {
+            return self.by_key(key).map(|client| Redeemed { name: client.name.clone(), is_new: false });
+        }
+        // A client of that name may have been renamed to it meanwhile, or the key be another client's.
+        self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
+        let name = invitation.name.clone();
+        self.invitations.insert(digest, Invitation { used_by: Some(key), ..invitation });
+        Some(Redeemed { name, is_new: true })
+    }
+
+    /// The invitations that are open at `now`, by name.
+    pub fn open_invitations(&self, now: SystemTime) -> Vec<&Invitation> {
+        let mut open: Vec<_> =
+            self.invitations.values().filter(|invitation| invitation.is_open(now)).collect();
+        open.sort_by(|left, right| left.name.cmp(&right.name));
+        open
     }
 
     /// Gives a client another name.
@@ -266,12 +341,15 @@ impl TryFrom<ClientsFile> for ClientRegistry {
     fn try_from(file: ClientsFile) -> Result<Self, RegistryError> {
         let mut registry = Self::new();
         file.client.into_iter().try_for_each(|client| registry.add(client))?;
+        registry.invitations =
+            file.invitation.into_iter().map(|invitation| (invitation.token_sha256, invitation)).collect();
         Ok(registry)
     }
 }
 
 impl From<ClientRegistry> for ClientsFile {
     fn from(registry: ClientRegistry) -> Self {
-        Self { client: registry.iter().cloned().collect() }
+        let client = registry.iter().cloned().collect();
+        Self { client, invitation: registry.invitations.into_values().collect() }
     }
 }

@@ -27,6 +27,11 @@ pub enum ExitAction {
         /// Its code is the QUIC application close code, its sentence the reason phrase.
         reason: Goodbye,
     },
+    /// A client has enrolled itself with an invitation. Persist follows.
+    Enrolled {
+        /// The name that the invitation gave it.
+        name: String,
+    },
     /// A session is open: its addresses and prefixes lead to it from now on.
     Open {
         /// The session.

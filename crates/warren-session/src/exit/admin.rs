@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::config::{check_prefixes, reserve};
 use super::{ConfigError, EndReason, ExitSessions};
-use crate::clients::{Client, RegistryError};
+use crate::clients::{Client, Invitation, RegistryError};
 use crate::goodbye::Goodbye;
 
 /// Why a change is refused.
@@ -41,12 +41,24 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Removes a client: its session ends, its connections are told, its addresses are free.
+    /// Lets the machine that shows the invitation's token enrol a key of its own.
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
-    pub fn remove_client(&mut self, now: Instant, name: &str) -> Result<Client, RegistryError> {
+    /// If its name is invalid or a client's; nothing has changed then.
+    pub fn invite(&mut self, now: Instant, invitation: Invitation) -> Result<(), RegistryError> {
+        self.registry.invite(invitation, self.clock.at(now))?;
+        self.persist();
+        Ok(())
+    }
+
+    /// Removes a client: its session ends, its connections are told, its addresses are free. An open invitation of its name is
+    /// withdrawn; `None` if there was only that.
+    ///
+    /// # Errors
+    ///
+    /// If there is neither.
+    pub fn remove_client(&mut self, now: Instant, name: &str) -> Result<Option<Client>, RegistryError> {
         let key = self.registry.by_name(name).map(|client| client.public_key);
         if let Some(key) = key {
             self.cut_off(now, key, EndReason::Revoked);

@@ -183,8 +183,9 @@ impl ExitSessions {
     /// Tells a connection why it is closed, taking it away from its session if it has one.
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // Whatever a stranger says wrong, it learns only that it is one.
-        let reason = if self.registry.by_key(key).is_some() { reason } else { Goodbye::NotEnrolled };
+        // Whatever a stranger says wrong, it learns only that it is one, or that its invitation is void.
+        let hears = self.registry.by_key(key).is_some() || reason == Goodbye::InvitationVoid;
+        let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
             self.detach(now, session, connection, index);
         }

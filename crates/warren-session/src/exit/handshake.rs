@@ -8,7 +8,8 @@ use super::session::{NONCE_LENGTH, Nonce};
 use super::{EndReason, ExitAction, ExitSessions, Session, SessionId};
 use crate::clients::{Client, MAX_NAME_LENGTH};
 use crate::goodbye::{Goodbye, Versions, Violation};
-use crate::message::{self, Attach, Attached, Hello, Message, Network, Welcome, ip_to_wire};
+use crate::invite::InviteToken;
+use crate::message::{self, Attach, Attached, Enrol, Enrolled, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::pool::Lease;
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PeerKey};
 
@@ -25,12 +26,14 @@ impl ExitSessions {
     /// Answers the first message of a connection.
     pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PeerKey, message: Message) {
         let answer = match (self.registry.by_key(key), message) {
+            // An enrolled key may ask too: its answer may have been lost.
+            (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
             (None, _) => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
             (Some(_), Message::Hello(hello)) => self.hello(now, connection, key, hello),
             (Some(_), Message::Attach(attach)) => self.attach(now, connection, key, &attach),
             (Some(_), Message::Goodbye(_)) => Err(Goodbye::ClientStopped),
-            (Some(_), Message::Welcome(_) | Message::Attached(_) | Message::Enrol(_)) => {
+            (Some(_), Message::Welcome(_) | Message::Attached(_) | Message::Enrolled(_)) => {
                 Err(Goodbye::Protocol(Violation::OutOfOrder))
             }
         };
@@ -79,6 +82,19 @@ impl ExitSessions {
         }
         self.attach_connection(now, id, connection, attach.index);
         self.send(connection, &Message::Attached(Attached { index: attach.index }));
+        Ok(())
+    }
+
+    /// Enrols the key that the connection proved. What the client says next must still come within the handshake's time.
+    fn enrol(&mut self, now: Instant, connection: u64, key: PeerKey, enrol: &Enrol) -> Result<(), Goodbye> {
+        let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
+        let wall = self.clock.at(now);
+        let redeemed = self.registry.redeem(&token, key, wall).ok_or(Goodbye::InvitationVoid)?;
+        if redeemed.is_new {
+            self.actions.push_back(ExitAction::Enrolled { name: redeemed.name.clone() });
+            self.persist();
+        }
+        self.send(connection, &Message::Enrolled(Enrolled { name: redeemed.name }));
         Ok(())
     }
 

@@ -22,6 +22,8 @@ pub enum Goodbye {
     Version(Option<Versions>),
     /// The exit's operator disabled the client. Final.
     Disabled,
+    /// There is no such invitation, or it was used, withdrawn or has expired. Final.
+    InvitationVoid,
     /// Every inner address is held by a client that is online.
     PoolEmpty,
     /// The exit stops or restarts.
@@ -54,12 +56,13 @@ const PROTOCOL_CODES: u32 = 0x100;
 
 impl Goodbye {
     /// Every reason but the violations, each once.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NotEnrolled,
         Self::Revoked,
         Self::Replaced,
         Self::Version(None),
         Self::Disabled,
+        Self::InvitationVoid,
         Self::PoolEmpty,
         Self::Restarting,
         Self::UnknownSession,
@@ -77,6 +80,7 @@ impl Goodbye {
             Self::Replaced => 0x03,
             Self::Version(_) => 0x04,
             Self::Disabled => 0x05,
+            Self::InvitationVoid => 0x06,
             Self::PoolEmpty => 0x10,
             Self::Restarting => 0x11,
             Self::UnknownSession => 0x12,
@@ -108,6 +112,7 @@ impl Goodbye {
             | Self::Revoked
             | Self::Replaced
             | Self::Disabled
+            | Self::InvitationVoid
             | Self::PoolEmpty
             | Self::Restarting
             | Self::UnknownSession
@@ -161,6 +166,10 @@ impl fmt::Display for Goodbye {
                 "the exit's operator has disabled this client: ask for `warren exit client enable NAME` there, then \
                  run `warren up` again"
             }
+            Self::InvitationVoid => {
+                "the exit does not take this invitation, because it was used, withdrawn or has expired: ask for a new \
+                 one with `warren exit invite NAME` there"
+            }
             Self::PoolEmpty => {
                 "the exit has no inner address left, all are in use: have its operator remove clients or choose \
                  larger networks in exit.toml"
@@ -204,7 +213,7 @@ mod tests {
             assert!(codes.insert(reason.code()), "{reason:?} shares its code");
             assert_eq!(Goodbye::from_code(reason.code()), Some(reason));
         }
-        assert_eq!(codes.len(), 12 + Violation::ALL.len());
+        assert_eq!(codes.len(), 13 + Violation::ALL.len());
         for unknown in [0, 0x0f, 0xff, PROTOCOL_CODES, 0x1ff, u32::MAX] {
             assert_eq!(Goodbye::from_code(unknown), None);
         }
@@ -214,7 +223,7 @@ mod tests {
     fn only_what_reconnecting_cannot_mend_is_final() {
         use Goodbye::*;
         let finals: Vec<_> = everything().into_iter().filter(|reason| reason.is_final()).collect();
-        assert_eq!(finals, [NotEnrolled, Revoked, Replaced, Version(None), Disabled]);
+        assert_eq!(finals, [NotEnrolled, Revoked, Replaced, Version(None), Disabled, InvitationVoid]);
     }
 
     #[test]

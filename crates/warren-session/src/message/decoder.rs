@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::{Attach, Attached, Enrol, Goodbye, Hello, encode};
+    use crate::message::{Attach, Attached, Enrol, Enrolled, Goodbye, Hello, encode};
 
     #[test]
     fn messages_come_out_whatever_the_pieces() {
@@ -213,6 +213,7 @@ mod tests {
             Message::Attached(Attached { index: 0 }),
             Message::Goodbye(Goodbye { reason: 3, exit_version: 0, client_version: 0 }),
             Message::Enrol(Enrol { token: "t".into(), name: "n".into() }),
+            Message::Enrolled(Enrolled { name: "n".into() }),
         ]
     }
 }

@@ -7,12 +7,12 @@ mod address;
 mod decoder;
 #[cfg(test)]
 mod schema;
-mod wire;
+pub(crate) mod wire;
 
 use prost::Message as _;
 
 pub use self::decoder::{MAX_MESSAGE_LENGTH, MessageDecoder, MessageError};
-pub use self::wire::{Attach, Attached, Enrol, Goodbye, Hello, Network, Welcome};
+pub use self::wire::{Attach, Attached, Enrol, Enrolled, Goodbye, Hello, Network, Welcome};
 
 pub(crate) use self::address::{ip_from_wire, ip_to_wire, is_unicast};
 
@@ -34,6 +34,8 @@ pub enum Message {
     Goodbye(Goodbye),
     /// Client to exit: asks for its key to be enrolled.
     Enrol(Enrol),
+    /// Exit to client: the key is enrolled.
+    Enrolled(Enrolled),
 }
 
 /// Writes a message with its length prefix.
@@ -50,6 +52,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
         Message::Attached(attached) => wire::Body::Attached(attached),
         Message::Goodbye(goodbye) => wire::Body::Goodbye(goodbye),
         Message::Enrol(enrol) => wire::Body::Enrol(enrol),
+        Message::Enrolled(enrolled) => wire::Body::Enrolled(enrolled),
     };
     let envelope = wire::Message { body: Some(body) };
     let length = u16::try_from(envelope.encoded_len()).expect("senders keep messages below the limit");
@@ -69,6 +72,7 @@ fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
         wire::Body::Attached(attached) => Message::Attached(attached),
         wire::Body::Goodbye(goodbye) => Message::Goodbye(goodbye),
         wire::Body::Enrol(enrol) => Message::Enrol(enrol),
+        wire::Body::Enrolled(enrolled) => Message::Enrolled(enrolled),
     }))
 }
 

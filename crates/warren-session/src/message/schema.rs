@@ -17,7 +17,7 @@ type Schema = BTreeMap<String, Fields>;
 #[test]
 fn the_schema_and_the_structs_are_equal() {
     let schema = parse_proto(PROTO);
-    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 36, "the parser has read every field");
+    assert_eq!(schema.values().map(Fields::len).sum::<usize>(), 42, "the parser has read every field");
     assert_eq!(schema, parse_structs(STRUCTS));
 }
 
@@ -95,7 +95,7 @@ fn parse_structs(text: &str) -> Schema {
     let mut current = String::new();
     let mut attribute = None;
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
-        let line = line.replace("pub(super) ", "").replace("pub ", "");
+        let line = line.replace("pub(super) ", "").replace("pub(crate) ", "").replace("pub ", "");
         if let Some(name) = line.strip_prefix("struct ").and_then(|rest| rest.strip_suffix(" {")) {
             current = name.to_owned();
             schema.entry(current.clone()).or_default();

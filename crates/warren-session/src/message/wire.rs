@@ -3,7 +3,7 @@
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Message {
-    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(super) body: Option<Body>,
 }
 
@@ -22,6 +22,8 @@ pub(super) enum Body {
     Goodbye(Goodbye),
     #[prost(message, tag = "6")]
     Enrol(Enrol),
+    #[prost(message, tag = "7")]
+    Enrolled(Enrolled),
 }
 
 /// An address with a prefix length: an interface address or a network.
@@ -141,10 +143,35 @@ pub struct Goodbye {
 /// Asks for the key that this connection proved to be enrolled.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Enrol {
-    /// The invitation's token.
+    /// The invitation's token, 22 characters of base64url.
     #[prost(string, tag = "1")]
     pub token: String,
-    /// The name that the client wishes to have.
+    /// The client's name for itself, for the exit's operator to read; may be empty.
     #[prost(string, tag = "2")]
     pub name: String,
+}
+
+/// The key is enrolled.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Enrolled {
+    /// The name that the client has at the exit.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// The body of an invitation; never sent on a connection.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Invite {
+    /// Where the exit is reached, `HOST:PORT`.
+    #[prost(string, tag = "1")]
+    pub endpoint: String,
+    /// The exit's Ed25519 key, 32 bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub exit_key: Vec<u8>,
+    /// The name that the client will have.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// 16 random bytes.
+    #[prost(bytes = "vec", tag = "4")]
+    pub token: Vec<u8>,
 }

@@ -86,7 +86,7 @@ impl ExitModel {
                 assert!(!self.is_attached(*connection), "closed while attached");
                 assert!(self.closed.insert(*connection), "closed twice");
             }
-            ExitAction::Persist => {}
+            ExitAction::Enrolled { .. } | ExitAction::Persist => {}
         }
     }
 

@@ -160,7 +160,7 @@ impl World {
     fn remove_client(&mut self, number: usize) {
         self.was_refused = true;
         let Some(exit) = &mut self.exit else { return };
-        if let Ok(removed) = exit.remove_client(self.now, &format!("c{}", number + 1)) {
+        if let Ok(Some(removed)) = exit.remove_client(self.now, &format!("c{}", number + 1)) {
             assert!(
                 exit.sessions().all(|session| session.key() != removed.public_key),
                 "a removed key has no session"

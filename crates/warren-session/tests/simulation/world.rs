@@ -303,6 +303,7 @@ fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<Pe
         ExitAction::Attach { .. }
         | ExitAction::Detach { .. }
         | ExitAction::End { .. }
+        | ExitAction::Enrolled { .. }
         | ExitAction::Persist => {}
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use warren_session::invite::Invite;
 
-pub(crate) use exit::{ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs};
+pub(crate) use exit::{ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs, InviteArgs};
 pub(crate) use generate::{completions, man_pages};
 
 /// A userspace VPN over QUIC.
@@ -28,8 +29,9 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   warren exit init --endpoint exit.example.net    Set up this machine as an exit.
-  warren exit client add laptop > laptop.toml     Enrol a client and write its profile.
-  warren up ./laptop.toml                         Connect with that profile.
+  warren exit invite laptop                       Print the line that enrols a client.
+  warren join warren1:...                         Enrol this machine with it, and write its profile.
+  warren up                                       Connect.
   warren down                                     Disconnect and restore the host.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 refused by the exit, 5 timed out.";
@@ -86,6 +88,11 @@ pub(crate) enum Command {
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s"
     )]
     Up(UpArgs),
+    /// Enrol this machine with an invitation, and write its profile.
+    ///
+    /// The key is made here and never leaves. If the answer is lost, the same command can be run again.
+    #[command(after_help = "Examples:\n  warren join warren1:...\n  warren join warren1:... --name home")]
+    Join(JoinArgs),
     /// Disconnect and restore the host exactly.
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
@@ -137,6 +144,20 @@ pub(crate) struct UpArgs {
     /// Let nothing leave outside the tunnel, from now until `warren down`, as `enabled` in [kill_switch] does.
     #[arg(long)]
     pub(crate) kill_switch: bool,
+}
+
+/// `warren join`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct JoinArgs {
+    /// What `warren exit invite` printed on the exit.
+    #[arg(value_name = "INVITE", value_parser = values::invite)]
+    pub(crate) invite: Invite,
+    /// The profile's name; unless said, what the operator calls this machine.
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) name: Option<String>,
+    /// How long to try to reach the exit before giving up.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
 }
 
 /// `warren down`.

@@ -1,17 +1,19 @@
-//! `warren exit client add|list|show|remove`, on a running exit and on a stopped one.
+//! `warren exit client add|list|show|remove` and `exit invite`, on a running exit and on a stopped one.
 
 mod add;
+mod invite;
 mod store;
 mod view;
 
 use anyhow::bail;
 
-use super::args::{ExitClientCommand, GlobalArgs};
+use super::args::{ExitClientCommand, GlobalArgs, InviteArgs};
 use super::output;
 use crate::config::{ExitConfig, load_exit};
 
+pub(crate) use add::{ClientKey, profile};
 pub(crate) use store::{ClientStore, NewClient, StoppedExit};
-pub(crate) use view::ClientView;
+pub(crate) use view::{ClientView, InvitationView};
 
 /// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
@@ -25,7 +27,10 @@ pub(crate) fn run(
         ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
         ExitClientCommand::List(args) => {
             let clients = store.list()?;
-            if args.json { output::print_json(&clients) } else { output::print(&view::list(&clients)) }
+            if args.json {
+                return output::print_json(&clients);
+            }
+            output::print(&view::list(&clients, &store.invitations()?))
         }
         ExitClientCommand::Show(args) => {
             let client = find(store.as_mut(), &args.name)?;
@@ -36,6 +41,17 @@ pub(crate) fn run(
             output::print(&format!("Removed {}.\n", args.name))
         }
     }
+}
+
+/// Runs `exit invite` on the store that `open` gives.
+pub(crate) fn invite(
+    global: &GlobalArgs,
+    arguments: &InviteArgs,
+    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+) -> anyhow::Result<()> {
+    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let mut store = open(&config)?;
+    invite::run(&config, arguments, store.as_mut())
 }
 
 fn find(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {

@@ -41,12 +41,12 @@ pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()
     let key = PrivateKey::generate()?;
     let files = write(&global.config_dir, &setup, &key)?;
     output::print(&format!(
-        "Wrote {} and {}.\nPublic key: {}\nNext: start the exit with \"{}\", then enrol a client with \"{} NAME\".\n",
+        "Wrote {} and {}.\nPublic key: {}\nNext: start the exit with \"{}\", then invite a client with \"{} NAME\".\n",
         files.config.display(),
         files.key.display(),
         key.public(),
         command(global, "exit run"),
-        command(global, "exit client add"),
+        command(global, "exit invite"),
     ))
 }
 
@@ -106,7 +106,10 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
             );
         }
     }
-    let made = make_directory(directory)?;
+    let made = storage::make_directory(directory).map_err(|error| {
+        let reason = describe(&error);
+        anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
+    })?;
     let mut text = key.to_base64();
     text.push('\n');
     let written = create_both((&files.key, text.as_bytes()), (&files.config, setup.to_toml().as_bytes()));
@@ -132,18 +135,6 @@ fn create(path: &Path, content: &[u8]) -> anyhow::Result<()> {
             anyhow!("{} cannot be written: {}; check its directory", path.display(), describe(&error))
         }
     })
-}
-
-/// Makes the directory if it is missing; says whether it was.
-fn make_directory(directory: &Path) -> anyhow::Result<bool> {
-    if directory.is_dir() {
-        return Ok(false);
-    }
-    fs::create_dir_all(directory).map_err(|error| {
-        let reason = describe(&error);
-        anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
-    })?;
-    Ok(true)
 }
 
 /// The operator's own choice is taken as it is, but not without a word.

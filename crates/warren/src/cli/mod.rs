@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod exit_client;
 pub(crate) mod exit_init;
+pub(crate) mod join;
 pub(crate) mod keys;
 pub(crate) mod output;
 pub(crate) mod set;

@@ -35,6 +35,11 @@ pub(crate) fn warn(sentence: impl Display) {
     write_stderr(&format!("warren: warning: {sentence}"));
 }
 
+/// Writes a line for the person at the terminal to standard error, beside a result that another program may read.
+pub(crate) fn note(sentence: impl Display) {
+    write_stderr(&sentence.to_string());
+}
+
 /// Writes an error and its causes to standard error, in one line.
 pub(crate) fn report(error: &anyhow::Error) {
     write_stderr(&format!("warren: {}", sentence(error)));

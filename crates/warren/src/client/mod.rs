@@ -2,6 +2,7 @@
 
 mod connect;
 mod daemon;
+mod enrol;
 mod host;
 pub(crate) mod kill_switch;
 mod probe;
@@ -10,6 +11,7 @@ mod ssh;
 mod start;
 mod stop;
 
+pub(crate) use enrol::{EnrolError, Enrolment};
 pub(crate) use run::{client_close, client_run};
 pub(crate) use start::{UpOptions, up};
 pub(crate) use stop::{candidates, down, profile_name};

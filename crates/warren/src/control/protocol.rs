@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use warren_session::clients::Invitation;
+
 use crate::cli::exit_client::NewClient;
 use crate::tuning::Change;
 
@@ -19,7 +21,11 @@ pub(crate) enum Request {
     ClientAdd { client: NewClient },
     /// Exit: every enrolled client.
     ClientList,
-    /// Exit: forget a client and end its session.
+    /// Exit: let whoever shows an invitation's token enrol a key.
+    ClientInvite { invitation: Invitation },
+    /// Exit: the invitations that nobody has used yet.
+    InvitationList,
+    /// Exit: forget a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
 }
 

@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 use warren_host::{Applied, Host};
 use warren_quic::driver::ConnectionId;
 use warren_session::PeerKey;
-use warren_session::clients::Client;
+use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
-use crate::cli::exit_client::{ClientView, NewClient};
+use crate::cli::exit_client::{ClientView, InvitationView, NewClient};
 use crate::config::{ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
@@ -195,6 +195,7 @@ impl Daemon {
                 let (code, reason) = (reason.code(), reason.to_string());
                 self.worker.send(Command::Close { connection, code, reason }).await;
             }
+            ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections } => {
                 tracing::info!(client = name, "session opened");
                 let live = LiveSession {
@@ -270,6 +271,8 @@ impl Daemon {
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::ClientAdd { client } => self.add_client(&client),
             Request::ClientList => self.list_clients(),
+            Request::ClientInvite { invitation } => self.invite(invitation),
+            Request::InvitationList => self.list_invitations(),
             Request::ClientRemove { name } => self.remove_client(&name),
         };
         // What was changed is carried out before the answer, so that a client removed is a client cut off.
@@ -288,6 +291,17 @@ impl Daemon {
         let client = client.to_client(SystemTime::now());
         self.change(|sessions| sessions.add_client(Instant::now(), client).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
+    }
+
+    fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
+        self.change(|sessions| sessions.invite(Instant::now(), invitation).map_err(Refusal::new))?;
+        Ok(serde_json::Value::Null)
+    }
+
+    fn list_invitations(&self) -> Result<serde_json::Value, Refusal> {
+        let open = self.sessions.registry().open_invitations(SystemTime::now());
+        let views = open.into_iter().map(InvitationView::of).collect::<Vec<_>>();
+        serde_json::to_value(views).map_err(Refusal::new)
     }
 
     fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {

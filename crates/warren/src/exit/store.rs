@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use warren_session::clients::Invitation;
 
 use crate::cli::args::GlobalArgs;
-use crate::cli::exit_client::{ClientStore, ClientView, NewClient, StoppedExit};
+use crate::cli::exit_client::{ClientStore, ClientView, InvitationView, NewClient, StoppedExit};
 use crate::config::ExitConfig;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
@@ -47,6 +48,14 @@ impl ClientStore for RunningExit {
 
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
         Ok(serde_json::from_value(self.ask(&Request::ClientList)?)?)
+    }
+
+    fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
+        self.ask(&Request::ClientInvite { invitation: invitation.clone() }).map(drop)
+    }
+
+    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
+        Ok(serde_json::from_value(self.ask(&Request::InvitationList)?)?)
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {

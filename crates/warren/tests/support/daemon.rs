@@ -29,6 +29,10 @@ impl<'net> Warren<'net> {
         self.directory.path().join("config").join(file)
     }
 
+    pub fn state(&self, file: &str) -> PathBuf {
+        self.directory.path().join("state").join(file)
+    }
+
     /// Runs `warren LINE` to its end; the line is split at spaces.
     pub fn run(&self, line: &str) -> Finished {
         finished(&mut self.command(line))
@@ -194,6 +198,11 @@ impl<'net> Client<'net> {
         let warren = Warren::on(host);
         warren.write("home.toml", 0o600, &profile.text());
         Self { before: HostState::of(host), warren }
+    }
+
+    /// A host without any profile.
+    pub fn bare(host: &'net Namespace) -> Self {
+        Self { before: HostState::of(host), warren: Warren::on(host) }
     }
 
     /// Brings the tunnel up, which works.

@@ -53,6 +53,15 @@ impl Exit {
         self.actions()
     }
 
+    /// Invites a machine under a name; the invitation is good for the time given.
+    pub(super) fn invite(&mut self, name: &str, token: &InviteToken, valid: Duration) {
+        let expires = self.sessions.clock.at(self.now) + valid;
+        let (name, token_sha256) = (name.to_owned(), token.digest());
+        let invitation = Invitation { name, token_sha256, expires, used_by: None };
+        self.sessions.invite(self.now, invitation).unwrap();
+        self.actions();
+    }
+
     pub(super) fn attach(&self, index: u32) -> Message {
         let welcome = self.welcome.as_ref().unwrap();
         Message::Attach(Attach {

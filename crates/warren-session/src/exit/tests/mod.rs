@@ -5,9 +5,12 @@ use std::time::UNIX_EPOCH;
 use self::harness::*;
 use super::ExitAction as Action;
 use super::*;
-use crate::clients::Client;
+use crate::clients::{Client, Invitation};
 use crate::goodbye::{Versions, Violation};
-use crate::message::{Attach, Attached, Enrol, Hello, Message, MessageDecoder, Network, Welcome, encode};
+use crate::invite::InviteToken;
+use crate::message::{
+    Attach, Attached, Enrol, Enrolled, Hello, Message, MessageDecoder, Network, Welcome, encode,
+};
 use crate::{AttachToken, PROTOCOL_VERSION};
 
 #[test]
@@ -37,7 +40,6 @@ fn a_key_that_is_not_enrolled_hears_only_that() {
     let says = [
         encode(&hello(NONCE_A)),
         encode(&Message::Attach(Attach { session: 1, attach_token: token, index: 0 })),
-        encode(&Message::Enrol(Enrol { token: "t".into(), name: "n".into() })),
         vec![0xff; 3],
         vec![0, 2, 0x0a, 0x7f],
     ];
@@ -48,6 +50,43 @@ fn a_key_that_is_not_enrolled_hears_only_that() {
         assert_eq!(exit.closes(), [(1, Goodbye::NotEnrolled)], "{bytes:02x?}");
         assert_eq!(exit.sessions.sessions().count(), 0);
     }
+}
+
+#[test]
+fn an_invitation_enrols_one_key_which_may_ask_again() {
+    let mut exit = Exit::new();
+    let token = InviteToken::new([3; 16]);
+    exit.invite("phone", &token, Duration::from_secs(60));
+    let ask = Message::Enrol(Enrol { token: token.to_wire(), name: String::new() });
+
+    for connection in [1, 2] {
+        let answers = exit.say(connection, STRANGER, &ask);
+        let [.., Action::Send { bytes, .. }] = answers.as_slice() else { panic!("{answers:?}") };
+        assert_eq!(*bytes, encode(&Message::Enrolled(Enrolled { name: "phone".into() })));
+        assert_eq!(answers.contains(&Action::Persist), connection == 1, "{answers:?}");
+    }
+    assert_eq!(exit.sessions.registry().by_key(STRANGER).unwrap().name, "phone");
+
+    exit.say(3, PeerKey([0x99; 32]), &ask);
+    assert_eq!(exit.last_closes, [(3, Goodbye::InvitationVoid)], "another key");
+}
+
+#[test]
+fn a_void_invitation_enrols_nobody() {
+    let mut exit = Exit::new();
+    let (withdrawn, expired) = (InviteToken::new([3; 16]), InviteToken::new([4; 16]));
+    exit.invite("phone", &withdrawn, Duration::from_secs(600));
+    exit.sessions.add_client(exit.now, Client::new("phone", PeerKey([0x77; 32]), UNIX_EPOCH)).unwrap();
+    exit.invite("tablet", &expired, Duration::from_secs(60));
+    exit.advance(61);
+    let unknown = InviteToken::new([5; 16]).to_wire();
+    let tokens = [withdrawn.to_wire(), expired.to_wire(), unknown, String::new(), "?".repeat(500)];
+
+    for (connection, token) in (1..).zip(tokens) {
+        exit.say(connection, STRANGER, &Message::Enrol(Enrol { token, name: String::new() }));
+        assert_eq!(exit.last_closes, [(connection, Goodbye::InvitationVoid)]);
+    }
+    assert!(exit.sessions.registry().by_key(STRANGER).is_none());
 }
 
 #[test]
@@ -244,7 +283,7 @@ fn removing_a_client_cuts_it_off_and_frees_its_addresses() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.sessions.connected(exit.now, 2, ALICE);
-    assert_eq!(exit.sessions.remove_client(exit.now, "alice").unwrap().public_key, ALICE);
+    assert_eq!(exit.sessions.remove_client(exit.now, "alice").unwrap().unwrap().public_key, ALICE);
     assert_eq!(exit.closes(), [(1, Goodbye::Revoked), (2, Goodbye::Revoked)]);
     assert_eq!(exit.sessions.sessions().count(), 0);
     assert_eq!(exit.sessions.pool().lease_of(ALICE), crate::pool::Lease::default());

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -22,6 +23,13 @@ pub(crate) enum ExitCommand {
     /// Remove, after two seconds, what a stopped exit left for its successor, if none has started.
     #[command(hide = true)]
     Release,
+    /// Print one line to paste on a machine, which then enrols a key of its own.
+    ///
+    /// The line works once. `exit client remove` withdraws it.
+    #[command(
+        after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
+    )]
+    Invite(InviteArgs),
     /// Manage the exit's clients, whether it runs or not.
     #[command(subcommand)]
     Client(ExitClientCommand),
@@ -39,6 +47,17 @@ pub(crate) struct ExitInitArgs {
     /// The inner IPv6 prefix, from which clients get addresses; drawn at random unless said.
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
+}
+
+/// `warren exit invite`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InviteArgs {
+    /// The client's name: lower-case letters, digits, dots, dashes and underscores.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// How long the line works.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::validity)]
+    pub(crate) expires: Duration,
 }
 
 /// `warren exit client ...`.

@@ -124,10 +124,18 @@ fn every_command_and_option_has_help() {
 #[test]
 fn examples_in_help_can_be_typed() {
     fn check(command: &clap::Command) {
+        let invite = warren_session::invite::Invite {
+            endpoint: "exit.example.net:443".to_owned(),
+            exit_key: warren_session::PeerKey([7; 32]),
+            name: "laptop".to_owned(),
+            token: warren_session::invite::InviteToken::new([9; 16]),
+        };
+        let invite = invite.to_string();
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         for line in help.lines().filter_map(|line| line.trim().strip_prefix("warren ")) {
             let typed = line.split("  ").next().unwrap().split(['>', '<', '|']).next().unwrap();
             let typed = typed.replace("KEY", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+            let typed = typed.replace("warren1:...", &invite);
             assert!(parse(&format!("warren {typed}")).is_ok(), "{line}");
         }
         command.get_subcommands().for_each(check);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
+use warren_session::invite::Invite;
 
 use crate::config::{self, Endpoint};
 
@@ -23,16 +24,29 @@ pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// A time such as `15s`; bare numbers are seconds.
+pub(super) fn invite(text: &str) -> Result<Invite, String> {
+    text.parse().map_err(|error| format!("{error}"))
+}
+
+/// A time such as `15s`, up to a day; bare numbers are seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    time_up_to(text, 24, "24h")
+}
+
+/// How long something is good for, such as `24h`, up to a year.
+pub(super) fn validity(text: &str) -> Result<Duration, String> {
+    time_up_to(text, 366 * 24, "366 days")
+}
+
+fn time_up_to(text: &str, hours: u64, limit: &str) -> Result<Duration, String> {
     let duration = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
             humantime::parse_duration(text).map_err(|_| "write a time such as 15s or 2min".to_owned())?
         }
     };
-    if duration.is_zero() || duration > Duration::from_secs(24 * 60 * 60) {
-        return Err("the time must be more than 0 and at most 24h".to_owned());
+    if duration.is_zero() || duration > Duration::from_secs(hours * 60 * 60) {
+        return Err(format!("the time must be more than 0 and at most {limit}"));
     }
     Ok(duration)
 }

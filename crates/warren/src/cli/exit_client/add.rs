@@ -22,12 +22,7 @@ pub(super) fn run(
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    let endpoint = config.endpoint.as_ref().with_context(|| {
-        format!(
-            "{}: endpoint is missing in [exit]; write the host and port that clients reach",
-            config.path.display()
-        )
-    })?;
+    let endpoint = endpoint(config)?;
     check(config, args)?;
     let key = match args.public_key {
         Some(public) => ClientKey::Theirs(public),
@@ -42,7 +37,16 @@ pub(super) fn run(
     }
 }
 
-enum ClientKey {
+/// What clients reach the exit at, which exit.toml may leave out.
+pub(super) fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
+    config.endpoint.as_ref().with_context(|| {
+        let file = config.path.display();
+        format!("{file}: endpoint is missing in [exit]; write the host and port that clients reach")
+    })
+}
+
+/// Whose the private key of a new profile is.
+pub(crate) enum ClientKey {
     /// Made here; the profile holds it and nothing else does.
     Ours(PrivateKey),
     /// Made by the client, which keeps the private half.
@@ -59,12 +63,7 @@ impl ClientKey {
 }
 
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
-    if !is_valid_name(&args.name) {
-        bail!(
-            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
-            args.name.chars().take(80).collect::<String>()
-        );
-    }
+    check_name(&args.name)?;
     if args.public_key == Some(config.private_key.public()) {
         bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
     }
@@ -75,6 +74,16 @@ fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
         Some(path) => Ok(ProfileName::of_file(path).map(drop)?),
         None => Ok(()),
     }
+}
+
+pub(super) fn check_name(name: &str) -> anyhow::Result<()> {
+    if !is_valid_name(name) {
+        bail!(
+            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
+            name.chars().take(80).collect::<String>()
+        );
+    }
+    Ok(())
 }
 
 /// The file comes first, so that an enrolled client's key is never lost.
@@ -115,7 +124,12 @@ fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> 
 }
 
 /// A profile with all that `warren up` needs; what it leaves out has its default.
-fn profile(name: &str, endpoint: &Endpoint, exit: PublicKey, key: &ClientKey) -> Zeroizing<String> {
+pub(crate) fn profile(
+    name: &str,
+    endpoint: &Endpoint,
+    exit: PublicKey,
+    key: &ClientKey,
+) -> Zeroizing<String> {
     let key_line = match key {
         ClientKey::Ours(private) => {
             Zeroizing::new(format!("private_key = \"{}\"", private.to_base64().as_str()))

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
-use warren_session::clients::{Client, ClientRegistry};
+use warren_session::clients::{Client, ClientRegistry, Invitation};
 
-use super::view::ClientView;
+use super::view::{ClientView, InvitationView};
 use crate::config::{ExitConfig, describe, load_clients, lock_clients, save_clients};
 
 /// An exit's clients. Every change is durable when its function returns.
@@ -18,7 +18,11 @@ pub(crate) trait ClientStore {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
     /// Every client, by name.
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>>;
-    /// Removes a client; one that is connected is cut off.
+    /// Takes an invitation in.
+    fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()>;
+    /// The invitations that nobody has used yet, by name.
+    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>>;
+    /// Removes a client, cutting it off if it is connected, or withdraws the invitation of that name.
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
 }
 
@@ -86,6 +90,15 @@ impl ClientStore for StoppedExit {
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
         let registry = load_clients(&self.path)?;
         Ok(registry.iter().map(|client| ClientView::of(client, None)).collect())
+    }
+
+    fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
+        self.change(|registry| registry.invite(invitation.clone(), SystemTime::now()))
+    }
+
+    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
+        let registry = load_clients(&self.path)?;
+        Ok(registry.open_invitations(SystemTime::now()).into_iter().map(InvitationView::of).collect())
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {

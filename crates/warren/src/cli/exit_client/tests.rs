@@ -184,6 +184,12 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
             Ok(Vec::new())
         }
+        fn invite(&mut self, _: &warren_session::clients::Invitation) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
+        fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
+            Ok(Vec::new())
+        }
         fn remove(&mut self, _: &str) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
@@ -216,10 +222,35 @@ fn views_survive_the_control_socket_and_read_well() {
 
     let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
     assert_eq!(again, clients);
-    let table = view::list(&clients);
+    let table = view::list(&clients, &[]);
     assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
     assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
     let text = clients.first().unwrap().to_text();
     assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
-    assert!(view::list(&[]).contains("warren exit client add NAME"));
+    assert!(view::list(&[], &[]).contains("warren exit client add NAME"));
+}
+
+#[test]
+fn open_invitations_are_listed_and_removed_by_name() {
+    let exit = Exit::new();
+    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
+    let mut store = StoppedExit::new(&config, &exit.global.state_dir);
+    let arguments = InviteArgs { name: "laptop".to_owned(), expires: std::time::Duration::from_secs(60) };
+    invite(&exit.global, &arguments, |_| Ok(Box::new(StoppedExit::new(&config, &exit.global.state_dir))))
+        .unwrap();
+
+    let open = store.invitations().unwrap();
+
+    assert_eq!(open.iter().map(|invitation| invitation.name.as_str()).collect::<Vec<_>>(), ["laptop"]);
+    assert!(
+        view::list(&[], &open).ends_with("\n")
+            && view::list(&[], &open).contains("laptop is invited until 2")
+    );
+    exit.run(&remove_command("laptop")).unwrap();
+    assert!(store.invitations().unwrap().is_empty());
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
+    let taken = invite(&exit.global, &arguments, |config| {
+        Ok(Box::new(StoppedExit::new(config, &exit.global.state_dir)))
+    });
+    assert!(taken.unwrap_err().to_string().contains("there is a client \"laptop\" already"));
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
-use warren_session::clients::Client;
+use warren_session::clients::{Client, Invitation};
 
 use crate::cli::output;
 
@@ -79,8 +79,29 @@ impl ClientView {
     }
 }
 
-/// The clients as a table.
-pub(super) fn list(clients: &[ClientView]) -> String {
+/// What is known of an invitation that nobody has used yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InvitationView {
+    pub(crate) name: String,
+    /// RFC 3339.
+    pub(crate) expires: String,
+}
+
+impl InvitationView {
+    pub(crate) fn of(invitation: &Invitation) -> Self {
+        Self { name: invitation.name.clone(), expires: timestamp(invitation.expires) }
+    }
+}
+
+/// The clients as a table, and the open invitations below it.
+pub(super) fn list(clients: &[ClientView], invitations: &[InvitationView]) -> String {
+    let invited = invitations
+        .iter()
+        .map(|invitation| format!("{} is invited until {}\n", invitation.name, invitation.expires));
+    table(clients) + &invited.collect::<String>()
+}
+
+fn table(clients: &[ClientView]) -> String {
     if clients.is_empty() {
         return "No client is enrolled; add one with: warren exit client add NAME\n".to_owned();
     }
@@ -102,8 +123,10 @@ fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
+/// A time in UTC as RFC 3339 has it.
+///
 /// Times that RFC 3339 cannot write are those of a broken clock, and shown as its first second.
-fn timestamp(time: SystemTime) -> String {
+pub(super) fn timestamp(time: SystemTime) -> String {
     let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, end_of_rfc3339);
     humantime::format_rfc3339_seconds(time).to_string()

@@ -13,7 +13,11 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
-            Request::ClientAdd { .. } | Request::ClientList | Request::ClientRemove { .. } => {
+            Request::ClientAdd { .. }
+            | Request::ClientList
+            | Request::ClientInvite { .. }
+            | Request::InvitationList
+            | Request::ClientRemove { .. } => {
                 Err(Refusal::new("this is a client; clients are enrolled on the exit"))
             }
         };

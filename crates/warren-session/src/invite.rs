@@ -1,0 +1,190 @@
+//! Invitations: what an operator hands over so that a machine can enrol a key of its own, once.
+//!
+//! The text is `warren1:` and base64url without padding of an `Invite` of `docs/warren-v1.proto`, behind it the first four bytes
+//! of its SHA-256, so that a text that was cut or mistyped is known before the exit is asked.
+
+use std::fmt;
+use std::str::FromStr;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use prost::Message as _;
+use thiserror::Error;
+
+use crate::PeerKey;
+use crate::message::wire;
+
+/// What every invitation begins with.
+const PREFIX: &str = "warren1:";
+
+/// Bytes of the checksum behind the body.
+const CHECKSUM_LENGTH: usize = 4;
+
+/// Longest invitation in characters: an endpoint has at most 253 of a name and a port, a name 63.
+const MAX_LENGTH: usize = 1_024;
+
+/// An invitation as the invited machine reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invite {
+    /// Where the exit is reached, `HOST:PORT`; not checked here.
+    pub endpoint: String,
+    /// The exit's key, which the client pins.
+    pub exit_key: PeerKey,
+    /// The name that the client will have at the exit; not checked here.
+    pub name: String,
+    /// What proves the invitation.
+    pub token: InviteToken,
+}
+
+impl fmt::Display for Invite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = wire::Invite {
+            endpoint: self.endpoint.clone(),
+            exit_key: self.exit_key.0.to_vec(),
+            name: self.name.clone(),
+            token: self.token.0.to_vec(),
+        };
+        let mut bytes = body.encode_to_vec();
+        let checksum = checksum(&bytes);
+        bytes.extend_from_slice(&checksum);
+        write!(f, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+}
+
+impl FromStr for Invite {
+    type Err = InviteError;
+
+    fn from_str(text: &str) -> Result<Self, InviteError> {
+        let encoded = text.trim().strip_prefix(PREFIX).ok_or(InviteError::Foreign)?;
+        if encoded.len() > MAX_LENGTH {
+            return Err(InviteError::Damaged);
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| InviteError::Damaged)?;
+        let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LENGTH>().ok_or(InviteError::Damaged)?;
+        if checksum(body) != *sum {
+            return Err(InviteError::Damaged);
+        }
+        let body = wire::Invite::decode(body).map_err(|_| InviteError::Damaged)?;
+        Ok(Self {
+            endpoint: body.endpoint,
+            exit_key: PeerKey(body.exit_key.try_into().map_err(|_| InviteError::Damaged)?),
+            name: body.name,
+            token: InviteToken(body.token.try_into().map_err(|_| InviteError::Damaged)?),
+        })
+    }
+}
+
+/// Why a text is no invitation. The text is not repeated: it is a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InviteError {
+    /// It does not begin as one.
+    #[error(
+        "this is no invitation: it begins with \"warren1:\"; paste all of what `warren exit invite` printed"
+    )]
+    Foreign,
+    /// It was cut or changed on the way.
+    #[error("the invitation is damaged or incomplete; paste all of what `warren exit invite` printed")]
+    Damaged,
+}
+
+/// 16 random bytes that are good for one enrolment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct InviteToken([u8; Self::LENGTH]);
+
+impl InviteToken {
+    /// Length in bytes.
+    pub const LENGTH: usize = 16;
+
+    /// Wraps 16 random bytes.
+    pub const fn new(bytes: [u8; Self::LENGTH]) -> Self {
+        Self(bytes)
+    }
+
+    /// Reads a token as `Enrol` carries it; `None` if it is none.
+    pub fn from_wire(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)
+    }
+
+    /// The token as `Enrol` carries it: 22 characters of base64url.
+    pub fn to_wire(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// What the exit keeps of it. Looking a token up by its hash takes a time that says nothing of the token.
+    pub fn digest(&self) -> TokenDigest {
+        let hash = digest(&SHA256, &self.0);
+        TokenDigest(PeerKey(hash.as_ref().try_into().expect("SHA-256 has 32 bytes")))
+    }
+}
+
+/// Hides the bytes: tokens do not belong in logs.
+impl fmt::Debug for InviteToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InviteToken(..)")
+    }
+}
+
+/// The SHA-256 of a token; written in base64 as keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct TokenDigest(PeerKey);
+
+fn checksum(body: &[u8]) -> [u8; CHECKSUM_LENGTH] {
+    *digest(&SHA256, body).as_ref().first_chunk().expect("SHA-256 has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn invite() -> Invite {
+        Invite {
+            endpoint: "exit.example.net:443".to_owned(),
+            exit_key: PeerKey([7; 32]),
+            name: "laptop".to_owned(),
+            token: InviteToken::new([9; 16]),
+        }
+    }
+
+    #[test]
+    fn cut_or_changed_text_is_refused_and_not_repeated() {
+        let text = invite().to_string();
+        for length in PREFIX.len()..text.len() {
+            assert_eq!(text[..length].parse::<Invite>(), Err(InviteError::Damaged), "{length}");
+        }
+        for position in PREFIX.len()..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[position] = if changed[position] == b'A' { b'B' } else { b'A' };
+            assert!(String::from_utf8(changed).unwrap().parse::<Invite>().is_err(), "{position}");
+        }
+        assert_eq!("warren2:AAAA".parse::<Invite>(), Err(InviteError::Foreign));
+        assert_eq!(format!("{PREFIX}{}", "A".repeat(5_000)).parse::<Invite>(), Err(InviteError::Damaged));
+    }
+
+    #[test]
+    fn token_is_kept_as_its_sha_256() {
+        let token = InviteToken::new([0; 16]);
+        // SHA-256 of sixteen zero bytes.
+        assert_eq!(token.digest().0.to_string(), "N0cI//dxndWXnsh11WzSKG9tPPfsMXo7JWMqqyjsN7s=");
+        assert_eq!(InviteToken::from_wire(&token.to_wire()), Some(token));
+        assert_eq!(format!("{token:?}"), "InviteToken(..)");
+    }
+
+    proptest! {
+        #[test]
+        fn invite_reads_back_what_it_writes(
+            endpoint in "[a-z0-9.:-]{1,80}", exit_key: [u8; 32], name in "[a-z0-9._-]{1,63}", token: [u8; 16]
+        ) {
+            let invite = Invite { endpoint, exit_key: PeerKey(exit_key), name, token: InviteToken::new(token) };
+            prop_assert_eq!(format!(" {invite}\n").parse(), Ok(invite));
+        }
+
+        #[test]
+        fn any_text_is_an_invite_or_an_error(text in "(warren1:)?[A-Za-z0-9_-]{0,120}|\\PC{0,80}") {
+            let _ = text.parse::<Invite>();
+        }
+    }
+}
