@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{ab, copier, quic, vpn};
+use crate::{ab, copier, quic, vpn, wire};
 
 /// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ enum Command {
     Copier(copier::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
+    /// Emulate a link between two namespaces: delay, loss, rate, MTU and more, each way, changeable while it runs
+    Wire(wire::Args),
 }
 
 impl Cli {
@@ -31,6 +33,7 @@ impl Cli {
             Command::Quic(args) => quic::run(&args),
             Command::Copier(args) => copier::run(&args),
             Command::Vpn(args) => vpn::run(&args),
+            Command::Wire(args) => wire::run(&args),
         }
     }
 }

@@ -13,6 +13,7 @@ mod report;
 mod stats;
 mod usage;
 mod vpn;
+mod wire;
 
 use std::process::ExitCode;
 

@@ -78,6 +78,27 @@ fn interrupted_copier_removes_its_namespaces() {
 }
 
 #[test]
+fn interrupted_wire_removes_its_namespaces_and_its_socket() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: this needs root");
+        return;
+    }
+    let name = format!("interrupt-{}", std::process::id());
+    let socket = format!("/run/warren-bench/wire-{name}.sock");
+    let mut running = started(bench("wire --both delay=5ms --name").arg(&name));
+    let prefix = format!("wt-{}-bench-", running.id());
+    eventually("the wire takes requests", || std::path::Path::new(&socket).exists());
+    assert_eq!(namespaces(&prefix), 2);
+    assert!(bench("wire set").args([&name, "up", "loss=1%"]).status().unwrap().success());
+
+    interrupt(&running);
+
+    assert!(running.wait().unwrap().success());
+    assert_eq!(namespaces(&prefix), 0);
+    assert!(!std::path::Path::new(&socket).exists());
+}
+
+#[test]
 fn next_copier_removes_what_a_killed_one_left() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: this needs root");

@@ -1,0 +1,313 @@
+//! One direction of the wire as a pure state machine: frames and moments in, frames and deadlines out.
+//!
+//! A frame's way: black-out, MTU, the queue before the rate, loss, corruption, delay (with jitter, holding back and
+//! doubling). Times are those at which things should have happened, not those at which somebody looked, so that a late
+//! caller does not slow the link. Frames that are not held back keep their order, whatever is changed meanwhile.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::{Duration, Instant},
+};
+
+use super::{
+    account::Account,
+    frame::{self, Frame},
+    random::{self, Random},
+    settings::{Blackout, Burst, Change, Reorder, Setting, Settings},
+    too_big,
+};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    settings: Settings,
+    account: Account,
+    chance: Chance,
+    seed: u64,
+    start: Instant,
+    blackout_set: Instant,
+    /// Frames that wait for the rate, with their times of arrival; the first is on the line.
+    queue: VecDeque<(Instant, Frame)>,
+    queued_bytes: u64,
+    /// When the line was or will be through with the last frame that left the queue.
+    line_free: Instant,
+    flying: BinaryHeap<Reverse<Flying>>,
+    /// When the last frame in order arrives.
+    last_due: Instant,
+    launched: u64,
+}
+
+impl Link {
+    /// A link that does nothing; the seed decides all that is left to chance.
+    pub(super) fn new(seed: u64, now: Instant) -> Self {
+        Self {
+            settings: Settings::default(),
+            account: Account::default(),
+            chance: Chance::new(seed),
+            seed,
+            start: now,
+            blackout_set: now,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            line_free: now,
+            flying: BinaryHeap::new(),
+            last_due: now,
+            launched: 0,
+        }
+    }
+
+    /// Changes settings from this moment on.
+    pub(super) fn change(&mut self, change: &Change, now: Instant) {
+        self.advance(now);
+        for &setting in &change.0 {
+            if matches!(setting, Setting::Blackout(_)) {
+                self.blackout_set = now;
+            }
+            self.settings.apply(setting);
+        }
+        self.advance(now);
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn account(&self) -> Account {
+        let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
+        Account { queued: count(self.queue.len()), in_flight: count(self.flying.len()), ..self.account }
+    }
+
+    /// Takes a frame in; what comes back goes to its sender at once.
+    pub(super) fn offer(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
+        self.advance(now);
+        self.account.received += 1;
+        self.account.received_bytes += bytes(&frame);
+        if self.is_dark(now) {
+            self.account.blacked_out += 1;
+            return None;
+        }
+        if let Some(mtu) = self.settings.mtu
+            && frame::packet_bytes(&frame).is_some_and(|bytes| bytes > usize::from(mtu.bytes))
+        {
+            self.account.too_large += 1;
+            let told = if mtu.loud { too_big::message(&frame, mtu.bytes) } else { None };
+            self.account.told += u64::from(told.is_some());
+            return told;
+        }
+        let rate = self.settings.rate;
+        let packets = u64::try_from(self.queue.len()).unwrap_or(u64::MAX).saturating_add(1);
+        let backlog = self.queued_bytes + bytes(&frame);
+        if self.settings.queue.is_exceeded(packets, backlog, rate) && rate.is_some() {
+            self.account.queue_full += 1;
+            return None;
+        }
+        if self.settings.ecn.is_some_and(|ecn| ecn.is_exceeded(packets, backlog, rate))
+            && frame::mark(&mut frame)
+        {
+            self.account.marked += 1;
+        }
+        self.queued_bytes = backlog;
+        self.queue.push_back((now, frame));
+        self.advance(now);
+        None
+    }
+
+    /// Hands out the next frame that has arrived.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Frame> {
+        self.advance(now);
+        self.flying.peek().filter(|Reverse(first)| first.due <= now)?;
+        let Reverse(Flying { frame, .. }) = self.flying.pop()?;
+        self.account.delivered += 1;
+        self.account.delivered_bytes += bytes(&frame);
+        Some(frame)
+    }
+
+    /// Counts a frame that was handed out and that the other end did not take.
+    pub(super) fn refused(&mut self, frame: &Frame) {
+        self.account.delivered -= 1;
+        self.account.delivered_bytes -= bytes(frame);
+        self.account.refused += 1;
+    }
+
+    /// When there is something to do next, if nothing comes in.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let arrival = self.flying.peek().map(|Reverse(first)| first.due);
+        // What leaves the queue next arrives later still, but not sooner than this.
+        let departure = self.departure();
+        match (arrival, departure) {
+            (Some(arrival), Some(departure)) => Some(arrival.min(departure)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// When the frame on the line will have left it.
+    fn departure(&self) -> Option<Instant> {
+        let (arrived, frame) = self.queue.front()?;
+        let begin = self.line_free.max(*arrived);
+        Some(self.settings.rate.map_or(begin, |rate| begin + time_on_line(frame, rate)))
+    }
+
+    /// Lets frames leave the queue that have by now.
+    fn advance(&mut self, now: Instant) {
+        while let Some(departure) = self.departure().filter(|departure| *departure <= now)
+            && let Some((_, frame)) = self.queue.pop_front()
+        {
+            self.queued_bytes -= bytes(&frame);
+            self.line_free = departure;
+            self.launch(frame, departure);
+        }
+    }
+
+    fn launch(&mut self, mut frame: Frame, at: Instant) {
+        let Settings { loss, burst, reorder, duplicate, corrupt, corrupt_udp, delay, .. } = self.settings;
+        if self.chance.loss.chance(loss.value()) {
+            self.account.lost += 1;
+            return;
+        }
+        if self.chance.in_burst(burst) {
+            self.account.lost_in_burst += 1;
+            return;
+        }
+        let mut corrupted = false;
+        if self.chance.corrupt.chance(corrupt.value()) {
+            frame::corrupt(&mut frame, &mut self.chance.corrupt);
+            corrupted = true;
+        }
+        if self.chance.corrupt_udp.chance(corrupt_udp.value()) {
+            corrupted |= frame::corrupt_udp(&mut frame, &mut self.chance.corrupt_udp);
+        }
+        self.account.corrupted += u64::from(corrupted);
+        let arrival = wander(at + delay, self.jitter(at)).max(at);
+        let held = reorder.filter(|reorder| self.chance.reorder.chance(reorder.share.value()));
+        let due = match held {
+            Some(Reorder { by, .. }) => {
+                self.account.held_back += 1;
+                self.last_due.max(arrival) + by
+            }
+            None => {
+                self.last_due = self.last_due.max(arrival);
+                self.last_due
+            }
+        };
+        if self.chance.duplicate.chance(duplicate.value()) {
+            self.account.duplicated += 1;
+            self.fly(frame.clone(), due);
+        }
+        self.fly(frame, due);
+    }
+
+    fn fly(&mut self, frame: Frame, due: Instant) {
+        self.launched += 1;
+        self.flying.push(Reverse(Flying { due, order: self.launched, frame }));
+    }
+
+    /// How far the delay is from its middle at a moment, in seconds.
+    ///
+    /// It moves in straight lines between random points that are four jitters apart in time: it changes by half as
+    /// much as time passes at most, so it cannot make a frame overtake another.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the whole part of a time")]
+    fn jitter(&self, at: Instant) -> f64 {
+        let jitter = self.settings.jitter.as_secs_f64();
+        if jitter == 0.0 {
+            return 0.0;
+        }
+        let place = at.saturating_duration_since(self.start).as_secs_f64() / (4.0 * jitter);
+        let point = |index: u64| 2.0 * random::at(self.seed, Chance::JITTER, index) - 1.0;
+        let (index, rest) = (place.floor() as u64, place.fract());
+        jitter * (point(index) * (1.0 - rest) + point(index + 1) * rest)
+    }
+
+    fn is_dark(&self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.blackout_set);
+        match self.settings.blackout {
+            Blackout::Off => false,
+            Blackout::On => true,
+            Blackout::Once(time) => since < time,
+            Blackout::Every { dark, period } => since.as_nanos() % period.as_nanos().max(1) < dark.as_nanos(),
+        }
+    }
+}
+
+/// A frame under way; the earliest is the least, and of two the one that left first.
+#[derive(Debug)]
+struct Flying {
+    due: Instant,
+    order: u64,
+    frame: Frame,
+}
+
+impl Ord for Flying {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.order).cmp(&(other.due, other.order))
+    }
+}
+
+impl PartialOrd for Flying {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for Flying {}
+
+impl PartialEq for Flying {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+/// What is left to chance, each thing with draws of its own: what one does is the same whatever the others are set to.
+#[derive(Debug)]
+struct Chance {
+    loss: Random,
+    burst: Random,
+    is_bad: bool,
+    corrupt: Random,
+    corrupt_udp: Random,
+    reorder: Random,
+    duplicate: Random,
+}
+
+impl Chance {
+    const JITTER: u64 = 7;
+
+    fn new(seed: u64) -> Self {
+        Self {
+            loss: Random::new(seed, 1),
+            burst: Random::new(seed, 2),
+            is_bad: false,
+            corrupt: Random::new(seed, 3),
+            corrupt_udp: Random::new(seed, 4),
+            reorder: Random::new(seed, 5),
+            duplicate: Random::new(seed, 6),
+        }
+    }
+
+    /// Moves the chain of states by one frame and says whether this is lost.
+    fn in_burst(&mut self, burst: Option<Burst>) -> bool {
+        let Some(Burst { enter, leave, loss }) = burst else {
+            self.is_bad = false;
+            return false;
+        };
+        let change = if self.is_bad { leave } else { enter };
+        self.is_bad ^= self.burst.chance(change.value());
+        self.is_bad && self.burst.chance(loss.value())
+    }
+}
+
+fn bytes(frame: &Frame) -> u64 {
+    u64::try_from(frame.len()).unwrap_or(u64::MAX)
+}
+
+fn time_on_line(frame: &Frame, rate: u64) -> Duration {
+    const BITS_IN_NANOSECONDS: u64 = 8_000_000_000;
+    Duration::from_nanos(bytes(frame).saturating_mul(BITS_IN_NANOSECONDS) / rate.max(1))
+}
+
+fn wander(at: Instant, seconds: f64) -> Instant {
+    let time = Duration::from_secs_f64(seconds.abs());
+    if seconds < 0.0 { at.checked_sub(time).unwrap_or(at) } else { at + time }
+}
+
+#[cfg(test)]
+mod tests;

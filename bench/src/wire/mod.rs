@@ -1,0 +1,389 @@
+//! `wire`: a link emulator for kernels without netem: a TAP device in each of two namespaces and a process between them.
+//!
+//! [`link`] is what happens to frames, one direction each, as a pure state machine; [`pump`] is the thread that moves
+//! them; [`Wire`] is what other benchmarks put under a tunnel; [`control`] is how a running wire is changed from a shell.
+
+mod account;
+mod control;
+mod frame;
+mod link;
+mod pump;
+mod random;
+mod self_test;
+mod settings;
+mod tap;
+mod too_big;
+mod unit;
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use rustix::event::{EventfdFlags, eventfd};
+
+use self::{
+    control::Control,
+    link::Link,
+    pump::{Pump, Request},
+    tap::Tap,
+};
+pub(crate) use self::{
+    pump::{DirectionState, State},
+    settings::Change,
+};
+use crate::{
+    interrupt::Interrupt,
+    namespace::{Namespace, join},
+    report::{self, Table, number},
+};
+
+/// Where, what, and for how long.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Change a running wire
+    Set {
+        /// The wire's name, which it told at its start
+        name: String,
+        /// up is from the client to the exit
+        way: Ways,
+        /// As in delay=30ms loss=1% rate=50mbit; what is not named stays; `clear` takes everything back
+        #[arg(required = true)]
+        settings: Vec<String>,
+    },
+    /// Print where a running wire stands
+    Stats {
+        /// The wire's name, which it told at its start
+        name: String,
+        /// Print one line of JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct RunArgs {
+    /// An existing network namespace for the client's end; made and removed unless given
+    #[arg(long, value_name = "NAME")]
+    client_namespace: Option<String>,
+    /// An existing network namespace for the exit's end; made and removed unless given
+    #[arg(long, value_name = "NAME")]
+    exit_namespace: Option<String>,
+    /// Addresses of the client's end [default where namespaces are made: 192.0.2.2/24,2001:db8::2/64]
+    #[arg(long, value_delimiter = ',', value_name = "CIDR")]
+    client_address: Vec<String>,
+    /// Addresses of the exit's end [default where namespaces are made: 192.0.2.1/24,2001:db8::1/64]
+    #[arg(long, value_delimiter = ',', value_name = "CIDR")]
+    exit_address: Vec<String>,
+    /// The device's name in both namespaces
+    #[arg(long, default_value = "eth0")]
+    device: String,
+    /// MTU of both devices
+    #[arg(long, default_value_t = 1_500, value_parser = clap::value_parser!(u16).range(68..))]
+    device_mtu: u16,
+    /// Settings of both directions, as in "delay=15ms rate=50mbit queue=50ms"; `wire set` changes them later
+    #[arg(long, default_value = "", value_name = "SETTINGS")]
+    both: Change,
+    /// Settings from the client to the exit, after those of both
+    #[arg(long, default_value = "", value_name = "SETTINGS")]
+    up: Change,
+    /// Settings from the exit to the client, after those of both
+    #[arg(long, default_value = "", value_name = "SETTINGS")]
+    down: Change,
+    /// What chance comes from; the same seed and frames give the same losses
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// What `wire set` and `wire stats` call it [default: the name of the client's namespace]
+    #[arg(long)]
+    name: Option<String>,
+    /// Seconds to run; until Ctrl-C unless given
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Measure in namespaces of its own whether delay, rate, loss and the rest are what was asked, and print the verdict
+    #[arg(long)]
+    self_test: bool,
+    /// Print the account at the end as one line of JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which directions a change is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+pub(crate) enum Ways {
+    Up,
+    Down,
+    Both,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// From the client to the exit.
+    Up,
+    Down,
+}
+
+/// Runs a wire until told to stop, changes one, or looks at one.
+///
+/// # Errors
+/// A sentence when a namespace or device cannot be made, a device fails, or there is no such wire. Nothing is left
+/// behind.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        None if args.run.self_test => self_test::run(&Interrupt::catch()?, args.run.json),
+        None => run_wire(&args.run),
+        Some(Command::Set { name, way, settings }) => {
+            let settings = settings.join(" ");
+            // A mistake is told without the wire.
+            settings.parse::<Change>().map_err(|error| anyhow!(error))?;
+            control::ask(name, &format!("set {} {settings}", way.name())).map(drop)
+        }
+        Some(Command::Stats { name, json }) => {
+            let state = control::ask(name, "stats")?;
+            if *json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
+        }
+    }
+}
+
+fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let namespace = |given: &Option<String>, role| match given {
+        Some(name) => Namespace::existing(name),
+        None => Namespace::create(role),
+    };
+    let client = namespace(&args.client_namespace, "client")?;
+    let exit = namespace(&args.exit_namespace, "exit")?;
+    let name = args.name.clone().unwrap_or_else(|| client.name().to_owned());
+    let mut wire = Wire::start(
+        &Ends { client: &client, exit: &exit, device: &args.device },
+        args.device_mtu,
+        args.seed,
+    )?;
+    let are_ours = args.client_namespace.is_none() && args.exit_namespace.is_none();
+    let defaults = |own: u8| [format!("192.0.2.{own}/24"), format!("2001:db8::{own}/64")];
+    for (namespace, given, own) in [(&client, &args.client_address, 2), (&exit, &args.exit_address, 1)] {
+        let addresses = if given.is_empty() && are_ours { defaults(own).to_vec() } else { given.clone() };
+        for address in addresses {
+            namespace.ip(&format!("address add {address} dev {}", args.device))?;
+        }
+    }
+    wire.change(&[
+        (Way::Up, args.both.clone()),
+        (Way::Down, args.both.clone()),
+        (Way::Up, args.up.clone()),
+        (Way::Down, args.down.clone()),
+    ])?;
+    wire.listen(&name)?;
+    eprintln!(
+        "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \
+         warren-bench wire set {name} both delay=30ms loss=1%\n  warren-bench wire stats {name}",
+        client.name(),
+        exit.name(),
+        client.name(),
+        device = args.device,
+    );
+    let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    while !interrupt.is_set() && wire.is_running() && end.is_none_or(|end| Instant::now() < end) {
+        interrupt.wait(Some(Duration::from_millis(100)));
+    }
+    let state = wire.stop()?;
+    if args.json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
+}
+
+/// The namespaces that a wire joins, and what its devices are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends<'a> {
+    pub(crate) client: &'a Namespace,
+    pub(crate) exit: &'a Namespace,
+    pub(crate) device: &'a str,
+}
+
+/// A wire that runs; dropping it stops it and removes its devices.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    handle: Handle,
+    thread: Option<JoinHandle<anyhow::Result<State>>>,
+    control: Option<Control>,
+}
+
+impl Wire {
+    /// Makes a device in each namespace, without addresses and up, and a thread between them that as yet does nothing
+    /// to frames.
+    ///
+    /// # Errors
+    /// A sentence when a device cannot be made; nothing is left behind.
+    pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
+        let Ends { client, exit, device } = ends;
+        if client.name() == exit.name() {
+            bail!("both ends are in the namespace {}; name two", client.name());
+        }
+        let taps = [Tap::create(client, device, mtu)?, Tap::create(exit, device, mtu)?];
+        let (sender, requests) = mpsc::channel();
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
+        let handle = Handle { requests: sender, wake: wake.clone() };
+        let start = Instant::now();
+        // Each direction has draws of its own.
+        let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
+        let pump = Pump { taps, links, requests, wake, start };
+        let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
+        Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
+    }
+
+    /// Changes settings, all in one moment and in this order.
+    ///
+    /// # Errors
+    /// A sentence when the wire has failed.
+    pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
+        self.handle.change(changes)
+    }
+
+    /// What became of all frames so far.
+    ///
+    /// # Errors
+    /// A sentence when the wire has failed.
+    pub(crate) fn state(&self) -> anyhow::Result<State> {
+        self.handle.state()
+    }
+
+    /// Takes requests from other processes under this name.
+    ///
+    /// # Errors
+    /// A sentence when the name is in use.
+    pub(crate) fn listen(&mut self, name: &str) -> anyhow::Result<()> {
+        self.control = Some(Control::start(name, self.handle.clone())?);
+        Ok(())
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops it, which removes the devices, and gives the last account.
+    ///
+    /// # Errors
+    /// A sentence when a device failed while the wire ran.
+    pub(crate) fn stop(mut self) -> anyhow::Result<State> {
+        self.control = None;
+        // One that failed takes no requests, and says why below.
+        let _ = self.handle.send(Request::Stop);
+        join(self.thread.take().context("the wire was stopped before")?).context("the wire failed")
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.control = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = self.handle.send(Request::Stop);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How threads talk to a wire.
+#[derive(Clone, Debug)]
+struct Handle {
+    requests: mpsc::Sender<Request>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
+        let (answer, answered) = mpsc::channel();
+        self.send(Request::Change(changes.to_vec(), answer))?;
+        answered.recv().context("the wire has ended")
+    }
+
+    fn state(&self) -> anyhow::Result<State> {
+        let (answer, answered) = mpsc::channel();
+        self.send(Request::State(answer))?;
+        answered.recv().context("the wire has ended")
+    }
+
+    fn send(&self, request: Request) -> anyhow::Result<()> {
+        self.requests.send(request).map_err(|_| anyhow!("the wire has ended"))?;
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).context("cannot wake the wire")?;
+        Ok(())
+    }
+}
+
+impl Way {
+    fn index(self) -> usize {
+        match self {
+            Self::Up => 0,
+            Self::Down => 1,
+        }
+    }
+}
+
+impl Ways {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Both => "both",
+        }
+    }
+
+    /// A change for each of the directions.
+    fn with(self, change: &Change) -> Vec<(Way, Change)> {
+        let ways: &[Way] = match self {
+            Self::Up => &[Way::Up],
+            Self::Down => &[Way::Down],
+            Self::Both => &[Way::Up, Way::Down],
+        };
+        ways.iter().map(|&way| (way, change.clone())).collect()
+    }
+}
+
+/// Every frame of both directions: what came in and was doubled is the sum of the rows below.
+fn table(state: &State) -> Table {
+    let State { seconds, cpu_seconds, up, down } = state;
+    let mut table = Table::new(["frames", "up", "down"]);
+    table.row(["settings".to_owned(), up.settings.clone(), down.settings.clone()]);
+    let mut row = |name: &str, value: fn(&DirectionState) -> u64| {
+        table.row([name.to_owned(), value(up).to_string(), value(down).to_string()]);
+    };
+    row("received", |of| of.account.received);
+    row("doubled", |of| of.account.duplicated);
+    row("= delivered", |of| of.account.delivered);
+    row("+ lost", |of| of.account.lost);
+    row("+ lost in bursts", |of| of.account.lost_in_burst);
+    row("+ blacked out", |of| of.account.blacked_out);
+    row("+ too large", |of| of.account.too_large);
+    row("+ queue full", |of| of.account.queue_full);
+    row("+ refused by the device", |of| of.account.refused);
+    row("+ queued now", |of| of.account.queued);
+    row("+ in flight now", |of| of.account.in_flight);
+    row("of these marked", |of| of.account.marked);
+    row("of these corrupted", |of| of.account.corrupted);
+    row("of these held back", |of| of.account.held_back);
+    row("senders told of the MTU", |of| of.account.told);
+    row("missed by the wire", |of| of.missed);
+    let rate = |of: &DirectionState| number(float(of.account.delivered_bytes) * 8e-6 / seconds.max(1e-9));
+    table.row(["delivered, Mbit/s on average".to_owned(), rate(up), rate(down)]);
+    let busy = format!("{} %", number(cpu_seconds / seconds.max(1e-9) * 100.0));
+    table.row(["CPU of both directions' thread".to_owned(), busy.clone(), busy]);
+    table
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are not carried in a run")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The thread that moves frames: both devices, both links, and requests from outside. It only does what links say.
+
+use std::{
+    num::NonZeroU64,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    thread::set_current_timer_slack,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Way, account::Account, link::Link, settings::Change, tap::Tap};
+use crate::usage::Mark;
+
+/// Frames read from one device before the other gets its turn.
+const TURN: usize = 32;
+
+/// What the outside asks for; answers go back by the channel in it.
+#[derive(Debug)]
+pub(super) enum Request {
+    Change(Vec<(Way, Change)>, mpsc::Sender<State>),
+    State(mpsc::Sender<State>),
+    Stop,
+}
+
+/// Where a wire stands.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct State {
+    pub(crate) seconds: f64,
+    /// CPU time of the thread that moves the frames.
+    pub(crate) cpu_seconds: f64,
+    pub(crate) up: DirectionState,
+    pub(crate) down: DirectionState,
+}
+
+/// Where one direction stands.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct DirectionState {
+    /// As they are written.
+    pub(crate) settings: String,
+    #[serde(flatten)]
+    pub(crate) account: Account,
+    /// Frames that the kernel dropped before the wire saw them.
+    pub(crate) missed: u64,
+}
+
+/// A direction: from one device through a link to the other.
+#[derive(Debug)]
+pub(super) struct Pump {
+    pub(super) taps: [Tap; 2],
+    /// From the first device to the second, and back.
+    pub(super) links: [Link; 2],
+    pub(super) requests: mpsc::Receiver<Request>,
+    /// Written to with each request.
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) start: Instant,
+}
+
+impl Pump {
+    /// Moves frames until told to stop, or nobody is left to tell it.
+    ///
+    /// # Errors
+    /// A sentence when a device fails.
+    pub(super) fn run(mut self) -> anyhow::Result<State> {
+        // The kernel wakes sleepers up to 50 us late unless asked not to. Where it refuses, delays are that less exact.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        let mark = Mark::of_thread()?;
+        loop {
+            let mut is_idle = true;
+            for from in [0, 1] {
+                is_idle &= !self.read(from)?;
+                self.write();
+            }
+            if is_idle {
+                self.wait()?;
+            }
+            match self.requests.try_recv() {
+                Ok(Request::Change(changes, answer)) => {
+                    let now = Instant::now();
+                    for (way, change) in &changes {
+                        if let Some(link) = self.links.get_mut(way.index()) {
+                            link.change(change, now);
+                        }
+                    }
+                    // Who asked may be gone.
+                    let _ = answer.send(self.state(&mark)?);
+                }
+                Ok(Request::State(answer)) => {
+                    let _ = answer.send(self.state(&mark)?);
+                }
+                Ok(Request::Stop) | Err(mpsc::TryRecvError::Disconnected) => return self.state(&mark),
+                Err(mpsc::TryRecvError::Empty) => {}
+            }
+        }
+    }
+
+    /// Reads a turn of frames from one device; says whether there were any.
+    fn read(&mut self, from: usize) -> anyhow::Result<bool> {
+        let (Some(tap), Some(link)) = (self.taps.get_mut(from), self.links.get_mut(from)) else {
+            return Ok(false);
+        };
+        for count in 0..TURN {
+            let Some(frame) = tap.read()? else { return Ok(count > 0) };
+            if let Some(reply) = link.offer(frame, Instant::now()) {
+                // The sender's own device; one that is down has no sender.
+                let _ = tap.write(&reply);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what has arrived at either end.
+    fn write(&mut self) {
+        for (link, tap) in self.links.iter_mut().zip(self.taps.iter().rev()) {
+            let now = Instant::now();
+            while let Some(frame) = link.take(now) {
+                if !tap.write(&frame) {
+                    link.refused(&frame);
+                }
+            }
+        }
+    }
+
+    /// Waits for a frame, a deadline or a request.
+    fn wait(&self) -> anyhow::Result<()> {
+        let deadline = self.links.iter().filter_map(Link::deadline).min();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(());
+        }
+        let left = left.map(Timespec::try_from).transpose().context("a deadline is out of reach")?;
+        let [first, second] = &self.taps;
+        let mut descriptors = [first.as_fd(), second.as_fd(), self.wake.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut descriptors, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).context("cannot wait for frames"),
+        }
+        // Whatever it counts, requests are in the channel.
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        Ok(())
+    }
+
+    fn state(&self, mark: &Mark) -> anyhow::Result<State> {
+        let [up, down] = &self.links;
+        let [first, second] = &self.taps;
+        let state = |link: &Link, tap: &Tap| -> anyhow::Result<_> {
+            Ok(DirectionState {
+                settings: link.settings().to_string(),
+                account: link.account(),
+                missed: tap.missed()?,
+            })
+        };
+        let (up, down) = (state(up, first)?, state(down, second)?);
+        let cpu_seconds = mark.until(&Mark::of_thread()?).cpu_seconds();
+        Ok(State { seconds: self.start.elapsed().as_secs_f64(), cpu_seconds, up, down })
+    }
+}

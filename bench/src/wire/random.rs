@@ -1,0 +1,82 @@
+//! Chance that repeats: the same seed gives the same draws.
+
+/// A stream of draws (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub(super) struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A stream for one purpose, so that what else is drawn for does not shift it.
+    pub(super) fn new(seed: u64, purpose: u64) -> Self {
+        Self { state: mix(seed ^ mix(purpose)) }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(STEP);
+        mix(self.state)
+    }
+
+    /// True with a probability of `share`; nothing is drawn where the answer is known.
+    pub(super) fn chance(&mut self, share: f64) -> bool {
+        share > 0.0 && fraction(self.next()) < share
+    }
+
+    /// A number below `end`, or 0.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
+        usize::try_from(self.next() % end).unwrap_or(0)
+    }
+}
+
+/// A draw that depends on nothing but its place: from 0 up to 1.
+pub(super) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
+    fraction(mix(mix(seed ^ mix(purpose)).wrapping_add(place.wrapping_mul(STEP))))
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// The upper 53 bits as a number from 0 up to 1.
+#[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+fn fraction(bits: u64) -> f64 {
+    const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
+    (bits >> 11) as f64 * UNIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_comes_true_as_often_as_asked_and_the_same_way_again() {
+        let hits = |seed| {
+            let mut random = Random::new(seed, 1);
+            (0..1_000_000).map(|_| random.chance(0.01)).collect::<Vec<_>>()
+        };
+        let found = hits(7);
+        assert_eq!(found, hits(7));
+        assert_ne!(found, hits(8));
+        let count = found.iter().filter(|&&hit| hit).count();
+        assert!((9_700..10_300).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn purposes_draw_apart() {
+        let (mut one, mut other) = (Random::new(7, 1), Random::new(7, 2));
+        assert!((0..100).any(|_| one.next() != other.next()));
+        assert!(at(7, 1, 0) != at(7, 1, 1) && at(7, 1, 0) == at(7, 1, 0));
+    }
+
+    #[test]
+    fn certain_things_are_certain() {
+        let mut random = Random::new(1, 1);
+        assert!((0..1_000).all(|_| random.chance(1.0) && !random.chance(0.0)));
+        assert!((0..1_000).all(|_| random.below(3) < 3) && random.below(0) == 0);
+    }
+}

@@ -1,0 +1,288 @@
+//! `wire --self-test`: whether the emulator does what it is asked, measured with real packets between namespaces.
+//!
+//! What is measured is what a program sees: times from before its send to the other kernel's receive stamp, rates and
+//! losses by the receiver's count.
+
+mod traffic;
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::bail;
+use serde::Serialize;
+
+use self::traffic::Stream;
+use super::{Change, Ends, State, Way, Wire};
+use crate::{
+    interrupt::Interrupt,
+    namespace::Namespace,
+    report::{self, Machine, Table, number},
+};
+
+const CLIENT: &str = "192.0.2.2";
+const EXIT: &str = "192.0.2.1";
+const DEVICE: &str = "eth0";
+/// Of UDP, IPv4 and Ethernet, on top of each payload.
+const HEADERS: u32 = 8 + 20 + 14;
+/// A full frame's payload.
+const FULL: usize = 1_472;
+const SMALL: usize = 22;
+const MILLION: u32 = 1_000_000;
+
+/// Measures and prints; fails if anything is further off than it may be.
+///
+/// # Errors
+/// A sentence with the number of checks that failed, or what kept them from being made.
+pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
+    let machine = Machine::here();
+    let mut checks = Vec::new();
+    let bed = Bed::create(1)?;
+    let groups: [(&str, Measure); 5] = [
+        ("delay", delays),
+        ("rate", rates),
+        ("capacity", capacity),
+        ("loss", losses),
+        ("repetition", repetition),
+    ];
+    for (name, measure) in groups {
+        eprintln!("measuring {name}");
+        checks.extend(measure(&bed, interrupt)?);
+        bed.set("clear")?;
+    }
+    checks.push(balance(&bed.wire.stop()?));
+    let failed = checks.iter().filter(|check| !check.passed).count();
+    if json {
+        report::print_json(&Outcome { machine, checks })?;
+    } else {
+        report::print(&format!("{machine}\n\n{}", table(&checks)))?;
+    }
+    if failed > 0 {
+        bail!("{failed} checks failed; on a busy machine repeat the test when nothing else runs");
+    }
+    Ok(())
+}
+
+/// Sets the wire, sends through it, and compares.
+type Measure = fn(&Bed, &Interrupt) -> anyhow::Result<Vec<Check>>;
+
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    machine: Machine,
+    checks: Vec<Check>,
+}
+
+/// One thing that was asked of the wire.
+#[derive(Clone, Debug, Serialize)]
+struct Check {
+    asked: String,
+    found: String,
+    /// How far off it may be.
+    allowed: &'static str,
+    passed: bool,
+}
+
+fn table(checks: &[Check]) -> Table {
+    let mut table = Table::new(["asked", "found", "allowed", "verdict"]);
+    for Check { asked, found, allowed, passed } in checks {
+        let verdict = if *passed { "pass" } else { "FAIL" };
+        table.row([asked.clone(), found.clone(), (*allowed).to_owned(), verdict.to_owned()]);
+    }
+    table
+}
+
+/// Two hosts that say nothing by themselves, so that every frame is one of the test's.
+#[derive(Debug)]
+pub(super) struct Bed {
+    wire: Wire,
+    pub(super) client: Namespace,
+    pub(super) exit: Namespace,
+}
+
+impl Bed {
+    fn create(seed: u64) -> anyhow::Result<Self> {
+        let (client, exit) = (Namespace::create("client")?, Namespace::create("exit")?);
+        let hosts = [(&client, CLIENT, "02:00:00:00:00:02"), (&exit, EXIT, "02:00:00:00:00:01")];
+        for (host, ..) in hosts {
+            let sysctl = "net.ipv6.conf.default.disable_ipv6=1";
+            crate::namespace::execute(host.command("sysctl").args(["-qw", sysctl]))?;
+        }
+        let wire = Wire::start(&Ends { client: &client, exit: &exit, device: DEVICE }, 1_500, seed)?;
+        for (host, address, station) in hosts {
+            host.ip(&format!("link set {DEVICE} address {station}"))?;
+            host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
+        }
+        for ((host, ..), (_, address, station)) in hosts.iter().zip(hosts.iter().rev()) {
+            host.ip(&format!("neighbour replace {address} lladdr {station} dev {DEVICE} nud permanent"))?;
+        }
+        Ok(Self { wire, client, exit })
+    }
+
+    /// Sets what happens to frames from the client to the exit.
+    fn set(&self, settings: &str) -> anyhow::Result<()> {
+        let change: Change = settings.parse().map_err(|error: String| anyhow::anyhow!(error))?;
+        self.wire.change(&[(Way::Up, change)]).map(drop)
+    }
+
+    fn state(&self) -> anyhow::Result<State> {
+        self.wire.state()
+    }
+}
+
+/// The median delay, less what the wire takes by itself.
+fn delays(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
+    const PACKETS: u32 = 400;
+    let measure = |settings: &str| -> anyhow::Result<Vec<f64>> {
+        bed.set(settings)?;
+        let mut delays = traffic::delays(bed, PACKETS, Duration::from_millis(4), interrupt)?;
+        delays.sort_by(f64::total_cmp);
+        Ok(delays)
+    };
+    let mut checks = Vec::new();
+    for milliseconds in [0_u32, 1, 10, 30, 100] {
+        let delays = measure(&format!("delay={milliseconds}ms"))?;
+        let (median, late) = (at(&delays, 0.5), at(&delays, 0.99));
+        let asked = f64::from(milliseconds);
+        checks.push(Check {
+            asked: format!("delay {milliseconds} ms"),
+            found: format!("median {median:.3} ms, p99 {late:.3} ms"),
+            allowed: "2 % or 0.1 ms",
+            passed: (median - asked).abs() <= (asked * 0.02).max(0.1),
+        });
+    }
+    let delays = measure("delay=20ms jitter=5ms")?;
+    let (least, most) = (at(&delays, 0.0), at(&delays, 0.99));
+    checks.push(Check {
+        asked: "delay 20 ms, jitter 5 ms".to_owned(),
+        found: format!("from {least:.3} to {most:.3} ms (p99)"),
+        allowed: "within, half of it used",
+        passed: least >= 15.0 && most <= 25.4 && most - least >= 5.0,
+    });
+    Ok(checks)
+}
+
+fn rates(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for (settings, mbit) in [("rate=10mbit", 10.0), ("rate=100mbit", 100.0), ("rate=500mbit", 500.0)] {
+        bed.set(&format!("{settings} queue=20ms"))?;
+        let frame = f64::from(HEADERS) + 1_472.0;
+        let per_second = 1.15 * mbit * 1e6 / 8.0 / frame;
+        let before = bed.state()?;
+        let heard = traffic::carry(bed, Stream::lasting(2.0, per_second, FULL), interrupt)?;
+        let after = bed.state()?;
+        let found = heard.mbit_per_s(HEADERS);
+        let dropped = after.up.account.queue_full - before.up.account.queue_full;
+        checks.push(Check {
+            asked: format!("rate {mbit} Mbit/s, 115 % offered"),
+            found: format!("{found:.2} Mbit/s, {dropped} dropped at the queue"),
+            allowed: "2 %",
+            passed: (found - mbit).abs() <= mbit * 0.02,
+        });
+    }
+    Ok(checks)
+}
+
+/// 1 Gbit/s of full frames on one core: the wire is one thread.
+fn capacity(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
+    let frame = f64::from(HEADERS) + 1_472.0;
+    let per_second = 1.25e9 / 8.0 / frame;
+    let before = bed.state()?;
+    let heard = traffic::carry(bed, Stream::lasting(3.0, per_second, FULL), interrupt)?;
+    let after = bed.state()?;
+    let gbit = heard.mbit_per_s(HEADERS) / 1e3;
+    let cpu = after.cpu_seconds - before.cpu_seconds;
+    let bits = float(after.up.account.delivered_bytes - before.up.account.delivered_bytes) * 8.0;
+    let missed = after.up.missed - before.up.missed;
+    Ok(vec![Check {
+        asked: "1 Gbit/s of 1500-byte frames on one core, 1.25 offered".to_owned(),
+        found: format!(
+            "{gbit:.3} Gbit/s; {} Gbit/s for each second of its CPU time; {missed} missed",
+            number(bits / 1e9 / cpu.max(1e-9))
+        ),
+        allowed: "at least 1",
+        passed: gbit >= 1.0 && bits / 1e9 >= cpu,
+    }])
+}
+
+fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    // Bad for enter / (enter + leave) of all frames.
+    for (settings, share) in [("loss=5%", 0.05), ("loss=0 burst=2%:18%", 0.1)] {
+        bed.set(settings)?;
+        let before = bed.state()?;
+        let heard = traffic::carry(
+            bed,
+            Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0 },
+            interrupt,
+        )?;
+        let after = bed.state()?;
+        let (old, new) = (before.up.account, after.up.account);
+        let lost = 1.0 - heard.count() / f64::from(MILLION);
+        let by_wire = new.lost + new.lost_in_burst - old.lost - old.lost_in_burst;
+        let unexplained = f64::from(MILLION) - heard.count() - float(by_wire);
+        checks.push(Check {
+            asked: format!("{settings} ({} %) over 10^6 frames", number(share * 100.0)),
+            found: format!("{:.4} % not received, {unexplained} of them not by the wire", lost * 100.0),
+            allowed: "2 %",
+            passed: (lost - share).abs() <= share * 0.02 && unexplained == 0.0,
+        });
+    }
+    Ok(checks)
+}
+
+/// Two wires with one seed lose the same frames, one with another seed loses others.
+fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
+    const PACKETS: u32 = 50_000;
+    let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
+        let bed = Bed::create(seed)?;
+        bed.set("loss=3% burst=1%:30%")?;
+        let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0 };
+        Ok(traffic::carry(&bed, stream, interrupt)?.numbers)
+    };
+    let (first, second, other) = (heard(1)?, heard(1)?, heard(2)?);
+    Ok(vec![Check {
+        asked: "the same seed loses the same frames".to_owned(),
+        found: format!(
+            "{} and {} of {PACKETS} received, {} differ; with another seed {} differ",
+            first.len(),
+            second.len(),
+            first.symmetric_difference(&second).count(),
+            first.symmetric_difference(&other).count()
+        ),
+        allowed: "0 differ",
+        passed: first == second && first != other,
+    }])
+}
+
+/// Every frame of both directions.
+fn balance(state: &State) -> Check {
+    let (up, down) = (&state.up, &state.down);
+    Check {
+        asked: "every frame accounted for".to_owned(),
+        found: format!(
+            "up {} in = {} out + {} dropped; down {} in = {} out + {} dropped",
+            up.account.received,
+            up.account.delivered,
+            up.account.dropped(),
+            down.account.received,
+            down.account.delivered,
+            down.account.dropped(),
+        ),
+        allowed: "exact",
+        passed: up.account.is_balanced() && down.account.is_balanced(),
+    }
+}
+
+/// The value below which that part of sorted values is.
+fn at(sorted: &[f64], part: f64) -> f64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index of what is in memory"
+    )]
+    let index = (part * float(u64::try_from(sorted.len()).unwrap_or(0))) as usize;
+    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nothing is counted beyond 2^53 in a test")]
+fn float(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,266 @@
+//! Numbered UDP packets from the client to the exit, sent at a pace and counted where they arrive.
+
+use std::{
+    collections::HashSet,
+    io::{ErrorKind, IoSliceMut},
+    net::UdpSocket,
+    os::fd::AsRawFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    sys::{
+        socket::{ControlMessageOwned, MsgFlags, MultiHeaders, recvmmsg, recvmsg, setsockopt, sockopt},
+        time::TimeSpec,
+    },
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Bed, CLIENT, EXIT};
+use crate::{interrupt::Interrupt, namespace::join};
+
+const PORT: u16 = 9_000;
+/// Packets of one `recvmmsg`.
+const BATCH: usize = 64;
+/// The receiver is not to be what drops.
+const RECEIVE_BUFFER: usize = 64 << 20;
+/// How often a paced sender wakes up.
+const TURN: Duration = Duration::from_micros(200);
+/// How long the receiver waits before it looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+/// What is still on its way when the sender ends.
+const DRAIN: Duration = Duration::from_millis(400);
+/// The number and the time of sending.
+const MARK: usize = 4 + 8;
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    /// Bytes of UDP payload.
+    pub(super) payload: usize,
+    pub(super) packets: u32,
+    pub(super) per_second: f64,
+}
+
+impl Stream {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count below a few million"
+    )]
+    pub(super) fn lasting(seconds: f64, per_second: f64, payload: usize) -> Self {
+        Self { payload, packets: (seconds * per_second) as u32, per_second }
+    }
+}
+
+/// What arrived.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    pub(super) numbers: HashSet<u32>,
+    /// Bytes of payload, those of the first batch left out, whose time is not known.
+    bytes: f64,
+    packets: f64,
+    /// From the first batch to the last.
+    seconds: f64,
+}
+
+impl Heard {
+    /// The rate of frames, in which each payload has so many bytes of headers.
+    pub(super) fn mbit_per_s(&self, headers: u32) -> f64 {
+        (self.bytes + self.packets * f64::from(headers)) * 8e-6 / self.seconds.max(1e-9)
+    }
+
+    pub(super) fn count(&self) -> f64 {
+        f64::from(u32::try_from(self.numbers.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// Sends a stream and waits for what arrives of it.
+///
+/// # Errors
+/// A sentence when a socket cannot be had, or the user interrupts.
+pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<Heard> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let receiver: JoinHandle<anyhow::Result<Heard>> = {
+        let stop = stop.clone();
+        let socket = receiver(bed)?;
+        bed.exit.enter(move || hear(&socket, stream.payload, &stop))?
+    };
+    let sender = {
+        let interrupt = interrupt.clone();
+        bed.client.enter(move || {
+            let socket = sender()?;
+            send(&socket, stream, &interrupt)
+        })?
+    };
+    let sent = join(sender);
+    interrupt.wait(Some(DRAIN));
+    stop.store(true, Relaxed);
+    let heard = join(receiver);
+    sent?;
+    interrupt.check()?;
+    heard
+}
+
+/// Sends packets one by one and gives their delays in milliseconds, by the receiving kernel's stamps.
+///
+/// # Errors
+/// A sentence when packets are missing, or the user interrupts.
+pub(super) fn delays(
+    bed: &Bed,
+    packets: u32,
+    interval: Duration,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<f64>> {
+    let socket = receiver(bed)?;
+    setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("cannot ask for time stamps")?;
+    let receiver = bed.exit.enter(move || {
+        let mut delays = Vec::new();
+        let mut silence = 0;
+        // Two seconds of it are the end.
+        while delays.len() < usize::try_from(packets)? && silence < 100 {
+            match receive_stamped(&socket)? {
+                Some(delay) => {
+                    delays.push(delay);
+                    silence = 0;
+                }
+                None => silence += 1,
+            }
+        }
+        anyhow::Ok(delays)
+    })?;
+    let sender = {
+        let interrupt = interrupt.clone();
+        bed.client.enter(move || {
+            let socket = sender()?;
+            let mut packet = [0; MARK];
+            for number in 0..packets {
+                interrupt.check()?;
+                let (front, back) = packet.split_at_mut(4);
+                front.copy_from_slice(&number.to_be_bytes());
+                back.copy_from_slice(&now().to_be_bytes());
+                socket.send(&packet).context("cannot send")?;
+                std::thread::sleep(interval);
+            }
+            Ok(())
+        })?
+    };
+    let sent = join(sender);
+    let delays = join(receiver)?;
+    sent?;
+    anyhow::ensure!(
+        delays.len() == usize::try_from(packets)?,
+        "{} of {packets} packets arrived, and nothing was to be lost",
+        delays.len()
+    );
+    Ok(delays)
+}
+
+fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
+    let (mut packet, mut space) = ([0; MARK], cmsg_space!(TimeSpec));
+    let mut slices = [IoSliceMut::new(&mut packet)];
+    let message = match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::empty()) {
+        Ok(message) => message,
+        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+        Err(error) => return Err(error).context("cannot receive"),
+    };
+    let stamp = message.cmsgs().context("cannot read a time stamp")?.find_map(|message| {
+        if let ControlMessageOwned::ScmTimestampns(stamp) = message { Some(stamp) } else { None }
+    });
+    let stamp = stamp.context("the kernel gave no time stamp")?;
+    let sent = packet.get(4..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+    let received = nanoseconds(stamp.tv_sec(), stamp.tv_nsec());
+    let taken = received.saturating_sub(sent.context("a packet is too short")?);
+    Ok(Some(Duration::from_nanos(taken).as_secs_f64() * 1e3))
+}
+
+/// Bound before anything is sent, in the exit's namespace.
+fn receiver(bed: &Bed) -> anyhow::Result<UdpSocket> {
+    join(bed.exit.enter(|| {
+        let socket = UdpSocket::bind((EXIT, PORT)).context("cannot bind the receiver")?;
+        // As root, beyond the system's limit.
+        setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
+            .context("cannot size the receive buffer")?;
+        socket.set_read_timeout(Some(LOOK))?;
+        Ok(socket)
+    })?)
+}
+
+fn sender() -> anyhow::Result<UdpSocket> {
+    let socket = UdpSocket::bind((CLIENT, 0)).context("cannot bind the sender")?;
+    socket.connect((EXIT, PORT)).context("cannot connect the sender")?;
+    Ok(socket)
+}
+
+fn send(socket: &UdpSocket, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let mut packet = vec![0; stream.payload];
+    let start = Instant::now();
+    let mut sent = 0;
+    while sent < stream.packets && !interrupt.is_set() {
+        let due = start.elapsed().as_secs_f64() * stream.per_second;
+        while sent < stream.packets && f64::from(sent) < due {
+            packet.splice(..4, sent.to_be_bytes());
+            match socket.send(&packet) {
+                Ok(_) => sent += 1,
+                // The device's queue is full; it is the same packet's turn again.
+                Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot send"),
+            }
+        }
+        std::thread::sleep(TURN);
+    }
+    Ok(())
+}
+
+fn hear(socket: &UdpSocket, payload: usize, stop: &AtomicBool) -> anyhow::Result<Heard> {
+    let mut storage = vec![vec![0_u8; payload]; BATCH];
+    let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
+    let mut heard = Heard::default();
+    let mut first = None;
+    while !stop.load(Relaxed) {
+        let mut slices: Vec<_> = storage.iter_mut().map(|packet| [IoSliceMut::new(packet)]).collect();
+        let messages =
+            match recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, MsgFlags::MSG_WAITFORONE, None) {
+                Ok(messages) => messages,
+                Err(Errno::EAGAIN | Errno::EINTR) => continue,
+                Err(error) => return Err(error).context("cannot receive"),
+            };
+        let (mut bytes, mut packets) = (0.0, 0.0);
+        for message in messages {
+            let number = message.iovs().next().and_then(|packet| packet.get(..4)?.try_into().ok());
+            heard.numbers.extend(number.map(u32::from_be_bytes));
+            bytes += f64::from(u32::try_from(message.bytes)?);
+            packets += 1.0;
+        }
+        let now = Instant::now();
+        match first {
+            None => first = Some(now),
+            Some(first) => {
+                heard.bytes += bytes;
+                heard.packets += packets;
+                heard.seconds = now.duration_since(first).as_secs_f64();
+            }
+        }
+    }
+    Ok(heard)
+}
+
+/// The clock of the kernel's stamps, in nanoseconds.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    nanoseconds(now.tv_sec, now.tv_nsec)
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
+    let whole = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
+    whole.saturating_add(u64::try_from(nanoseconds).unwrap_or(0))
+}

@@ -1,0 +1,318 @@
+//! What one direction of the wire does to frames, and how it is written: `delay=30ms loss=1% rate=50mbit`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::Serialize;
+
+use super::unit::{
+    Length, Share, parse_duration, parse_length, parse_rate, parse_share, show_duration, show_rate,
+};
+
+/// All that one direction does. The default does nothing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Settings {
+    /// Bits of frames per second; none is as fast as frames come.
+    pub(crate) rate: Option<u64>,
+    /// What may wait for the rate, the frame on the line included; beyond it the newest is dropped.
+    pub(crate) queue: Length,
+    /// From what backlog on frames that can bear it are marked "congestion experienced" (RFC 3168).
+    pub(crate) ecn: Option<Length>,
+    pub(crate) delay: Duration,
+    /// How far the delay wanders to each side; frames keep their order.
+    pub(crate) jitter: Duration,
+    pub(crate) loss: Share,
+    pub(crate) burst: Option<Burst>,
+    pub(crate) reorder: Option<Reorder>,
+    pub(crate) duplicate: Share,
+    /// One bit anywhere behind the Ethernet header: checksums find it.
+    pub(crate) corrupt: Share,
+    /// One bit of a UDP payload, the checksum made to fit: the program gets it.
+    pub(crate) corrupt_udp: Share,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) blackout: Blackout,
+}
+
+/// Loss in bursts, by the model of Gilbert and Elliott: a chain of a good state, where nothing is lost, and a bad one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Burst {
+    /// The share of frames in the good state after which the state is bad.
+    pub(crate) enter: Share,
+    /// The share of frames in the bad state after which it is good; its inverse is a burst's mean length.
+    pub(crate) leave: Share,
+    /// What is lost in the bad state.
+    pub(crate) loss: Share,
+}
+
+/// Frames that are held back, so that those behind overtake them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Reorder {
+    pub(crate) share: Share,
+    pub(crate) by: Duration,
+}
+
+/// The largest IP packet that passes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub(crate) struct Mtu {
+    pub(crate) bytes: u16,
+    /// Whether the sender is told (RFC 792 and 1191, RFC 4443) or left to find out.
+    pub(crate) loud: bool,
+}
+
+/// When nothing passes at all.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub(crate) enum Blackout {
+    Off,
+    On,
+    /// For a time from when it was set.
+    Once(Duration),
+    /// The first part of each period, from when it was set.
+    Every {
+        dark: Duration,
+        period: Duration,
+    },
+}
+
+impl Settings {
+    /// As many frames as Linux's queues take by default.
+    const QUEUE: Length = Length::Packets(1_000);
+
+    pub(super) fn apply(&mut self, setting: Setting) {
+        match setting {
+            Setting::Clear => *self = Self::default(),
+            Setting::Rate(rate) => self.rate = rate,
+            Setting::Queue(queue) => self.queue = queue,
+            Setting::Ecn(ecn) => self.ecn = ecn,
+            Setting::Delay(delay) => self.delay = delay,
+            Setting::Jitter(jitter) => self.jitter = jitter,
+            Setting::Loss(loss) => self.loss = loss,
+            Setting::Burst(burst) => self.burst = burst,
+            Setting::Reorder(reorder) => self.reorder = reorder,
+            Setting::Duplicate(share) => self.duplicate = share,
+            Setting::Corrupt(share) => self.corrupt = share,
+            Setting::CorruptUdp(share) => self.corrupt_udp = share,
+            Setting::Mtu(mtu) => self.mtu = mtu,
+            Setting::Blackout(blackout) => self.blackout = blackout,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            queue: Self::QUEUE,
+            ecn: None,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            loss: Share::NONE,
+            burst: None,
+            reorder: None,
+            duplicate: Share::NONE,
+            corrupt: Share::NONE,
+            corrupt_udp: Share::NONE,
+            mtu: None,
+            blackout: Blackout::Off,
+        }
+    }
+}
+
+impl fmt::Display for Settings {
+    /// What differs from doing nothing, as it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        let mut word = |name: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!("{name}={value}")));
+        };
+        let share = |share: Share| (share != Share::NONE).then(|| share.to_string());
+        let time = |time: Duration| (!time.is_zero()).then(|| show_duration(time));
+        word("rate", self.rate.map(show_rate));
+        word("queue", (self.queue != Self::QUEUE).then(|| self.queue.to_string()));
+        word("ecn", self.ecn.map(|ecn| ecn.to_string()));
+        word("delay", time(self.delay));
+        word("jitter", time(self.jitter));
+        word("loss", share(self.loss));
+        word("burst", self.burst.map(|Burst { enter, leave, loss }| format!("{enter}:{leave}:{loss}")));
+        word("reorder", self.reorder.map(|Reorder { share, by }| format!("{share}:{}", show_duration(by))));
+        word("duplicate", share(self.duplicate));
+        word("corrupt", share(self.corrupt));
+        word("corrupt-udp", share(self.corrupt_udp));
+        let loud = |mtu: Mtu| if mtu.loud { ":loud" } else { "" };
+        word("mtu", self.mtu.map(|mtu| format!("{}{}", mtu.bytes, loud(mtu))));
+        word(
+            "blackout",
+            match self.blackout {
+                Blackout::Off => None,
+                Blackout::On => Some("on".to_owned()),
+                Blackout::Once(time) => Some(show_duration(time)),
+                Blackout::Every { dark, period } => {
+                    Some(format!("{}/{}", show_duration(dark), show_duration(period)))
+                }
+            },
+        );
+        if words.is_empty() { f.write_str("clear") } else { f.write_str(&words.join(" ")) }
+    }
+}
+
+/// One thing to be set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Setting {
+    Clear,
+    Rate(Option<u64>),
+    Queue(Length),
+    Ecn(Option<Length>),
+    Delay(Duration),
+    Jitter(Duration),
+    Loss(Share),
+    Burst(Option<Burst>),
+    Reorder(Option<Reorder>),
+    Duplicate(Share),
+    Corrupt(Share),
+    CorruptUdp(Share),
+    Mtu(Option<Mtu>),
+    Blackout(Blackout),
+}
+
+/// What is set in the same moment; what it does not name stays as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Change(pub(super) Vec<Setting>);
+
+impl FromStr for Change {
+    type Err = String;
+
+    /// Words apart by spaces or commas.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words = text.split([' ', ',', '\t']).filter(|word| !word.is_empty());
+        words.map(Setting::from_str).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The names of settings and what they take.
+pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, delay=30ms, \
+    jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \
+    corrupt-udp=1%, mtu=1300[:loud]|off, blackout=on|off|2s|2s/5s";
+
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        if word == "clear" {
+            return Ok(Self::Clear);
+        }
+        let (name, value) =
+            word.split_once('=').ok_or_else(|| format!("\"{word}\" is no setting; there are {GRAMMAR}"))?;
+        let setting = match name {
+            "rate" => unless_off(value, parse_rate).map(Self::Rate),
+            "queue" => parse_length(value).map(Self::Queue),
+            "ecn" => unless_off(value, parse_length).map(Self::Ecn),
+            "delay" => parse_duration(value).map(Self::Delay),
+            "jitter" => parse_duration(value).map(Self::Jitter),
+            "loss" => parse_share(value).map(Self::Loss),
+            "burst" => unless_off(value, parse_burst).map(Self::Burst),
+            "reorder" => unless_off(value, parse_reorder).map(Self::Reorder),
+            "duplicate" => parse_share(value).map(Self::Duplicate),
+            "corrupt" => parse_share(value).map(Self::Corrupt),
+            "corrupt-udp" => parse_share(value).map(Self::CorruptUdp),
+            "mtu" => unless_off(value, parse_mtu).map(Self::Mtu),
+            "blackout" => parse_blackout(value).map(Self::Blackout),
+            _ => return Err(format!("there is no setting \"{name}\"; there are {GRAMMAR}")),
+        };
+        setting.map_err(|error| format!("{name}: {error}"))
+    }
+}
+
+fn unless_off<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if text == "off" { Ok(None) } else { parse(text).map(Some) }
+}
+
+fn parse_burst(text: &str) -> Result<Burst, String> {
+    let (enter, rest) =
+        text.split_once(':').ok_or_else(|| format!("\"{text}\" is not ENTER%:LEAVE%, as in 1%:30%"))?;
+    let (leave, loss) = rest.split_once(':').unwrap_or((rest, "100%"));
+    Ok(Burst { enter: parse_share(enter)?, leave: parse_share(leave)?, loss: parse_share(loss)? })
+}
+
+fn parse_reorder(text: &str) -> Result<Reorder, String> {
+    let (share, by) =
+        text.split_once(':').ok_or_else(|| format!("\"{text}\" is not SHARE%:TIME, as in 10%:5ms"))?;
+    Ok(Reorder { share: parse_share(share)?, by: parse_duration(by)? })
+}
+
+fn parse_mtu(text: &str) -> Result<Mtu, String> {
+    let (bytes, loud) = match text.split_once(':') {
+        None => (text, false),
+        Some((bytes, "loud")) => (bytes, true),
+        Some((_, other)) => return Err(format!("\"{other}\" is not \"loud\", as in 1300:loud")),
+    };
+    // The least that IPv4 allows (RFC 791); IPv6 links have 1280 or more.
+    match bytes.parse() {
+        Ok(bytes) if bytes >= 68 => Ok(Mtu { bytes, loud }),
+        _ => Err(format!("\"{bytes}\" is no MTU in bytes from 68 to 65535")),
+    }
+}
+
+fn parse_blackout(text: &str) -> Result<Blackout, String> {
+    match (text, text.split_once('/')) {
+        ("off", _) => Ok(Blackout::Off),
+        ("on", _) => Ok(Blackout::On),
+        (_, None) => parse_duration(text).map(Blackout::Once),
+        (_, Some((dark, period))) => {
+            let (dark, period) = (parse_duration(dark)?, parse_duration(period)?);
+            if period.is_zero() {
+                return Err("the period is zero; write DARK/PERIOD, as in 2s/5s".to_owned());
+            }
+            Ok(Blackout::Every { dark, period })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        let mut settings = Settings::default();
+        for setting in text.parse::<Change>().unwrap().0 {
+            settings.apply(setting);
+        }
+        settings
+    }
+
+    #[test]
+    fn settings_are_written_as_they_are_read() {
+        let text = "rate=50mbit queue=64k ecn=5ms delay=30ms jitter=0.5ms loss=1% burst=0.1%:25%:100% \
+                    reorder=10%:5ms duplicate=0.5% corrupt=2% corrupt-udp=3% mtu=1300:loud blackout=2s/5s";
+        assert_eq!(settings(text).to_string(), text);
+        assert_eq!(settings("").to_string(), "clear");
+        assert_eq!(settings("delay=30ms,loss=1% clear").to_string(), "clear");
+        assert_eq!(settings("mtu=1300 blackout=on").to_string(), "mtu=1300 blackout=on");
+    }
+
+    #[test]
+    fn what_a_change_does_not_name_stays() {
+        let mut settings = settings("delay=30ms loss=1% rate=1gbit");
+        for setting in "loss=0 rate=off".parse::<Change>().unwrap().0 {
+            settings.apply(setting);
+        }
+        assert_eq!(settings.to_string(), "delay=30ms");
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_is_right() {
+        for (text, expected) in [
+            ("latency=3ms", "there is no setting \"latency\""),
+            ("delay", "\"delay\" is no setting"),
+            ("delay=3", "delay: \"3\" is no time"),
+            ("loss=101%", "loss: \"101%\" is no share"),
+            ("rate=fast", "rate: \"fast\" is no rate"),
+            ("queue=9", "queue: \"9\" is no length"),
+            ("burst=1%", "burst: \"1%\" is not ENTER%:LEAVE%"),
+            ("reorder=1%", "reorder: \"1%\" is not SHARE%:TIME"),
+            ("mtu=67", "mtu: \"67\" is no MTU"),
+            ("mtu=1300:quiet", "mtu: \"quiet\" is not \"loud\""),
+            ("blackout=1s/0s", "blackout: the period is zero"),
+        ] {
+            let error = text.parse::<Change>().unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+}
