@@ -252,20 +252,30 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let Some(&test) = self.tests.first() else { return Ok(()) };
+        let mut remarks = Vec::new();
         for installed in &self.installed {
-            let topology = Topology::create()?;
-            let tunnel = installed.start(&topology, self.interrupt)?;
-            if tunnel.client_pids.is_empty() {
-                continue;
+            if let Err(error) = self.profile_one(installed, test) {
+                self.interrupt.check()?;
+                let remark = format!("{} is not profiled: {error:#}", installed.peer);
+                eprintln!("{remark}");
+                remarks.push(remark);
             }
-            let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
-            let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
-            eprintln!("profiling {} in {test}", installed.peer);
-            let profile = profile::record(&bed, test, self.plan.seconds)
-                .with_context(|| format!("cannot profile {}", installed.peer))?;
-            profile.publish(&installed.peer.to_string(), &self.args.output, !self.args.json)?;
         }
+        self.remarks.append(&mut remarks);
         Ok(())
+    }
+
+    fn profile_one(&self, installed: &Installed, test: Test) -> anyhow::Result<()> {
+        let topology = Topology::create()?;
+        let tunnel = installed.start(&topology, self.interrupt)?;
+        if tunnel.client_pids.is_empty() {
+            return Ok(());
+        }
+        let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
+        let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
+        eprintln!("profiling {} in {test}", installed.peer);
+        let profile = profile::record(&bed, test, self.plan.seconds)?;
+        profile.publish(&installed.peer.to_string(), &self.args.output, !self.args.json)
     }
 }
 

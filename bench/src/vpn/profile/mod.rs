@@ -24,6 +24,8 @@ use crate::report::{Table, print, write};
 const SAMPLES_PER_SECOND: &str = "499";
 /// Optimised code keeps no frame pointers; this many bytes of stack are unwound instead.
 const CALL_GRAPH: &str = "dwarf,16384";
+/// Attaching to all threads of both ends may take that long.
+const STARTING: Duration = Duration::from_secs(30);
 /// Reading samples back takes its time.
 const READING: Duration = Duration::from_secs(300);
 const TOP: usize = 15;
@@ -47,9 +49,17 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let mut command = Command::new(&perf);
     command.args(["record", "-e", "cpu-clock", "-F", SAMPLES_PER_SECOND, "--call-graph", CALL_GRAPH]);
     command.args(["-p", &pids.join(","), "-o"]).arg(&data);
-    command.args(["--", "sleep", &seconds.to_string()]);
+    // It starts its command once it has attached to each thread and counts; on a busy machine that takes seconds.
+    let ready = bed.topology.path().join("perf-is-ready");
+    command
+        .args(["--", "sh", "-c", "touch \"$0\" && exec sleep \"$1\""])
+        .arg(&ready)
+        .arg(seconds.to_string());
     let mut recorder = Process::start("perf", bed.topology.path(), &mut command)?;
-    // It attaches to each thread before it begins.
+    wait_for("the start of perf", STARTING, bed.interrupt, || {
+        recorder.check()?;
+        Ok(ready.exists().then_some(()))
+    })?;
     let start = Instant::now();
     bed.run(test, seconds)?;
     let limit = READING.saturating_sub(start.elapsed());
