@@ -73,6 +73,8 @@ pub(crate) struct ClientStatus {
     pub(crate) exit: ExitPeer,
     pub(crate) session: Option<ClientSessionStatus>,
     pub(crate) last_error: Option<String>,
+    /// Whether nothing leaves the host outside the tunnel.
+    pub(crate) kill_switch: bool,
     /// Times that every connection was lost since the start.
     pub(crate) reconnects: u64,
 }
@@ -399,6 +401,7 @@ mod tests {
             },
             session: None,
             last_error: None,
+            kill_switch: false,
             reconnects: 2,
         };
         let status = Status::client(

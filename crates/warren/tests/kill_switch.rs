@@ -23,6 +23,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     net.unfilter();
     wait_until_up(&client);
     leaks.assert_none("up");
+    assert_eq!(client.status().0["kill_switch"], true);
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
     let sockets = client.sh(&format!("ss -H -uanpe | grep pid={}, | grep -v 127.0.0.1", daemon.pid()));
     assert!(sockets.lines().all(|socket| socket.contains("fwmark:0x5761")), "{sockets}");
@@ -45,6 +46,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     exit.warren.run("exit client remove laptop").ok();
     assert_eq!(daemon.wait(seconds(15)), Some(4), "{}", daemon.output());
     leaks.assert_none("the exit has refused the client");
+    assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
 
     assert!(!client.warren.run("up home").succeeded());
     leaks.assert_none("an up has failed");

@@ -67,7 +67,11 @@ fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
 
 /// Why a daemon does not run, as far as can be told.
 fn not_running(directory: &DaemonDir, name: &str) -> Failure {
-    let sentence = if directory.has_remains() {
+    let sentence = if directory.kill_switch().exists() {
+        format!(
+            "{name} is not running and its kill switch is closed; `warren up {name}` connects, `warren down {name}` opens it"
+        )
+    } else if directory.has_remains() {
         format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
     } else if let Some(last_words) = directory.last_words() {
         format!("{name} is not running; it ended with: {last_words}")
@@ -97,6 +101,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         }
         if let Some(error) = &client.last_error {
             writeln!(text, "  last error   {error}")?;
+        }
+        if client.kill_switch {
+            writeln!(text, "  kill switch  closed")?;
         }
         if client.reconnects > 0 {
             writeln!(text, "  reconnects   {}", client.reconnects)?;

@@ -16,7 +16,7 @@ use crate::daemon_dir::DaemonDir;
 /// Exits' addresses that stay allowed; the oldest go first.
 const MOST_EXITS: usize = 64;
 /// Resolvers that may be asked for an exit's name.
-const MOST_RESOLVERS: usize = 8;
+const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
 
 /// The closed kill switch of a running daemon, or that it has none.
@@ -63,16 +63,19 @@ impl Lockdown {
     }
 
     /// Lets the carrier's packets go to the resolvers that this host has now too, so that the daemon's own, marked queries
-    /// find an exit by its name.
+    /// find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
     ///
     /// # Errors
     /// When nft fails.
     pub(crate) async fn allow_resolvers(&mut self) -> anyhow::Result<()> {
-        let resolvers = resolvers();
-        if self.resolvers == resolvers {
+        let known = self.resolvers.len();
+        self.resolvers.extend(
+            resolvers().into_iter().filter(|found| !self.resolvers.contains(found)).collect::<Vec<_>>(),
+        );
+        self.resolvers.truncate(MOST_RESOLVERS);
+        if self.resolvers.len() == known {
             return Ok(());
         }
-        self.resolvers = resolvers;
         self.update().await
     }
 

@@ -43,6 +43,7 @@ impl Daemon {
                 connections: welcome.connections,
             }),
             last_error: self.host_trouble.clone().or_else(|| self.last_error.clone()),
+            kill_switch: self.lockdown.is_closed(),
             reconnects: self.reconnects,
         };
         let status =
