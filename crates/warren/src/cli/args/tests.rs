@@ -124,7 +124,7 @@ fn every_command_and_option_has_help() {
 #[test]
 fn examples_in_help_can_be_typed() {
     fn check(command: &clap::Command) {
-        let invite = warren_session::invite::Invite {
+        let invite = Invite {
             endpoint: "exit.example.net:443".to_owned(),
             exit_key: warren_session::PeerKey([7; 32]),
             name: "laptop".to_owned(),
