@@ -11,6 +11,7 @@
 pub mod client_plan;
 mod client_ruleset;
 pub mod device;
+pub mod dns;
 pub mod exit_hold;
 pub mod exit_plan;
 mod exit_ruleset;

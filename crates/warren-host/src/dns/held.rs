@@ -1,0 +1,284 @@
+//! What one profile holds of the host's resolvers, noted before it is taken, so that it is put back after a SIGKILL or a
+//! power cut.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io, iter,
+    net::IpAddr,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::DeviceName;
+
+use super::{
+    DIRECTORY, DnsError, DnsPlan, command,
+    method::{LINK_PROPERTIES, Method, RESOLVCONF, RESOLVECTL, Resolvconf, resolved_runs},
+    record::{Found, Record},
+    resolv_conf, state,
+};
+
+/// A profile's hold, which no other process has meanwhile.
+#[derive(Debug)]
+pub(super) struct Held {
+    directory: PathBuf,
+    owner: String,
+    note: Note,
+    _alive: File,
+}
+
+/// What is on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    methods: Vec<Method>,
+    /// The name of the record about the file, if it is written.
+    record: Option<String>,
+}
+
+/// The profiles that hold something, whether their daemons run or not.
+///
+/// # Errors
+/// If the state directory cannot be read; one that is not there has none.
+pub fn owners(state: &Path) -> Result<Vec<String>, DnsError> {
+    let directory = state.join(DIRECTORY);
+    let failed = |source| DnsError::State { path: directory.clone(), source };
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut owners = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        owners.extend(name.to_str().and_then(|name| name.strip_suffix(NOTE)).map(str::to_owned));
+    }
+    owners.sort_unstable();
+    Ok(owners)
+}
+
+/// Puts back what the killed daemon of `owner` had set. Returns what was put back, one sentence part each.
+///
+/// # Errors
+/// If a running daemon holds it, or something cannot be put back.
+pub async fn recover(state: &Path, owner: &str) -> Result<Vec<String>, DnsError> {
+    let directory = state.join(DIRECTORY);
+    if !note_path(&directory, owner).exists() {
+        return Ok(Vec::new());
+    }
+    let held = Held::open(&directory, owner)?;
+    let undone = held.note.methods.iter().rev().map(Method::to_string).collect();
+    held.release().await?;
+    Ok(undone)
+}
+
+impl Held {
+    /// Opens what `owner` holds, if anything, for this process alone.
+    fn open(directory: &Path, owner: &str) -> Result<Self, DnsError> {
+        let failed = |source| DnsError::State { path: directory.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        let lock = directory.join(format!("{owner}{LOCK}"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let alive = options.open(&lock).map_err(failed)?;
+        match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(DnsError::Busy(lock)),
+            locked => locked.map_err(|errno| failed(errno.into()))?,
+        }
+        let path = note_path(directory, owner);
+        let failed = |source| DnsError::State { path: path.clone(), source };
+        let note = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Note::default(),
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Self { directory: directory.to_owned(), owner: owner.to_owned(), note, _alive: alive })
+    }
+
+    /// Sets what `plan` says, after putting back what a killed daemon of the same profile had set. If something cannot be
+    /// set, nothing is.
+    pub(super) async fn take(plan: &DnsPlan) -> Result<Self, DnsError> {
+        let mut held = Self::open(&plan.state, &plan.owner)?;
+        held.put_back().await?;
+        held.set(plan).await?;
+        Ok(held)
+    }
+
+    /// Sets what another plan of the same profile says. Where the host's way is the same, its own resolvers do not show in
+    /// between.
+    pub(super) async fn change(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
+        if plan.methods != self.note.methods {
+            self.put_back().await?;
+        }
+        self.set(plan).await
+    }
+
+    async fn set(&mut self, plan: &DnsPlan) -> Result<(), DnsError> {
+        let mut record = None;
+        for method in &plan.methods {
+            if let Method::File { path } = method {
+                record = Some(Record::open(&self.directory, path)?.name());
+            }
+        }
+        self.note = Note { methods: plan.methods.clone(), record };
+        let path = note_path(&self.directory, &self.owner);
+        let failed = |source| DnsError::State { path: path.clone(), source };
+        let text = serde_json::to_vec_pretty(&self.note).map_err(|error| failed(error.into()))?;
+        state::write(&path, &text).map_err(failed)?;
+        for method in &plan.methods {
+            if let Err(error) = self.make(method, &plan.servers).await {
+                // The first error is the one that a user can act upon.
+                drop(self.put_back().await);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn make(&self, method: &Method, servers: &[IpAddr]) -> Result<(), DnsError> {
+        match method {
+            Method::Resolved { device } => {
+                let device = device.as_str();
+                let servers: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
+                let arguments: Vec<&str> =
+                    ["dns", device].into_iter().chain(servers.iter().map(String::as_str)).collect();
+                command::run(RESOLVECTL, &arguments, "").await?;
+                for (property, value) in LINK_PROPERTIES {
+                    command::run(RESOLVECTL, &[property, device, value], "").await?;
+                }
+            }
+            Method::Resolvconf { entry, flavour } => {
+                let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+                let arguments: Vec<&str> =
+                    flavour.options().iter().copied().chain(iter::once(entry.as_str())).collect();
+                command::run(RESOLVCONF, &arguments, &lines).await?;
+            }
+            Method::File { path } => Record::open(&self.directory, path)?.add(&self.owner, servers)?,
+        }
+        Ok(())
+    }
+
+    /// Sets anew what another program has undone. Returns whether anything was.
+    pub(super) async fn repair(&self, servers: &[IpAddr]) -> Result<bool, DnsError> {
+        let mut repaired = false;
+        for method in &self.note.methods {
+            repaired |= match method {
+                Method::File { path } => Record::open(&self.directory, path)?.repair()? != Found::Ours,
+                Method::Resolved { .. } | Method::Resolvconf { .. } => {
+                    let is_in_effect = method.is_in_effect(servers).await;
+                    if !is_in_effect {
+                        self.make(method, servers).await?;
+                    }
+                    !is_in_effect
+                }
+            };
+        }
+        Ok(repaired)
+    }
+
+    /// Puts everything back and forgets it.
+    pub(super) async fn release(mut self) -> Result<(), DnsError> {
+        self.put_back().await
+    }
+
+    async fn put_back(&mut self) -> Result<(), DnsError> {
+        for method in self.note.methods.iter().rev() {
+            self.unmake(method).await?;
+        }
+        self.note = Note::default();
+        let path = note_path(&self.directory, &self.owner);
+        state::remove(&path).map_err(|source| DnsError::State { path, source })
+    }
+
+    async fn unmake(&self, method: &Method) -> Result<(), DnsError> {
+        match method {
+            // What it knew of a link that is gone is gone too.
+            Method::Resolved { device } if !(resolved_runs() && is_there(device)) => {}
+            Method::Resolved { device } => {
+                command::run(RESOLVECTL, &["revert", device.as_str()], "").await?;
+            }
+            Method::Resolvconf { entry, flavour } => {
+                command::run(RESOLVCONF, &flavour.delete_options(entry), "").await?;
+                // After a power cut the entry is gone, but the file that it was written into may not be.
+                command::run(RESOLVCONF, &["-u"], "").await?;
+            }
+            Method::File { path } => {
+                let mut record = Record::open(&self.directory, path)?;
+                if record.remove(&self.owner)? {
+                    return Ok(());
+                }
+                let other = self.note.record.as_ref().filter(|name| **name != record.name());
+                let other = other.map(|name| self.directory.join(name)).filter(|other| other.exists());
+                return other.map_or(Ok(()), |other| Err(DnsError::OtherNamespace(other)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Method {
+    /// Whether what was set can still be seen.
+    async fn is_in_effect(&self, servers: &[IpAddr]) -> bool {
+        match self {
+            Self::Resolved { device } => {
+                let said = command::run(RESOLVECTL, &["dns", device.as_str()], "").await;
+                // It does not run, or the link is gone: nothing to be set.
+                let Ok(said) = said else { return true };
+                let known: Vec<&str> = said.split_whitespace().collect();
+                servers.iter().all(|server| known.contains(&server.to_string().as_str()))
+            }
+            Self::Resolvconf { .. } => {
+                let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
+                let named = resolv_conf::nameservers(&text);
+                // A resolver on this host may stand there and ask the others.
+                named.iter().all(IpAddr::is_loopback) || servers.iter().any(|server| named.contains(server))
+            }
+            Self::File { .. } => true,
+        }
+    }
+}
+
+impl Resolvconf {
+    /// The options before an entry's name that add it.
+    pub(super) fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Openresolv => &["-x", "-m", "0", "-a"],
+            Self::Debian => &["-a"],
+        }
+    }
+
+    fn delete_options(self, entry: &str) -> Vec<&str> {
+        match self {
+            Self::Openresolv => vec!["-f", "-d", entry],
+            Self::Debian => vec!["-d", entry],
+        }
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Resolved { device } => write!(f, "resolvers of {device} in systemd-resolved"),
+            Self::Resolvconf { entry, .. } => write!(f, "resolvconf entry {entry}"),
+            Self::File { path } => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+fn is_there(device: &DeviceName) -> bool {
+    Path::new("/sys/class/net").join(device.as_str()).exists()
+}
+
+fn note_path(directory: &Path, owner: &str) -> PathBuf {
+    directory.join(format!("{owner}{NOTE}"))
+}
+
+/// What the names of notes end with.
+const NOTE: &str = ".held";
+/// What the names of locks end with that say whether the daemon lives.
+const LOCK: &str = ".alive";

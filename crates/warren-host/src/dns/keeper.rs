@@ -1,0 +1,151 @@
+//! Keeping a host's resolvers as they were set, in a task of its own.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use super::{DnsError, DnsPlan, RESOLV_CONF, held::Held, watch::Watch};
+
+/// The host's resolvers, set to those of a plan and kept so. To be handed to [`Dns::undo`]; dropped without that they stay
+/// set until [`super::recover`].
+#[derive(Debug)]
+#[must_use = "what was set stays so until Dns::undo"]
+pub struct Dns {
+    plan: DnsPlan,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Held>,
+}
+
+impl Dns {
+    /// Sets the host's resolvers, and sets them again whenever another program undoes it. To be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// If they cannot be set; then nothing was changed.
+    pub async fn apply(plan: DnsPlan) -> Result<Self, DnsError> {
+        let held = Held::take(&plan).await?;
+        Ok(Self::keep(plan, held))
+    }
+
+    /// Goes over to another plan of the same profile; nothing happens if it is the same.
+    ///
+    /// # Errors
+    /// If the resolvers cannot be set; the host's own are there then, if the error does not say otherwise.
+    pub async fn change(self, plan: DnsPlan) -> Result<Self, DnsError> {
+        if plan == self.plan {
+            return Ok(self);
+        }
+        let mut held = self.stop().await?;
+        held.change(&plan).await?;
+        Ok(Self::keep(plan, held))
+    }
+
+    /// Puts back what was there before, or what another program has set since.
+    ///
+    /// # Errors
+    /// What could not be put back; [`super::recover`] tries again.
+    pub async fn undo(self) -> Result<(), DnsError> {
+        self.stop().await?.release().await
+    }
+
+    /// How the resolvers are set.
+    pub fn plan(&self) -> &DnsPlan {
+        &self.plan
+    }
+
+    fn keep(plan: DnsPlan, held: Held) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(keep(held, plan.clone(), stopped));
+        Self { plan, stop, task }
+    }
+
+    async fn stop(self) -> Result<Held, DnsError> {
+        let Self { plan, stop, task } = self;
+        // It ends when it is told, or when nobody can tell it any more.
+        drop(stop);
+        task.await.map_err(|error| DnsError::State { path: plan.state, source: std::io::Error::other(error) })
+    }
+}
+
+async fn keep(held: Held, plan: DnsPlan, mut stopped: oneshot::Receiver<()>) -> Held {
+    let watch = Watch::new(watched());
+    let mut patience = Patience::default();
+    loop {
+        let pause = match held.repair(&plan.servers).await {
+            Ok(false) => None,
+            Ok(true) => {
+                tracing::info!("another program had changed the host's resolvers; set them again");
+                Some(patience.after_repair(Instant::now()))
+            }
+            Err(error) => {
+                tracing::warn!("cannot keep the host's resolvers: {error}");
+                Some(LONG_PAUSE)
+            }
+        };
+        let next = async {
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => watch.changed().await,
+            }
+        };
+        tokio::select! {
+            () = next => {}
+            _ = &mut stopped => return held,
+        }
+    }
+}
+
+/// What is written when a host's resolvers change, whichever way it has.
+fn watched() -> Vec<PathBuf> {
+    let file = Path::new(RESOLV_CONF);
+    let directory = file.parent().unwrap_or(file);
+    [file, directory, Path::new("/run/systemd/resolve")].map(Path::to_owned).into()
+}
+
+/// Keeps two programs that undo each other from doing nothing else.
+#[derive(Debug, Default)]
+struct Patience {
+    recent: Vec<Instant>,
+}
+
+impl Patience {
+    /// How long to let the other program have its way now.
+    fn after_repair(&mut self, now: Instant) -> Duration {
+        self.recent.retain(|repair| now.duration_since(*repair) < LONG_PAUSE);
+        self.recent.push(now);
+        if self.recent.len() < MOST_REPAIRS {
+            return Duration::ZERO;
+        }
+        tracing::warn!(
+            "another program keeps changing the host's resolvers; stop it, or set servers = [] in [dns]"
+        );
+        LONG_PAUSE
+    }
+}
+
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// Within a long pause: more than networks change, less than a fight brings.
+const MOST_REPAIRS: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_repairs_in_a_row_bring_a_long_pause_and_time_forgets_them() {
+        let start = Instant::now();
+        let mut patience = Patience::default();
+        let pauses: Vec<Duration> = (0..10).map(|_| patience.after_repair(start)).collect();
+
+        assert!(pauses[..9].iter().all(Duration::is_zero));
+        assert_eq!(pauses[9], LONG_PAUSE);
+        assert_eq!(patience.after_repair(start + LONG_PAUSE), Duration::ZERO);
+    }
+}

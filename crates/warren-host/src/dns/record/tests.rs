@@ -1,0 +1,203 @@
+use std::{fs, os::unix::fs::symlink};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn the_last_profile_up_is_asked_and_the_original_comes_back_in_either_order() {
+    for order in [["home", "work"], ["work", "home"]] {
+        let host = Host::with("nameserver 192.0.2.1\n");
+        host.record().add("home", &servers(1)).unwrap();
+        host.record().add("work", &servers(2)).unwrap();
+        assert_eq!(host.asked(), servers(2));
+
+        assert!(host.record().remove(order[0]).unwrap());
+        let other = if order[0] == "home" { 2 } else { 1 };
+        assert_eq!(host.asked(), servers(other));
+        assert!(host.record().remove(order[1]).unwrap());
+
+        assert_eq!(host.text(), "nameserver 192.0.2.1\n");
+        assert!(!host.has_record());
+    }
+}
+
+#[test]
+fn what_a_dhcp_client_writes_meanwhile_is_what_comes_back() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+
+    host.write("nameserver 192.0.2.99\n");
+    assert_eq!(host.record().repair().unwrap(), Found::Foreign);
+
+    assert_eq!(host.asked(), servers(1));
+    assert_eq!(host.record().repair().unwrap(), Found::Ours);
+    host.record().remove("home").unwrap();
+    assert_eq!(host.text(), "nameserver 192.0.2.99\n");
+}
+
+#[test]
+fn resolver_of_a_vpn_that_came_later_and_went_is_forgotten() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+    let ours = host.text();
+    host.write("nameserver 100.64.0.1\n");
+    host.record().repair().unwrap();
+
+    // It had noted our text as its original, and puts that back.
+    host.write(&ours);
+    assert_eq!(host.record().repair().unwrap(), Found::Ours);
+
+    host.record().remove("home").unwrap();
+    assert_eq!(host.text(), "nameserver 192.0.2.1\n");
+}
+
+#[test]
+fn what_was_written_after_a_daemon_was_killed_stays() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+    host.write("nameserver 192.0.2.99\n");
+
+    host.record().remove("home").unwrap();
+
+    assert_eq!(host.text(), "nameserver 192.0.2.99\n");
+    assert!(!host.has_record());
+}
+
+#[test]
+fn text_of_a_warren_with_another_record_is_never_an_original() {
+    let host = Host::with("");
+    let other = Path::new("/var/lib/other/dns/resolv.conf.1");
+    host.write(&text("home", &servers(9), other));
+
+    let error = host.record().add("home", &servers(1)).unwrap_err();
+
+    assert!(matches!(&error, DnsError::OtherWarren { record, .. } if record == other), "{error}");
+    assert_eq!(host.asked(), servers(9));
+    assert!(!host.has_record());
+}
+
+#[test]
+fn profile_that_is_up_may_change_its_resolvers() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+    host.record().add("home", &servers(2)).unwrap();
+
+    assert_eq!(host.asked(), servers(2));
+    host.record().remove("home").unwrap();
+    assert_eq!(host.text(), "nameserver 192.0.2.1\n");
+}
+
+#[test]
+fn file_that_another_program_wrote_into_at_the_same_time_is_no_original() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+
+    host.write(&format!("{}server 192.0.2.99\n", host.text()));
+
+    assert_eq!(host.record().repair().unwrap(), Found::Garbled);
+    assert_eq!(host.record().repair().unwrap(), Found::Ours);
+    host.record().remove("home").unwrap();
+    assert_eq!(host.text(), "nameserver 192.0.2.1\n");
+}
+
+#[test]
+fn link_comes_back_as_a_link() {
+    let host = Host::with("");
+    fs::remove_file(&host.file).unwrap();
+    symlink("../run/manager/resolv.conf", &host.file).unwrap();
+
+    host.record().add("home", &servers(1)).unwrap();
+    assert_eq!(host.asked(), servers(1));
+    host.record().remove("home").unwrap();
+
+    assert_eq!(fs::read_link(&host.file).unwrap(), Path::new("../run/manager/resolv.conf"));
+}
+
+#[test]
+fn what_is_neither_file_nor_link_is_refused() {
+    let host = Host::with("");
+    fs::remove_file(&host.file).unwrap();
+    fs::create_dir(&host.file).unwrap();
+
+    assert!(matches!(Record::open(&host.state(), &host.file), Err(DnsError::NotAFile(_))));
+    assert!(!host.has_record());
+}
+
+proptest! {
+    // Each step is made durable, which takes its time.
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Profiles come, change and go, other programs write: at the end stands what another program wrote last.
+    #[test]
+    fn the_newest_foreign_text_is_what_remains(steps in prop::collection::vec((0..4_u8, 0..3_usize), 0..24)) {
+        let owners = ["a", "b", "c"];
+        let host = Host::with("original 0\n");
+        let mut newest = host.text();
+        for (number, (action, which)) in steps.into_iter().enumerate() {
+            match action {
+                0 => host.record().add(owners[which], &servers(u8::try_from(number).unwrap())).unwrap(),
+                1 => assert!(host.record().remove(owners[which]).is_ok()),
+                2 => assert!(host.record().repair().is_ok()),
+                _ => {
+                    newest = format!("foreign {number}\n");
+                    host.write(&newest);
+                }
+            }
+        }
+        for owner in owners {
+            host.record().remove(owner).unwrap();
+        }
+        prop_assert_eq!(host.text(), newest);
+        prop_assert!(!host.has_record());
+    }
+}
+
+/// A directory with a `resolv.conf` and a place for records.
+struct Host {
+    directory: tempfile::TempDir,
+    file: PathBuf,
+}
+
+impl Host {
+    fn with(text: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("resolv.conf");
+        fs::create_dir(directory.path().join("state")).unwrap();
+        let host = Self { directory, file };
+        host.write(text);
+        host
+    }
+
+    fn record(&self) -> Record {
+        Record::open(&self.state(), &self.file).unwrap()
+    }
+
+    fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    /// As another program would, by a new file of that name.
+    fn write(&self, text: &str) {
+        let new = self.directory.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &self.file).unwrap();
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.file).unwrap()
+    }
+
+    fn asked(&self) -> Vec<IpAddr> {
+        resolv_conf::nameservers(&self.text())
+    }
+
+    fn has_record(&self) -> bool {
+        let names = fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.into_iter().any(|name| name.to_string_lossy().starts_with(PREFIX))
+    }
+}
+
+fn servers(last: u8) -> Vec<IpAddr> {
+    vec![IpAddr::from([10, 66, 0, last])]
+}

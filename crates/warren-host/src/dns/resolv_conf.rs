@@ -1,0 +1,295 @@
+//! The file that programs read resolvers from: what stands in its place, and putting something else there.
+//!
+//! A regular file is changed in place, so its inode, mode, owner and labels stay, and a file that is mounted over
+//! another one, as in containers, can be changed at all. A symbolic link is replaced as a link and never followed: what it
+//! leads to belongs to another program.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, Write},
+    net::IpAddr,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Gid, Uid},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use super::DnsError;
+
+/// What stands at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Standing {
+    /// Nothing.
+    Missing,
+    /// A symbolic link, whether it leads anywhere or not.
+    Link {
+        /// Where it leads to, as it is written in the link.
+        target: PathBuf,
+    },
+    /// A regular file.
+    File {
+        /// What is in it.
+        content: Content,
+        /// Permissions, as chmod(2) has them.
+        mode: u32,
+        /// The owner's number.
+        user: u32,
+        /// The group's number.
+        group: u32,
+    },
+}
+
+/// A file's bytes, as text where they are text so that a person can read a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Content {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// What changes when anybody writes a file, be it with the same content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    inode: u64,
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Standing {
+    /// Looks at what stands at `path`.
+    pub(super) fn at(path: &Path) -> Result<Self, DnsError> {
+        let failed = |source| DnsError::Read { path: path.to_owned(), source };
+        let metadata = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Missing),
+            Err(error) => return Err(failed(error)),
+        };
+        if metadata.is_symlink() {
+            return Ok(Self::Link { target: fs::read_link(path).map_err(failed)? });
+        }
+        if !metadata.is_file() {
+            return Err(DnsError::NotAFile(path.to_owned()));
+        }
+        let content = Content::from(fs::read(path).map_err(failed)?);
+        Ok(Self::File {
+            content,
+            mode: metadata.mode() & 0o7777,
+            user: metadata.uid(),
+            group: metadata.gid(),
+        })
+    }
+
+    /// Puts this at `path` in place of whatever stands there, durably.
+    pub(super) fn put(&self, path: &Path) -> Result<(), DnsError> {
+        let failed = |source: io::Error| DnsError::of_write(path, source);
+        match self {
+            Self::Missing => match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // A mount point cannot be removed; an empty file says the same to who reads it.
+                Err(error) if is(&error, Errno::BUSY) => overwrite(path, b"").map_err(failed)?,
+                removed => removed.map_err(failed)?,
+            },
+            Self::Link { target } => {
+                let temporary = temporary(path);
+                clear(&temporary).map_err(failed)?;
+                symlink(target, &temporary).map_err(failed)?;
+                rename(&temporary, path).map_err(failed)?;
+            }
+            Self::File { content, mode, user, group } => {
+                put_file(path, content.bytes(), *mode, (*user, *group)).map_err(failed)?;
+            }
+        }
+        sync_directory(path).map_err(failed)
+    }
+
+    /// The text, if it is a file with one.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::File { content: Content::Text(text), .. } => Some(text),
+            Self::File { .. } | Self::Link { .. } | Self::Missing => None,
+        }
+    }
+}
+
+/// Writes `text` to `path` durably: into the file that is there, or as a new one in place of a link or of nothing.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), DnsError> {
+    let (mode, owner) = match Standing::at(path)? {
+        Standing::File { mode, user, group, .. } => (mode, (user, group)),
+        Standing::Link { .. } | Standing::Missing => (0o644, own_owner()),
+    };
+    put_file(path, text.as_bytes(), mode, owner)
+        .and_then(|()| sync_directory(path))
+        .map_err(|source| DnsError::of_write(path, source))
+}
+
+/// The stamp of the file at `path`; none if there is none.
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    Some(Stamp { inode: metadata.ino(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() })
+}
+
+/// The resolvers that a file's text names, in order.
+pub(super) fn nameservers(text: &str) -> Vec<IpAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address = (words.next()? == "nameserver").then(|| words.next())??;
+        // A link-local address may name its link: fe80::1%eth0.
+        address.split('%').next()?.parse().ok()
+    };
+    text.lines().filter_map(server).collect()
+}
+
+impl Content {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
+    }
+}
+
+fn put_file(path: &Path, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        overwrite(path, content)?;
+        return give(&File::open(path)?, mode, owner);
+    }
+    let temporary = temporary(path);
+    clear(&temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(content)?;
+    give(&file, mode, owner)?;
+    file.sync_all()?;
+    rename(&temporary, path)
+}
+
+/// Writes over a file's content. The new content's first bytes are written first, so a reader in between sees its first
+/// lines, and what a power cut leaves still begins with them.
+fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).custom_flags(NO_FOLLOW).open(path)?;
+    file.write_all(content)?;
+    file.set_len(u64::try_from(content.len()).map_err(io::Error::other)?)?;
+    file.sync_all()
+}
+
+fn give(file: &File, mode: u32, (user, group): (u32, u32)) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if (metadata.uid(), metadata.gid()) != (user, group) {
+        rustix::fs::fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    if metadata.mode() & 0o7777 != mode {
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+/// A name beside `path` for what is about to take its place; always the same, so that a killed daemon leaves one at most.
+fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    path.with_file_name(format!(".{name}.warren"))
+}
+
+fn clear(temporary: &Path) -> io::Result<()> {
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+fn rename(temporary: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(temporary, path).inspect_err(|_| drop(fs::remove_file(temporary)))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn own_owner() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// O_NOFOLLOW: between the look and the writing nobody shall send the text elsewhere.
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_stood_there_comes_back_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        let odd = vec![b'#', 0xff, 0xfe, b'\n'];
+        for prepare in [
+            &(|| {}) as &dyn Fn(),
+            &|| symlink("../run/nowhere/stub-resolv.conf", &path).unwrap(),
+            &|| fs::write(&path, "nameserver 192.0.2.1\noptions edns0").unwrap(),
+            &|| {
+                fs::write(&path, &odd).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+            },
+        ] {
+            drop(fs::remove_file(&path));
+            prepare();
+            let before = Standing::at(&path).unwrap();
+
+            write(&path, "nameserver 10.66.0.1\n").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "nameserver 10.66.0.1\n");
+            before.put(&path).unwrap();
+
+            assert_eq!(Standing::at(&path).unwrap(), before);
+            let record = serde_json::to_string(&before).unwrap();
+            assert_eq!(serde_json::from_str::<Standing>(&record).unwrap(), before);
+            let litter = fs::read_dir(directory.path()).unwrap().count();
+            assert!(litter <= 1, "nothing lies beside the file");
+        }
+    }
+
+    #[test]
+    fn a_regular_file_stays_the_same_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        fs::write(&path, "nameserver 192.0.2.1\nnameserver 192.0.2.2\n").unwrap();
+        let before = fs::metadata(&path).unwrap().ino();
+
+        write(&path, "# short\n").unwrap();
+
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# short\n");
+        assert_eq!(fs::metadata(&path).unwrap().ino(), before);
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_never_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, target) = (directory.path().join("resolv.conf"), directory.path().join("theirs"));
+        fs::write(&target, "theirs").unwrap();
+        symlink(&target, &path).unwrap();
+
+        write(&path, "ours").unwrap();
+
+        assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
+    }
+
+    #[test]
+    fn nameservers_are_read_as_the_resolver_reads_them() {
+        let text = "# nameserver 1.1.1.1\nsearch lan\nnameserver 192.0.2.1 # ours\nnameserver\tfe80::1%eth0\nnameserver x\n";
+        let found = nameservers(text);
+        assert_eq!(found, ["192.0.2.1".parse::<IpAddr>().unwrap(), "fe80::1".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Noticing that another program has changed the host's resolvers.
+
+use std::{path::PathBuf, time::Duration};
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::{
+    net::unix::pipe::Receiver,
+    time::{sleep, timeout},
+};
+
+/// Watches files and directories. Both are needed for one file: a directory says that the file was replaced, the file
+/// itself that it was written to when it is mounted over another one.
+#[derive(Debug)]
+pub(super) struct Watch {
+    paths: Vec<PathBuf>,
+    /// Read like a pipe. None when this host has no watch left, as on desktops where programs use them all.
+    inotify: Option<Receiver>,
+}
+
+impl Watch {
+    /// Begins to watch `paths`, of which some may not exist.
+    pub(super) fn new(paths: Vec<PathBuf>) -> Self {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok();
+        let watch = Self {
+            paths,
+            inotify: inotify.and_then(|inotify| Receiver::from_owned_fd_unchecked(inotify).ok()),
+        };
+        if watch.arm() { watch } else { Self { inotify: None, ..watch } }
+    }
+
+    /// Waits until something may have changed and whoever changes it is probably done.
+    pub(super) async fn changed(&self) {
+        let Some(inotify) = &self.inotify else { return sleep(LOOK_EVERY).await };
+        if inotify.readable().await.is_err() {
+            return sleep(LOOK_EVERY).await;
+        }
+        for _ in 0..MOST_PAUSES {
+            drain(inotify);
+            if timeout(PAUSE, inotify.readable()).await.is_err() {
+                break;
+            }
+        }
+        // A file that was replaced is another one now.
+        self.arm();
+    }
+
+    /// Returns whether anything is watched.
+    fn arm(&self) -> bool {
+        let Some(inotify) = &self.inotify else { return false };
+        let events = WatchFlags::MODIFY
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE;
+        let watched =
+            self.paths.iter().filter(|path| inotify::add_watch(inotify, path.as_path(), events).is_ok());
+        watched.count() > 0
+    }
+}
+
+/// Takes what there is to read; what it says does not matter.
+fn drain(inotify: &Receiver) {
+    let mut events = [0; 4096];
+    while inotify.try_read(&mut events).is_ok_and(|length| length > 0) {}
+}
+
+/// Without notifications; the tunnel's resolvers are to be back within two seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A program that writes a file line by line is given the time to end.
+const PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSES: usize = 5;
