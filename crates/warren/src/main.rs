@@ -115,6 +115,7 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 
 /// Removes what killed daemons left, closed kill switches too; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs) -> anyhow::Result<()> {
+    client::clean_up_dns(&global.state_dir).await?;
     daemon_dir::clean_up(&global.runtime_dir, daemon_dir::KillSwitches::Open).await.map(drop)
 }
 

@@ -6,6 +6,7 @@ mod upkeep;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub(crate) struct ClientStart {
     pub(crate) directory: DaemonDir,
     /// The profile's kill switch, closed before anything else was done.
     pub(crate) lockdown: Lockdown,
+    /// Where it is noted what outlives a boot.
+    pub(crate) state_dir: PathBuf,
 }
 
 /// Runs until stopped. Leaves the host as it was.

@@ -1,11 +1,13 @@
 //! The client's part of the host: its TUN device and the plan around it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
-use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, StepError, facts};
+use warren_host::dns::{self, Dns, DnsFacts, DnsPlan, Servers};
+use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
 use warren_session::client::Welcome;
 use warren_tun::{Device, DeviceConfig, Queue};
 
@@ -26,7 +28,11 @@ pub(crate) struct ClientHost {
     lan: bool,
     firewall_table: String,
     journal: PathBuf,
+    profile: String,
+    servers: Servers,
+    state_dir: PathBuf,
     standing: Option<Standing>,
+    dns: Option<Dns>,
 }
 
 struct Standing {
@@ -35,6 +41,8 @@ struct Standing {
     applied: Applied,
     /// What the plan was made of; a Welcome that gives the same needs no new one.
     facts: PlanFacts,
+    /// The resolvers that were chosen along with it.
+    servers: Vec<IpAddr>,
 }
 
 impl ClientHost {
@@ -48,7 +56,11 @@ impl ClientHost {
             lan: start.profile.lan,
             firewall_table: client_plan::firewall_table(&start.name),
             journal: start.directory.journal(),
+            profile: start.name.clone(),
+            servers: start.profile.dns.clone(),
+            state_dir: start.state_dir.clone(),
             standing: None,
+            dns: None,
         }
     }
 
@@ -60,6 +72,7 @@ impl ClientHost {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             let (standing, queue) = self.stand(welcome).await?;
             self.standing = Some(standing);
+            self.set_dns(self.servers(welcome)).await?;
             return Ok(Some(queue));
         };
         let slot = facts.slot;
@@ -70,11 +83,16 @@ impl ClientHost {
             ..self.facts(welcome, slot).await?
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
-        if let Some(standing) = self.standing.as_mut().filter(|_| wanted != facts) {
-            let plan = client_plan::client(&wanted);
+        let servers = self.servers(welcome);
+        if let Some(standing) = &mut self.standing
+            && (wanted != facts || servers != standing.servers)
+        {
+            let plan = plan(&self.profile, self.lan, &wanted, &servers);
             standing.host.change(&mut standing.applied, &plan).await?;
+            standing.servers.clone_from(&servers);
             standing.facts = wanted;
         }
+        self.set_dns(servers).await?;
         Ok(None)
     }
 
@@ -91,10 +109,13 @@ impl ClientHost {
         let exclude = [self.exclude.clone(), lan].concat();
         if standing.facts.exclude != exclude {
             let wanted = PlanFacts { exclude, ..standing.facts.clone() };
-            standing.host.change(&mut standing.applied, &client_plan::client(&wanted)).await?;
+            standing
+                .host
+                .change(&mut standing.applied, &plan(&self.profile, self.lan, &wanted, &standing.servers))
+                .await?;
             standing.facts = wanted;
         }
-        let plan = client_plan::client(&standing.facts);
+        let plan = plan(&self.profile, self.lan, &standing.facts, &standing.servers);
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
             anyhow::bail!(
@@ -102,6 +123,39 @@ impl ClientHost {
             );
         }
         Ok(found.repaired.iter().map(ToString::to_string).collect())
+    }
+
+    /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
+    async fn set_dns(&mut self, servers: Vec<IpAddr>) -> anyhow::Result<()> {
+        if servers.is_empty() {
+            if let Some(dns) = self.dns.take() {
+                dns.undo().await?;
+            }
+            if self.servers == Servers::Exit {
+                tracing::info!(
+                    "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
+                );
+            }
+            return Ok(());
+        }
+        let device = DeviceName::new(self.name.clone())?;
+        let plan = DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await;
+        self.dns = Some(match self.dns.take() {
+            Some(dns) => dns.change(plan).await?,
+            None => Dns::apply(plan).await?,
+        });
+        Ok(())
+    }
+
+    fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
+        dns::choose(&DnsFacts {
+            wanted: &self.servers,
+            of_exit: &welcome.dns,
+            include: &self.include,
+            exclude: &self.exclude,
+            has_ipv4: welcome.ipv4.is_some(),
+            has_ipv6: welcome.ipv6.is_some(),
+        })
     }
 
     /// Makes the device and the first plan around it.
@@ -121,8 +175,9 @@ impl ClientHost {
             let slot = host.free_slot().await?;
             let slot = slot.context("256 tunnels are up on this host; take one down first")?;
             let facts = self.facts(welcome, slot).await?;
-            match host.apply(&client_plan::client(&facts)).await {
-                Ok(applied) => return Ok((Standing { device, host, applied, facts }, queue)),
+            let servers = self.servers(welcome);
+            match host.apply(&plan(&self.profile, self.lan, &facts, &servers)).await {
+                Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queue)),
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
                 Err(error) => return Err(error.into()),
@@ -132,8 +187,15 @@ impl ClientHost {
 
     /// Undoes everything but the device, which goes with its queue.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
-        let Some(mut standing) = self.standing.take() else { return Ok(()) };
-        standing.host.undo_all().await.context("cannot restore the host")
+        // While the tunnel still takes queries, so that none leaves in between.
+        let dns = match self.dns.take() {
+            Some(dns) => dns.undo().await,
+            None => Ok(()),
+        };
+        if let Some(mut standing) = self.standing.take() {
+            standing.host.undo_all().await.context("cannot restore the host")?;
+        }
+        dns.context("cannot restore the host's DNS")
     }
 
     /// Waits until the device was deleted or renamed by somebody.
@@ -182,8 +244,11 @@ impl ClientHost {
     }
 
     async fn facts(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<PlanFacts> {
-        let device = DeviceName::new(self.name.clone())?;
-        let takes_ipv6 = facts::takes_ipv6(&device)?;
+        let takes_ipv6 = facts::takes_ipv6(&DeviceName::new(self.name.clone())?)?;
+        self.facts_where(welcome, slot, takes_ipv6).await
+    }
+
+    async fn facts_where(&self, welcome: &Welcome, slot: u8, takes_ipv6: bool) -> anyhow::Result<PlanFacts> {
         Ok(PlanFacts {
             mtu: self.mtu_for(welcome),
             ipv4: welcome.ipv4.map(|(address, _)| address),
@@ -195,7 +260,17 @@ impl ClientHost {
             mark: CARRIER_MARK,
             slot,
             strict_reverse_path: facts::devices_with_strict_reverse_path()?,
-            device,
+            device: DeviceName::new(self.name.clone())?,
         })
     }
+}
+
+/// The plan of routes and, in a full tunnel with resolvers of its own, the guard of their ports.
+fn plan(profile: &str, lan: bool, facts: &PlanFacts, servers: &[IpAddr]) -> Plan {
+    let mut plan = client_plan::client(facts);
+    // Without a firewall there is no nft.
+    if facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, servers) {
+        plan.steps.push(dns::guard(profile, CARRIER_MARK, lan));
+    }
+    plan
 }

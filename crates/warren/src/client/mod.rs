@@ -2,6 +2,7 @@
 
 mod connect;
 mod daemon;
+mod dns_remains;
 mod enrol;
 mod host;
 pub(crate) mod kill_switch;
@@ -11,6 +12,7 @@ mod ssh;
 mod start;
 mod stop;
 
+pub(crate) use dns_remains::clean_up as clean_up_dns;
 pub(crate) use enrol::{EnrolError, Enrolment};
 pub(crate) use run::{client_close, client_run};
 pub(crate) use start::{UpOptions, up};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
+use super::dns_remains;
 use super::kill_switch::{self, Lockdown};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
@@ -39,6 +40,9 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon of {name} had left");
     }
+    for owner in dns_remains::clean_up(&global.state_dir).await? {
+        tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
+    }
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_dir::clean_up(&global.runtime_dir, KillSwitches::Keep).await? {
@@ -52,7 +56,9 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
-    let start = ClientStart { name: name.clone(), profile, directory: directory.clone(), lockdown };
+    let state_dir = global.state_dir.clone();
+    let start =
+        ClientStart { name: name.clone(), profile, directory: directory.clone(), lockdown, state_dir };
     let outcome = daemon::run(start).await;
     directory.clear();
     if is_closed {

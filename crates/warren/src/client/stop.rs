@@ -31,11 +31,12 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
     if was_running {
         wait_for_end(&directory, name).await?;
     }
+    let dns = warren_host::dns::recover(&global.state_dir, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Last, so that nothing leaves while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
     directory.clear();
-    if !was_running && !was_closed && left_over.undone.is_empty() {
+    if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
         return Err(Failure::new(ExitCode::NotRunning, format!("{name} is not up")).into());
     }
     Ok(())
@@ -58,6 +59,12 @@ pub(crate) fn candidates(global: &GlobalArgs) -> anyhow::Result<Vec<String>> {
     for (name, directory) in daemon_dir::all(&global.runtime_dir)? {
         if name != daemon_dir::EXIT && (directory.is_running()? || directory.has_remains()) {
             names.push(name);
+        }
+    }
+    // After a power cut this is all that is left.
+    for owner in warren_host::dns::owners(&global.state_dir)? {
+        if !names.contains(&owner) {
+            names.push(owner);
         }
     }
     Ok(names)

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::document::{Document, Located};
@@ -36,6 +37,8 @@ pub(crate) struct ClientProfile {
     /// Whether the private networks on this host's links stay reachable.
     pub(crate) lan: bool,
     pub(crate) kill_switch: KillSwitchSettings,
+    /// The resolvers that the host asks while the tunnel is up.
+    pub(crate) dns: Servers,
     pub(crate) transport: Transport,
     /// What the file asks for and this version does not do.
     pub(crate) not_yet: Vec<NotYet>,
@@ -74,7 +77,7 @@ pub(super) fn parse(
     let exits = read_exits(&mut document, &mut not_yet)?;
     let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
     let Routes { include, exclude, lan } = read_routes(&mut document, &mut not_yet)?;
-    read_dns(&mut document, &mut not_yet)?;
+    let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS, &mut not_yet)?;
     let mut client = document.section("client")?;
@@ -95,6 +98,7 @@ pub(super) fn parse(
         include,
         exclude,
         lan,
+        dns,
         kill_switch,
         transport,
         not_yet,
@@ -183,29 +187,20 @@ fn read_routes(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result
     Ok(Routes { include, exclude, lan })
 }
 
-fn read_dns(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
+fn read_dns(document: &mut Document<'_>) -> Result<Servers, ConfigError> {
     let mut section = document.section("dns")?;
-    let servers = section.optional("servers", dns_servers)?;
+    let servers = section.or("servers", Servers::Exit, dns_servers)?;
     section.finish()?;
-    if let Some(servers) = servers.filter(|servers| servers.value) {
-        not_yet.push(NotYet::new(
-            &section,
-            "servers in [dns]",
-            servers.line,
-            "the host's DNS is left as it is",
-        ));
-    }
-    Ok(())
+    Ok(servers)
 }
 
-/// Whether servers are listed.
-fn dns_servers(value: Value<'_>) -> Result<bool, Problem> {
+fn dns_servers(value: Value<'_>) -> Result<Servers, Problem> {
     const EXPECTED: &str = "\"exit\" or a list of addresses such as [\"9.9.9.9\"]";
     if value.is_list() {
-        return Ok(!list(EXPECTED, address)(value)?.is_empty());
+        return Ok(Servers::Listed(list(EXPECTED, address)(value)?));
     }
     match value.text(EXPECTED)? {
-        "exit" => Ok(false),
+        "exit" => Ok(Servers::Exit),
         other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
     }
 }

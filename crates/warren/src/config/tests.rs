@@ -13,6 +13,8 @@ mod properties;
 
 use std::path::Path;
 
+use warren_host::dns::Servers;
+
 use super::exit::ExitConfig;
 use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
@@ -117,7 +119,6 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
         [
             ("a second [[exit]]", 7),
             ("prefixes in [routes]", 13),
-            ("servers in [dns]", 15),
             ("workers in [transport]", 17),
             ("pin in [transport]", 18),
             ("queues in [tun]", 20),
@@ -151,7 +152,17 @@ fn values_that_ask_for_nothing_are_not_reported() {
          allow_inbound = [\"tcp/22\"]\n[transport]\ndriver = \"noq\"\nworkers = 1\npin = false\n[tun]\nqueues = 1\n",
     );
     assert!(parse_profile(&text).unwrap().not_yet.is_empty());
-    assert!(parse_profile(&profile_text("[dns]\nservers = \"exit\"\n")).unwrap().not_yet.is_empty());
+}
+
+#[test]
+fn resolvers_are_the_exits_unless_others_or_none_are_listed() {
+    let servers = |text: &str| parse_profile(&profile_text(text)).unwrap().dns;
+
+    assert_eq!(servers(""), Servers::Exit);
+    assert_eq!(servers("[dns]\nservers = \"exit\"\n"), Servers::Exit);
+    assert_eq!(servers("[dns]\nservers = []\n"), Servers::Listed(Vec::new()));
+    let listed = vec!["9.9.9.9".parse().unwrap(), "2620:fe::fe".parse().unwrap()];
+    assert_eq!(servers("[dns]\nservers = [\"9.9.9.9\", \"2620:fe::fe\"]\n"), Servers::Listed(listed));
 }
 
 #[test]

@@ -62,6 +62,12 @@ impl<'net> Warren<'net> {
         path
     }
 
+    /// The files in Warren's directories.
+    pub fn files(&self) -> String {
+        finished(std::process::Command::new("find").arg(self.directory.path()).args(["-not", "-name", "log"]))
+            .ok()
+    }
+
     /// What `warren status --json` says, while a daemon answers.
     pub fn status(&self) -> Option<Status> {
         let finished = self.run("status --json");

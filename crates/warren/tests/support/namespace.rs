@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -17,13 +18,43 @@ use super::{eventually, seconds};
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
+    own: OnceLock<OwnFiles>,
+}
+
+/// Directories that a host's programs see as `/etc` and `/run`.
+#[derive(Debug)]
+pub struct OwnFiles {
+    directory: tempfile::TempDir,
+}
+
+impl OwnFiles {
+    pub fn etc(&self) -> PathBuf {
+        self.directory.path().join("etc")
+    }
+
+    pub fn run(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    /// Gives the host a program that is found before one of the machine's.
+    pub fn program(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.programs().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.directory.path().join("bin")
+    }
 }
 
 impl Namespace {
     pub fn new(role: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let namespace = Self { name: format!("wt-{}-{count}-{role}", std::process::id()) };
+        let name = format!("wt-{}-{count}-{role}", std::process::id());
+        let namespace = Self { name, own: OnceLock::new() };
         // `ip netns exec` lays these files over those in /etc, so that no test touches the machine's own.
         std::fs::create_dir_all(namespace.etc()).unwrap();
         std::fs::write(namespace.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
@@ -51,8 +82,34 @@ impl Namespace {
     /// The command that runs a program on this host.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]).args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
+        command.args(["netns", "exec", &self.name]);
+        if let Some(own) = self.own.get() {
+            // `ip` has given the program a mount namespace of its own.
+            let mount = "mount --bind \"$0/etc\" /etc && mount --bind \"$0/run\" /run && exec \"$@\"";
+            command.args(["sh", "-c", mount]).arg(own.directory.path());
+            let path = std::env::var("PATH").unwrap_or_default();
+            command.env("PATH", format!("{}:{path}", own.programs().display()));
+        }
+        command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null());
         command
+    }
+
+    /// Gives the host an `/etc` and a `/run` in which files can be made, replaced and removed, unlike one that `ip` lays
+    /// over the machine's own. The programs that are started from now on see them.
+    pub fn own_files(&self) -> &OwnFiles {
+        self.own.get_or_init(|| {
+            let own = OwnFiles { directory: tempfile::Builder::new().prefix("wt-").tempdir().unwrap() };
+            let path = own.directory.path().display();
+            let names =
+                "nsswitch.conf hosts passwd group protocols services ld.so.cache iproute2 alternatives";
+            let copy = format!(
+                "chmod 755 {path}; mkdir {path}/etc {path}/run {path}/bin; cd /etc; \
+                 for name in {names}; do test ! -e $name || cp -a $name {path}/etc; done"
+            );
+            finished(Command::new("sh").args(["-c", &copy])).ok();
+            std::fs::copy(self.etc().join("resolv.conf"), own.etc().join("resolv.conf")).unwrap();
+            own
+        })
     }
 
     /// Calls `inside` on a thread of its own whose sockets are this host's.
