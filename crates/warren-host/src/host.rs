@@ -218,19 +218,7 @@ impl Host {
     /// # Errors
     /// If the kernel's state cannot be read.
     pub async fn free_slot(&self) -> Result<Option<u8>, HostError> {
-        for slot in 0..=u8::MAX {
-            if !self.is_slot_used(slot).await.map_err(HostError::Read)? {
-                return Ok(Some(slot));
-            }
-        }
-        Ok(None)
-    }
-
-    async fn is_slot_used(&self, slot: u8) -> io::Result<bool> {
-        let priorities = client_plan::priorities(slot);
-        let table = client_plan::table(slot);
-        Ok(self.netlink.is_used(Family::Ipv4, priorities, table).await?
-            || self.netlink.is_used(Family::Ipv6, priorities, table).await?)
+        first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
     /// Opens the host although the journal may list what a killed daemon left.
@@ -360,6 +348,27 @@ impl Applied {
         self.entries.retain(|(_, step)| !is_wanted(step));
         taken
     }
+}
+
+/// A slot whose routing table and rule priorities nothing on this host uses; none if all 256 are taken. Opens no journal.
+///
+/// # Errors
+/// If the kernel's state cannot be read.
+pub async fn free_slot() -> Result<Option<u8>, HostError> {
+    let netlink = Netlink::open().map_err(HostError::Read)?;
+    first_free_slot(&netlink).await.map_err(HostError::Read)
+}
+
+async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
+    for slot in 0..=u8::MAX {
+        let (priorities, table) = (client_plan::priorities(slot), client_plan::table(slot));
+        let is_used = netlink.is_used(Family::Ipv4, priorities, table).await?
+            || netlink.is_used(Family::Ipv6, priorities, table).await?;
+        if !is_used {
+            return Ok(Some(slot));
+        }
+    }
+    Ok(None)
 }
 
 /// Undoes what a killed daemon left, as its journal lists it, and nothing else. To be called within a tokio runtime.

@@ -15,7 +15,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    HostError, NftError,
+    HostError, NftError, Step,
     journal::{Journal, Place},
     nft,
     plan::table_text,
@@ -77,6 +77,13 @@ pub enum KillSwitchError {
     /// nft failed.
     #[error("cannot close the kill switch: {0}")]
     Nft(#[from] NftError),
+}
+
+impl KillSwitchRules {
+    /// The table of the profile `name` that lets this out and nothing else, to be printed.
+    pub fn step(&self, name: &str) -> Step {
+        Step::Nftables { table: table_name(name), ruleset: ruleset::ruleset(self), owned: false }
+    }
 }
 
 impl KillSwitch {

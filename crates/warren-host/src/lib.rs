@@ -30,7 +30,9 @@ mod verify;
 pub mod watch;
 
 pub use device::{DeviceName, InvalidDeviceName};
-pub use host::{Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, recover};
+pub use host::{
+    Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, recover,
+};
 pub use nft::{NftError, is_installed as has_nft};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;

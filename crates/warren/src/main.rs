@@ -89,7 +89,10 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
 
 fn up(global: &GlobalArgs, arguments: UpArgs) -> anyhow::Result<()> {
     let profile = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
-    let UpArgs { timeout, kill_switch, .. } = arguments;
+    let UpArgs { timeout, kill_switch, dry_run, .. } = arguments;
+    if dry_run {
+        return block_on(client::dry_run(global, &profile, kill_switch));
+    }
     block_on(client::up(global, client::UpOptions { profile, timeout, kill_switch }))
 }
 

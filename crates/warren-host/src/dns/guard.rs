@@ -21,9 +21,10 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], servers: &[IpAddr]) -> 
 /// Without `lan` multicast queries are refused too. The table goes with the daemon, because the tunnel does.
 pub fn guard(profile: &str, mark: u32, lan: bool) -> Step {
     let ports = if lan { "53, 853" } else { "53, 853, 5353, 5355" };
+    // Before a kill switch, which gives the carrier another mark.
     let ruleset = format!(
         "chain output {{\n\
-         \ttype filter hook output priority filter; policy accept;\n\
+         \ttype filter hook output priority filter - 20; policy accept;\n\
          \tmeta mark {mark:#x} accept\n\
          \toif \"lo\" accept\n\
          \tmeta oifgroup {DEVICE_GROUP} accept\n\

@@ -85,7 +85,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
     #[command(
-        after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s"
+        after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
     Up(UpArgs),
     /// Enrol this machine with an invitation, and write its profile.
@@ -144,6 +144,9 @@ pub(crate) struct UpArgs {
     /// Let nothing leave outside the tunnel, from now until `warren down`, as `enabled` in [kill_switch] does.
     #[arg(long)]
     pub(crate) kill_switch: bool,
+    /// Print what would be done on this host, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `warren join`.

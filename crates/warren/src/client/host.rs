@@ -35,6 +35,14 @@ pub(crate) struct ClientHost {
     dns: Option<Dns>,
 }
 
+/// What [`ClientHost::apply`] would do.
+pub(crate) struct Preview {
+    pub(crate) device: DeviceName,
+    pub(crate) plan: Plan,
+    /// None if the host's resolvers stay.
+    pub(crate) dns: Option<DnsPlan>,
+}
+
 struct Standing {
     device: Device,
     host: Host,
@@ -156,6 +164,24 @@ impl ClientHost {
             has_ipv4: welcome.ipv4.is_some(),
             has_ipv6: welcome.ipv6.is_some(),
         })
+    }
+
+    /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
+    ///
+    /// # Errors
+    /// When the host's state cannot be read.
+    pub(crate) async fn preview(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<Preview> {
+        let device = DeviceName::new(self.name.clone())?;
+        // A device that is made takes this one's setting.
+        let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
+        let facts = self.facts_where(welcome, slot, takes_ipv6).await?;
+        let servers = self.servers(welcome);
+        let plan = plan(&self.profile, self.lan, &facts, &servers);
+        let dns = match servers.is_empty() {
+            true => None,
+            false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
+        };
+        Ok(Preview { device, plan, dns })
     }
 
     /// Makes the device and the first plan around it.

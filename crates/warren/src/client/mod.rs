@@ -3,6 +3,7 @@
 mod connect;
 mod daemon;
 mod dns_remains;
+mod dry_run;
 mod enrol;
 mod host;
 pub(crate) mod kill_switch;
@@ -13,6 +14,7 @@ mod start;
 mod stop;
 
 pub(crate) use dns_remains::clean_up as clean_up_dns;
+pub(crate) use dry_run::dry_run;
 pub(crate) use enrol::{EnrolError, Enrolment};
 pub(crate) use run::{client_close, client_run};
 pub(crate) use start::{UpOptions, up};

@@ -1,0 +1,71 @@
+//! That `warren up --dry-run` says what `up` does, and does nothing.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use support::{Client, Exit, ExitOptions, Net};
+use toml::Value;
+
+#[test]
+fn dry_run_prints_what_up_does_and_changes_nothing() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("dns", "servers", Value::Array(vec![Net::INTERNET_V4.into()])));
+    exit.run();
+    net.client.sh("sysctl -qw net.ipv4.conf.eth0.rp_filter=1").ok();
+    let client = Client::with(&net, &exit.enrol("laptop").with("tun", "mtu", 1300));
+    let before = support::HostState::of(&net.client);
+    let files = client.warren.files();
+
+    let printed = client.warren.run("up home --dry-run").ok();
+
+    println!("{printed}");
+    before.assert_same(&support::HostState::of(&net.client));
+    assert_eq!(files, client.warren.files(), "no file is made");
+    assert!(net.client.pids().is_empty(), "no process is started");
+
+    client.up();
+    let (ipv4, ipv6) = client.inner_addresses();
+    let said = printed
+        .replace("192.0.2.2", address(&ipv4))
+        .replace("2001:db8::2", address(&ipv6))
+        .replace("nameserver 192.0.2.1", &format!("nameserver {}", Net::INTERNET_V4));
+    let lines: Vec<&str> = said.lines().collect();
+    let is_said = |line: &str| assert!(lines.contains(&line), "{line:?} is not in\n{said}");
+    // What the host shows was said.
+    for address in client.sh("ip -o address show dev warren0 scope global | awk '{print $4}'").lines() {
+        let with_prefix = if address.contains('/') { address.to_owned() } else { format!("{address}/32") };
+        is_said(&format!("ip address add {with_prefix} dev warren0"));
+    }
+    for (version, all) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
+        for route in client.sh(&format!("ip -N {version} route show table all proto 87")).lines() {
+            let table = route.split("table ").nth(1).unwrap().split(' ').next().unwrap();
+            is_said(&format!("ip {version} route add {all} dev warren0 table {table} proto 87"));
+        }
+        for rule in client.sh(&format!("ip -N {version} rule show | grep fwmark")).lines() {
+            let (priority, table) = (rule.split(':').next().unwrap(), rule.split("lookup ").nth(1).unwrap());
+            let table = table.split(' ').next().unwrap();
+            is_said(&format!(
+                "ip {version} rule add priority {priority} not fwmark 0x5761 lookup {table} protocol 87"
+            ));
+        }
+    }
+    let table = client.sh("nft --stateless list table inet warren_home_dns");
+    let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+    for rule in table.lines().filter(|line| line.contains("meta") || line.contains("dport")) {
+        let rule = rule.trim().replace("0x00005761", "0x5761");
+        println!("{rule}");
+        assert!(squeezed(&said).contains(&squeezed(&rule)), "{rule} is not in\n{said}");
+    }
+    is_said("sysctl -w net.ipv4.conf.eth0.rp_filter=2");
+    for line in client.sh("grep ^nameserver /etc/resolv.conf").lines() {
+        is_said(line);
+    }
+    assert!(said.contains("mtu 1300"), "{said}");
+    client.down();
+}
+
+/// A lease without its prefix length.
+fn address(lease: &serde_json::Value) -> &str {
+    lease.as_str().unwrap().split('/').next().unwrap()
+}
