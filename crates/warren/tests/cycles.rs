@@ -1,0 +1,60 @@
+//! That coming and going leaves nothing behind, however often.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Client, Exit, ExitOptions, HostState, Net, Status};
+use toml::Value;
+
+/// Scorecard L2 is `WARREN_CYCLES=500 cargo test -p warren --release --test cycles`; the suite goes round a few times.
+#[test]
+fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
+    let Some(net) = Net::new() else { return };
+    let cycles: u32 = std::env::var("WARREN_CYCLES").map_or(12, |count| count.parse().unwrap());
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("dns", "servers", Value::Array(vec![Net::INTERNET_V4.into()])));
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    // The first sessions fill caches and pools.
+    for _ in 0..3 {
+        client.up();
+        client.warren.run("down home").ok();
+    }
+    let (client_host, exit_host) = (HostState::of(&net.client), HostState::of(&net.exit));
+    let files = client.warren.files();
+    let before = Process::of(&exit.status());
+
+    let mut spent = Duration::ZERO;
+    for _ in 0..cycles {
+        let start = Instant::now();
+        client.up();
+        client.warren.run("down home").ok();
+        spent += start.elapsed();
+    }
+
+    let after = Process::of(&exit.status());
+    println!("{cycles} cycles, {:?} each; the exit was {before:?} and is {after:?}", spent / cycles);
+    client_host.assert_same(&HostState::of(&net.client));
+    exit_host.assert_same(&HostState::of(&net.exit));
+    assert!(net.client.pids().is_empty(), "no process is left");
+    assert_eq!(files, client.warren.files(), "no file is left");
+    assert_eq!((before.descriptors, before.threads), (after.descriptors, after.threads));
+    assert!(after.memory_kib <= before.memory_kib * 11 / 10 + 512, "memory: {before:?}, {after:?}");
+}
+
+/// What the exit's process uses.
+#[derive(Debug)]
+struct Process {
+    descriptors: u64,
+    threads: u64,
+    memory_kib: u64,
+}
+
+impl Process {
+    fn of(status: &Status) -> Self {
+        let number = |name: &str| status.number(&format!("/process/{name}"));
+        Self { descriptors: number("fds"), threads: number("threads"), memory_kib: number("rss_kib") }
+    }
+}
