@@ -31,6 +31,8 @@ const COLOURS: [RGBColor; 8] = [
 ];
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (960, 480);
+/// The part of a bar chart's width, at its right, where the peers' names stand beside the bars instead of on them.
+const LEGEND: f64 = 0.16;
 
 const fn tcp(flows: u32, ways: Ways) -> Metric {
     Metric::Gbit(Test::Tcp { flows, ways })
@@ -111,7 +113,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(56)
-        .build_cartesian_2d(0.0..groups, 0.0..top)?;
+        .build_cartesian_2d(0.0..groups / (1.0 - LEGEND), 0.0..top)?;
     // Names of groups stand under their middles, drawn below; the axis itself has no numbers.
     chart.configure_mesh().disable_x_mesh().x_labels(0).max_light_lines(1).label_style((FONT, 13)).draw()?;
     let width = 0.8 / position(peers.max(1));
@@ -135,7 +137,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
         chart.draw_series(values)?;
     }
     let (left, bottom) = (68, i32::try_from(SIZE.1)? - 34);
-    let step = (f64::from(SIZE.0) - 80.0) / groups;
+    let step = (f64::from(SIZE.0) - 80.0) * (1.0 - LEGEND) / groups;
     for (group, metric) in metrics.iter().enumerate() {
         let title = metric.title();
         let name = title.split(',').next().unwrap_or_default().to_owned();
