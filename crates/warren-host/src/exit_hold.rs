@@ -64,7 +64,8 @@ fn ruleset(device: &DeviceName, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) ->
     format!(
         "chain input {{\n\ttype filter hook input priority filter - 10; policy accept;\n{}}}\n\
          chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n",
-        drop_replies(""),
+        // What comes in by the TUN answers a connection that the exit itself opened to a client, from an address of the pool.
+        drop_replies(&format!("iifname != \"{device}\" ")),
         drop_replies(&format!("oifname != \"{device}\" "))
     )
 }
@@ -84,8 +85,8 @@ mod tests {
             text,
             "chain input {\n\
              \ttype filter hook input priority filter - 10; policy accept;\n\
-             \tct direction reply ct original ip saddr 10.66.0.0/16 counter drop\n\
-             \tct direction reply ct original ip6 saddr fd66::/64 counter drop\n\
+             \tiifname != \"warren-exit\" ct direction reply ct original ip saddr 10.66.0.0/16 counter drop\n\
+             \tiifname != \"warren-exit\" ct direction reply ct original ip6 saddr fd66::/64 counter drop\n\
              }\n\
              chain forward {\n\
              \ttype filter hook forward priority filter - 10; policy accept;\n\
