@@ -210,7 +210,7 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
         let before = bed.state()?;
         let heard = traffic::carry(
             bed,
-            Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0 },
+            Stream { payload: SMALL, packets: MILLION, per_second: 110_000.0, waits: true },
             interrupt,
         )?;
         let after = bed.state()?;
@@ -234,7 +234,7 @@ fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
         let bed = Bed::create(seed)?;
         bed.set("loss=3% burst=1%:30%")?;
-        let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0 };
+        let stream = Stream { payload: SMALL, packets: PACKETS, per_second: 60_000.0, waits: true };
         Ok(traffic::carry(&bed, stream, interrupt)?.numbers)
     };
     let (first, second, other) = (heard(1)?, heard(1)?, heard(2)?);

@@ -7,7 +7,7 @@ use std::{
     os::fd::AsRawFd as _,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -24,7 +24,10 @@ use nix::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Bed, CLIENT, EXIT};
+use super::{
+    super::{Handle, account::Account},
+    Bed, CLIENT, EXIT,
+};
 use crate::{interrupt::Interrupt, namespace::join};
 
 const PORT: u16 = 9_000;
@@ -32,6 +35,8 @@ const PORT: u16 = 9_000;
 const BATCH: usize = 64;
 /// The receiver is not to be what drops.
 const RECEIVE_BUFFER: usize = 64 << 20;
+/// Packets that a sender that fell behind makes up at once.
+const BURST: u32 = 1_000;
 /// How often a paced sender wakes up.
 const TURN: Duration = Duration::from_micros(200);
 /// How long the receiver waits before it looks whether it is to stop.
@@ -48,6 +53,8 @@ pub(super) struct Stream {
     pub(super) payload: usize,
     pub(super) packets: u32,
     pub(super) per_second: f64,
+    /// Waits for a wire and a receiver that fall behind, so that only the wire loses.
+    pub(super) waits: bool,
 }
 
 impl Stream {
@@ -57,7 +64,7 @@ impl Stream {
         reason = "a count below a few million"
     )]
     pub(super) fn lasting(seconds: f64, per_second: f64, payload: usize) -> Self {
-        Self { payload, packets: (seconds * per_second) as u32, per_second }
+        Self { payload, packets: (seconds * per_second) as u32, per_second, waits: false }
     }
 }
 
@@ -89,16 +96,17 @@ impl Heard {
 /// A sentence when a socket cannot be had, or the user interrupts.
 pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<Heard> {
     let stop = Arc::new(AtomicBool::new(false));
+    let count = Arc::new(AtomicU64::new(0));
     let receiver: JoinHandle<anyhow::Result<Heard>> = {
-        let stop = stop.clone();
+        let (stop, count) = (stop.clone(), count.clone());
         let socket = receiver(bed)?;
-        bed.exit.enter(move || hear(&socket, stream.payload, &stop))?
+        bed.exit.enter(move || hear(&socket, stream.payload, &count, &stop))?
     };
     let sender = {
-        let interrupt = interrupt.clone();
+        let (interrupt, handle) = (interrupt.clone(), bed.wire.handle.clone());
         bed.client.enter(move || {
             let socket = sender()?;
-            send(&socket, stream, &interrupt)
+            send(&socket, stream, &Window::new(handle, count)?, &interrupt)
         })?
     };
     let sent = join(sender);
@@ -200,13 +208,48 @@ fn sender() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn send(socket: &UdpSocket, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<()> {
+/// How far ahead a sender is.
+#[derive(Debug)]
+struct Window {
+    wire: Handle,
+    /// Packets that the receiver counted.
+    heard: Arc<AtomicU64>,
+    before: Account,
+}
+
+impl Window {
+    /// Less than the kernel keeps for the wire.
+    const TO_WIRE: u64 = 4_000;
+    /// Less than the receive buffer takes.
+    const TO_RECEIVER: u64 = 20_000;
+
+    fn new(wire: Handle, heard: Arc<AtomicU64>) -> anyhow::Result<Self> {
+        let before = wire.state()?.up.account;
+        Ok(Self { wire, heard, before })
+    }
+
+    /// Whether all that was sent is nearly through.
+    fn is_open(&self, sent: u32) -> anyhow::Result<bool> {
+        let now = self.wire.state()?.up.account;
+        let at_wire = now.received - self.before.received;
+        let delivered = now.delivered - self.before.delivered;
+        Ok(u64::from(sent).saturating_sub(at_wire) < Self::TO_WIRE
+            && delivered.saturating_sub(self.heard.load(Relaxed)) < Self::TO_RECEIVER)
+    }
+}
+
+fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interrupt) -> anyhow::Result<()> {
     let mut packet = vec![0; stream.payload];
     let start = Instant::now();
     let mut sent = 0;
     while sent < stream.packets && !interrupt.is_set() {
+        if stream.waits && !window.is_open(sent)? {
+            std::thread::sleep(TURN);
+            continue;
+        }
         let due = start.elapsed().as_secs_f64() * stream.per_second;
-        while sent < stream.packets && f64::from(sent) < due {
+        let end = sent.saturating_add(BURST);
+        while sent < stream.packets.min(end) && f64::from(sent) < due {
             packet.splice(..4, sent.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => sent += 1,
@@ -221,7 +264,7 @@ fn send(socket: &UdpSocket, stream: Stream, interrupt: &Interrupt) -> anyhow::Re
     Ok(())
 }
 
-fn hear(socket: &UdpSocket, payload: usize, stop: &AtomicBool) -> anyhow::Result<Heard> {
+fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &AtomicBool) -> anyhow::Result<Heard> {
     let mut storage = vec![vec![0_u8; payload]; BATCH];
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
     let mut heard = Heard::default();
@@ -238,6 +281,7 @@ fn hear(socket: &UdpSocket, payload: usize, stop: &AtomicBool) -> anyhow::Result
         for message in messages {
             let number = message.iovs().next().and_then(|packet| packet.get(..4)?.try_into().ok());
             heard.numbers.extend(number.map(u32::from_be_bytes));
+            count.fetch_add(1, Relaxed);
             bytes += f64::from(u32::try_from(message.bytes)?);
             packets += 1.0;
         }
