@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{ab, copier, quic, vpn, wire};
+use crate::{ab, copier, quic, soak, sweep, vpn, wire};
 
 /// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
 #[derive(Debug, Parser)]
@@ -22,6 +22,10 @@ enum Command {
     Copier(copier::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
+    /// Go through Warren's settings on clean, long and lossy networks: a heat map, and which defaults follow
+    Sweep(sweep::Args),
+    /// Load a Warren tunnel for minutes: does it grow, lose count or complain
+    Soak(soak::Args),
     /// Emulate a link between two namespaces: delay, loss, rate, MTU and more, each way, changeable while it runs
     Wire(wire::Args),
 }
@@ -33,6 +37,8 @@ impl Cli {
             Command::Quic(args) => quic::run(&args),
             Command::Copier(args) => copier::run(&args),
             Command::Vpn(args) => vpn::run(&args),
+            Command::Sweep(args) => sweep::run(&args),
+            Command::Soak(args) => soak::run(&args),
             Command::Wire(args) => wire::run(&args),
         }
     }

@@ -29,6 +29,11 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Sets the flag, as a signal would.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Relaxed);
+    }
+
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Relaxed)
     }

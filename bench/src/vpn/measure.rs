@@ -9,15 +9,15 @@ use serde::Serialize;
 
 /// Use of a group of processes: up to a moment, or between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Used {
-    pub(super) cpu_seconds: f64,
+pub(crate) struct Used {
+    pub(crate) cpu_seconds: f64,
     /// Of threads that live; voluntary and not.
-    pub(super) context_switches: u64,
+    pub(crate) context_switches: u64,
 }
 
 impl Used {
     /// Reads the counters of the processes; one that ended counts nothing.
-    pub(super) fn by(pids: &[u32]) -> Self {
+    pub(crate) fn by(pids: &[u32]) -> Self {
         let ticks = ticks_per_second();
         let mut used = Self::default();
         for pid in pids {
@@ -31,7 +31,7 @@ impl Used {
         used
     }
 
-    pub(super) fn since(self, start: Self) -> Self {
+    pub(crate) fn since(self, start: Self) -> Self {
         Self {
             cpu_seconds: (self.cpu_seconds - start.cpu_seconds).max(0.0),
             context_switches: self.context_switches.saturating_sub(start.context_switches),
@@ -40,7 +40,7 @@ impl Used {
 }
 
 /// The most memory that the processes ever had resident, in MiB; none if there is no process.
-pub(super) fn peak_rss_mib(pids: &[u32]) -> Option<f64> {
+pub(crate) fn peak_rss_mib(pids: &[u32]) -> Option<f64> {
     let mut sum = None;
     for pid in pids {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

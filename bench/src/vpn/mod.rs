@@ -5,18 +5,18 @@
 //! its users do (`peers`), all tests in shuffled order (`plan`, with traffic by `load` and cost by `measure`), and all
 //! of it taken down. The first round is thrown away; figures are medians over the others (`results`, `report`, `plots`).
 
-mod load;
+pub(crate) mod load;
 mod measure;
-mod peers;
-mod plan;
+pub(crate) mod peers;
+pub(crate) mod plan;
 mod plots;
-mod process;
+pub(crate) mod process;
 mod profile;
 mod progress;
 mod report;
 mod results;
-mod schedule;
-mod topology;
+pub(crate) mod schedule;
+pub(crate) mod topology;
 
 use std::{
     path::PathBuf,

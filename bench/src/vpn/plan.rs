@@ -28,7 +28,7 @@ pub(crate) enum Ways {
 }
 
 /// Flows during whose upload the round-trip time is measured too.
-pub(super) const RTT_UNDER_FLOWS: u32 = 8;
+pub(crate) const RTT_UNDER_FLOWS: u32 = 8;
 
 const UDP_SLOW: Rate = Rate::PacketsPerSecond(20_000.0);
 /// 300 Mbit/s of 1,200 bytes.
@@ -71,11 +71,11 @@ impl Test {
         TESTS.iter().take(DEFAULT_TESTS).map(|(_, test, _)| *test).collect()
     }
 
-    pub(super) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         self.entry().map_or("", |(_, _, title)| title)
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.entry().map_or("", |(name, ..)| name)
     }
 
@@ -84,7 +84,7 @@ impl Test {
     }
 
     /// Whether a round-trip time comes out of it.
-    pub(super) fn measures_rtt(self) -> bool {
+    pub(crate) fn measures_rtt(self) -> bool {
         matches!(self, Self::IdleRtt | Self::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up })
     }
 }
@@ -107,22 +107,22 @@ impl fmt::Display for Test {
 
 /// What one test of one tunnel gave. Rates are the receiver's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Outcome {
-    pub(super) up_gbit_per_s: Option<f64>,
-    pub(super) down_gbit_per_s: Option<f64>,
-    pub(super) packets_per_s: Option<f64>,
-    pub(super) offered_packets_per_s: Option<f64>,
+pub(crate) struct Outcome {
+    pub(crate) up_gbit_per_s: Option<f64>,
+    pub(crate) down_gbit_per_s: Option<f64>,
+    pub(crate) packets_per_s: Option<f64>,
+    pub(crate) offered_packets_per_s: Option<f64>,
     /// Part of what the sender's kernel took.
-    pub(super) lost: Option<f64>,
+    pub(crate) lost: Option<f64>,
     /// Received payload, in GB of 10^9 bytes.
-    pub(super) gigabytes: f64,
-    pub(super) client: Used,
-    pub(super) exit: Used,
-    pub(super) rtt_ms: Vec<f64>,
+    pub(crate) gigabytes: f64,
+    pub(crate) client: Used,
+    pub(crate) exit: Used,
+    pub(crate) rtt_ms: Vec<f64>,
 }
 
 impl Outcome {
-    pub(super) fn gbit_per_s(&self) -> Option<f64> {
+    pub(crate) fn gbit_per_s(&self) -> Option<f64> {
         match (self.up_gbit_per_s, self.down_gbit_per_s) {
             (None, None) => None,
             (up, down) => Some(up.unwrap_or(0.0) + down.unwrap_or(0.0)),
@@ -130,12 +130,12 @@ impl Outcome {
     }
 
     /// Of both ends.
-    pub(super) fn cpu_seconds_per_gb(&self) -> Option<f64> {
+    pub(crate) fn cpu_seconds_per_gb(&self) -> Option<f64> {
         let cpu = self.client.cpu_seconds + self.exit.cpu_seconds;
         (self.gigabytes > 0.0).then(|| cpu / self.gigabytes)
     }
 
-    pub(super) fn context_switches_per_gb(&self) -> Option<f64> {
+    pub(crate) fn context_switches_per_gb(&self) -> Option<f64> {
         let switches = self.client.context_switches + self.exit.context_switches;
         (self.gigabytes > 0.0).then(|| float(switches) / self.gigabytes)
     }
@@ -148,11 +148,11 @@ impl Outcome {
 
 /// What tests run against.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bed<'a> {
-    pub(super) topology: &'a Topology,
-    pub(super) tunnel: &'a Tunnel,
-    pub(super) iperf: &'a Iperf,
-    pub(super) interrupt: &'a Interrupt,
+pub(crate) struct Bed<'a> {
+    pub(crate) topology: &'a Topology,
+    pub(crate) tunnel: &'a Tunnel,
+    pub(crate) iperf: &'a Iperf,
+    pub(crate) interrupt: &'a Interrupt,
 }
 
 impl Bed<'_> {
@@ -160,7 +160,7 @@ impl Bed<'_> {
     ///
     /// # Errors
     /// A sentence when it gave no figure, or the user interrupts.
-    pub(super) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
         let start = self.used();
         let outcome = match test {
             Test::Tcp { flows, ways: Ways::Both } => self.both_ways(flows, seconds),

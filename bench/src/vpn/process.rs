@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A program that runs until this is dropped, in a process group of its own: Ctrl-C is for this program alone, which
 /// then ends the others in order.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     log: PathBuf,
@@ -33,7 +33,7 @@ impl Process {
     ///
     /// # Errors
     /// A sentence when it cannot be started.
-    pub(super) fn start(name: &str, directory: &Path, command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(name: &str, directory: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let errors = file.try_clone().context("cannot duplicate a descriptor")?;
@@ -47,17 +47,17 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, log })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// What it printed so far.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
     /// Fails with its last words if it ended.
-    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait().context("cannot look at a child")? {
             bail!("{} ended with {status}: {}", self.name, last_words(&self.output()));
         }
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// Waits until it prints `text`.
-    pub(super) fn wait_for_output(
+    pub(crate) fn wait_for_output(
         &mut self,
         text: &str,
         limit: Duration,
@@ -90,7 +90,7 @@ impl Drop for Process {
 ///
 /// # Errors
 /// A sentence with the last thing it said when it fails; when it takes longer than `limit`; when interrupted.
-pub(super) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
+pub(crate) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
     let ended = run_whatever_it_returns(command, limit, interrupt)?;
     if !ended.status.success() {
         let Ended { name, status, output, errors } = ended;
@@ -101,10 +101,10 @@ pub(super) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt)
 
 /// How a command ended and what it printed.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     name: String,
     status: ExitStatus,
-    pub(super) output: String,
+    pub(crate) output: String,
     errors: String,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Ended {
 ///
 /// # Errors
 /// A sentence when it cannot be started or takes longer than `limit`; when interrupted.
-pub(super) fn run_whatever_it_returns(
+pub(crate) fn run_whatever_it_returns(
     command: &mut Command,
     limit: Duration,
     interrupt: &Interrupt,

@@ -9,16 +9,16 @@ const VISIT_OVERHEAD: Duration = Duration::from_secs(3);
 
 /// Shuffles with a seed, the same way for the same seed (SplitMix64 and Fisher-Yates).
 #[derive(Clone, Debug)]
-pub(super) struct Shuffle {
+pub(crate) struct Shuffle {
     state: u64,
 }
 
 impl Shuffle {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    pub(super) fn shuffled<T: Clone>(&mut self, items: &[T]) -> Vec<T> {
+    pub(crate) fn shuffled<T: Clone>(&mut self, items: &[T]) -> Vec<T> {
         let mut items = items.to_vec();
         for end in (1..items.len()).rev() {
             let span = u64::try_from(end).unwrap_or(u64::MAX).saturating_add(1);
@@ -39,13 +39,13 @@ impl Shuffle {
 
 /// What is planned of a run, in time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) peers: u32,
-    pub(super) tests: u32,
+pub(crate) struct Plan {
+    pub(crate) peers: u32,
+    pub(crate) tests: u32,
     /// Of one test in a round that is kept.
-    pub(super) seconds: u32,
+    pub(crate) seconds: u32,
     /// Rounds that are kept.
-    pub(super) rounds: u32,
+    pub(crate) rounds: u32,
 }
 
 impl Plan {
@@ -53,21 +53,21 @@ impl Plan {
     const FIRST_ROUND_SECONDS: u32 = 1;
 
     /// The seconds of each test in a round; round 0 is the one that is thrown away.
-    pub(super) fn test_seconds(&self, round: u32) -> u32 {
+    pub(crate) fn test_seconds(&self, round: u32) -> u32 {
         if round == 0 { Self::FIRST_ROUND_SECONDS.min(self.seconds) } else { self.seconds }
     }
 
     /// The time of one test.
-    pub(super) fn test(&self, round: u32) -> Duration {
+    pub(crate) fn test(&self, round: u32) -> Duration {
         Duration::from_secs(self.test_seconds(round).into()) + TEST_OVERHEAD
     }
 
     /// The time of one peer's turn in a round.
-    pub(super) fn visit(&self, round: u32) -> Duration {
+    pub(crate) fn visit(&self, round: u32) -> Duration {
         VISIT_OVERHEAD + self.test(round) * self.tests
     }
 
-    pub(super) fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         (0..=self.rounds).map(|round| self.visit(round) * self.peers).sum()
     }
 }

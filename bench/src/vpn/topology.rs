@@ -1,7 +1,7 @@
-//! The two hosts of a visit: a client and an exit in namespaces of their own, joined by one veth pair.
+//! The two hosts of a visit: a client and an exit in namespaces of their own, joined by one veth pair or a wire.
 //!
 //! ```text
-//! client 192.0.2.2 ----- 192.0.2.1 exit        MTU 1500, default offloads
+//! client 192.0.2.2 ----- 192.0.2.1 exit        MTU 1500, default offloads (a wire has none)
 //! ```
 
 use std::{
@@ -16,47 +16,73 @@ use tempfile::TempDir;
 use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, end_processes, is_dead},
+    wire::{Change, Ends, Way, Wire},
 };
 
 /// Where implementations of WireGuard put their control sockets, whatever namespace they run in.
-pub(super) const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
+pub(crate) const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
 /// How temporary directories begin, before the number of the process that made them.
 const DIRECTORY: &str = "warren-bench-";
+/// The link's name at both ends.
+const DEVICE: &str = "eth0";
 
 /// Dropping it ends every process in the namespaces and removes these, their devices and the files.
 #[derive(Debug)]
-pub(super) struct Topology {
-    pub(super) client: Namespace,
-    pub(super) exit: Namespace,
+pub(crate) struct Topology {
+    pub(crate) client: Namespace,
+    pub(crate) exit: Namespace,
     /// For configurations, keys and logs; the owner's alone.
-    pub(super) directory: TempDir,
+    pub(crate) directory: TempDir,
+    /// None where a veth pair joins the hosts.
+    pub(crate) wire: Option<Wire>,
 }
 
 impl Topology {
-    pub(super) const CLIENT: &str = "192.0.2.2";
-    pub(super) const EXIT: &str = "192.0.2.1";
+    pub(crate) const CLIENT: &str = "192.0.2.2";
+    pub(crate) const EXIT: &str = "192.0.2.1";
 
-    /// Makes the hosts and the link between them.
+    /// Makes the hosts and a veth pair between them.
     ///
     /// # Errors
     /// A sentence when a namespace or the link cannot be made; nothing is left behind.
-    pub(super) fn create() -> anyhow::Result<Self> {
+    pub(crate) fn create() -> anyhow::Result<Self> {
+        let topology = Self::hosts()?;
+        let peer = topology.exit.name();
+        topology.client.ip(&format!("link add {DEVICE} type veth peer name {DEVICE} netns {peer}"))?;
+        topology.with_addresses()
+    }
+
+    /// Makes the hosts and a wire between them that has these settings each way.
+    ///
+    /// # Errors
+    /// As [`Topology::create`].
+    pub(crate) fn create_over(settings: &Change) -> anyhow::Result<Self> {
+        let mut topology = Self::hosts()?;
+        let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
+        let wire = Wire::start(&ends, 1_500, 1)?;
+        wire.change(&[(Way::Up, settings.clone()), (Way::Down, settings.clone())])?;
+        topology.wire = Some(wire);
+        topology.with_addresses()
+    }
+
+    fn hosts() -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{DIRECTORY}{}-", std::process::id()))
             .tempdir()
             .context("cannot make a temporary directory")?;
-        let topology =
-            Self { client: Namespace::create("client")?, exit: Namespace::create("exit")?, directory };
-        let peer = topology.exit.name();
-        topology.client.ip(&format!("link add eth0 type veth peer name eth0 netns {peer}"))?;
-        for (host, address) in [(&topology.client, Self::CLIENT), (&topology.exit, Self::EXIT)] {
-            host.ip(&format!("address add {address}/24 dev eth0"))?;
-            host.ip("link set eth0 up")?;
-        }
-        Ok(topology)
+        let (client, exit) = (Namespace::create("client")?, Namespace::create("exit")?);
+        Ok(Self { client, exit, directory, wire: None })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    fn with_addresses(self) -> anyhow::Result<Self> {
+        for (host, address) in [(&self.client, Self::CLIENT), (&self.exit, Self::EXIT)] {
+            host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
+            host.ip(&format!("link set {DEVICE} up"))?;
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 }
@@ -72,7 +98,7 @@ impl Drop for Topology {
 /// Removes what runs of this program that were killed left: control sockets and directories.
 ///
 /// Namespaces with the processes in them go when the next one is made.
-pub(super) fn remove_leftovers() {
+pub(crate) fn remove_leftovers() {
     let sockets = Path::new(WIREGUARD_SOCKETS);
     for name in names(sockets) {
         if device_owner(&name).is_some_and(is_dead) {
@@ -90,7 +116,7 @@ pub(super) fn remove_leftovers() {
 }
 
 /// The name of a WireGuard device of this process at one end; control sockets are told apart by it.
-pub(super) fn device_name(end: char) -> String {
+pub(crate) fn device_name(end: char) -> String {
     format!("wt{}{end}", std::process::id())
 }
 
@@ -108,7 +134,7 @@ fn names(directory: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// A sentence when it takes longer than `limit`, the condition fails, or the user interrupts.
-pub(super) fn wait_for<T>(
+pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
     interrupt: &Interrupt,

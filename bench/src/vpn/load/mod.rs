@@ -7,7 +7,7 @@ mod iperf;
 mod ping;
 mod udp;
 
-pub(super) use self::{
+pub(crate) use self::{
     iperf::{Iperf, Way},
     ping::{Ping, first_reply},
     udp::{Delivered, Rate, Sizes, carry},

@@ -69,6 +69,17 @@ impl Peer {
         Self { kind, settings: Vec::new() }
     }
 
+    pub(crate) fn is_warren(&self) -> bool {
+        self.kind == Kind::Warren
+    }
+
+    /// The same with another setting besides.
+    pub(crate) fn with(&self, key: &str, value: &str) -> Self {
+        let mut peer = self.clone();
+        peer.settings.push((key.to_owned(), value.to_owned()));
+        peer
+    }
+
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -204,7 +215,7 @@ impl Installed {
         Self { peer, version: "1".to_owned(), programs: Vec::new() }
     }
 
-    fn program(&self, index: usize) -> anyhow::Result<&str> {
+    pub(crate) fn program(&self, index: usize) -> anyhow::Result<&str> {
         let path = self.programs.get(index).context("the peer has a program for each end")?;
         path.to_str().context("the path of a peer's program is no text")
     }

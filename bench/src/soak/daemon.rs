@@ -1,0 +1,247 @@
+//! What a daemon says of itself: `warren status --json`, and its log.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    interrupt::Interrupt,
+    namespace::Namespace,
+    vpn::{peers::Installed, process, topology::Topology},
+};
+
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// One side of the tunnel.
+#[derive(Debug)]
+pub(super) struct Daemon<'a> {
+    host: &'a Namespace,
+    program: String,
+    /// With its configuration, runtime and state directories.
+    directory: PathBuf,
+    /// Where its log is somewhere.
+    logs: PathBuf,
+}
+
+/// The counters of `warren status --json`, as docs/counters.md explains them.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Counters {
+    totals: BTreeMap<String, u64>,
+    drops_to_carrier: BTreeMap<String, u64>,
+    drops_to_tun: BTreeMap<String, u64>,
+    transport_drops: BTreeMap<String, u64>,
+}
+
+/// What must be equal.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Sum {
+    pub(super) name: &'static str,
+    pub(super) left: u64,
+    pub(super) right: u64,
+}
+
+/// A daemon's account at the end.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Balance {
+    pub(super) sums: Vec<Sum>,
+    pub(super) drops: BTreeMap<String, u64>,
+    pub(super) quic_datagrams_sent: u64,
+    pub(super) quic_datagrams_received: u64,
+    /// Lines of its log with WARN or ERROR.
+    pub(super) warnings: usize,
+    /// The first few of them.
+    pub(super) first_warnings: Vec<String>,
+}
+
+impl<'a> Daemon<'a> {
+    pub(super) fn client(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
+        let directory = topology.path().join("client");
+        let program = installed.program(0)?.to_owned();
+        Ok(Self { host: &topology.client, program, logs: directory.clone(), directory })
+    }
+
+    pub(super) fn exit(topology: &'a Topology, installed: &Installed) -> anyhow::Result<Self> {
+        let program = installed.program(0)?.to_owned();
+        let logs = topology.path().join("warren-exit.log");
+        Ok(Self { host: &topology.exit, program, directory: topology.path().join("exit"), logs })
+    }
+
+    pub(super) fn counters(&self, interrupt: &Interrupt) -> anyhow::Result<Counters> {
+        let option = |name: &str| format!("--{name}-dir={}", self.directory.join(name).display());
+        let mut command = self.host.command(&self.program);
+        command.args(["config", "runtime", "state"].map(option)).args(["status", "--json"]);
+        let said = process::run(&mut command, ANSWER, interrupt)?;
+        serde_json::from_str(&said).context("warren status printed other JSON than was expected")
+    }
+
+    pub(super) fn balance(&self, interrupt: &Interrupt) -> anyhow::Result<Balance> {
+        let counters = self.counters(interrupt)?;
+        let lines = warnings(&log(&self.logs)?);
+        Ok(Balance {
+            sums: counters.sums(),
+            drops: counters.drops(),
+            quic_datagrams_sent: counters.total("quic_datagrams_sent"),
+            quic_datagrams_received: counters.total("quic_datagrams_received"),
+            warnings: lines.len(),
+            first_warnings: lines.into_iter().take(5).collect(),
+        })
+    }
+}
+
+impl Counters {
+    pub(super) fn dropped(&self) -> u64 {
+        self.drops().values().sum()
+    }
+
+    fn total(&self, name: &str) -> u64 {
+        self.totals.get(name).copied().unwrap_or(0)
+    }
+
+    /// By reason, those that are not 0.
+    fn drops(&self) -> BTreeMap<String, u64> {
+        let mut drops = BTreeMap::new();
+        for (reason, &count) in
+            [&self.drops_to_carrier, &self.drops_to_tun, &self.transport_drops].into_iter().flatten()
+        {
+            if count > 0 {
+                *drops.entry(reason.clone()).or_default() += count;
+            }
+        }
+        drops
+    }
+
+    /// The sums of docs/counters.md; the last two hold once nothing is under way.
+    fn sums(&self) -> Vec<Sum> {
+        let all = |drops: &BTreeMap<String, u64>| drops.values().sum::<u64>();
+        let of = |reason: &str| self.transport_drops.get(reason).copied().unwrap_or(0);
+        let total = |name| self.total(name);
+        vec![
+            Sum {
+                name: "read from the TUN = sent + dropped + queued",
+                left: total("tun_read_packets"),
+                right: total("carrier_sent_packets") + all(&self.drops_to_carrier) + total("queued_packets"),
+            },
+            Sum {
+                name: "received = written to the TUN + dropped",
+                left: total("carrier_received_packets"),
+                right: total("tun_written_packets") + all(&self.drops_to_tun),
+            },
+            Sum {
+                name: "datagrams given to QUIC = sent + dropped by it",
+                left: total("carrier_sent_datagrams"),
+                right: total("quic_datagrams_sent")
+                    + of("transport_full")
+                    + of("transport_too_large")
+                    + of("connection_lost"),
+            },
+            Sum {
+                name: "datagrams from QUIC + dropped by it = received",
+                left: total("carrier_received_datagrams") + of("receive_buffer_full"),
+                right: total("quic_datagrams_received"),
+            },
+        ]
+    }
+}
+
+impl Sum {
+    pub(super) fn holds(&self) -> bool {
+        self.left == self.right
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { left, right, .. } = self;
+        if self.holds() { write!(f, "{left}") } else { write!(f, "{left} and not {right}") }
+    }
+}
+
+impl Balance {
+    pub(super) fn holds(&self) -> bool {
+        // A tunnel through which nothing went balances as well, and proves nothing.
+        self.sums.iter().all(Sum::holds) && self.sums.iter().all(|sum| sum.left > 0)
+    }
+
+    /// As in `queue_full 12, no_route 1`.
+    pub(super) fn drops(&self) -> String {
+        let all: Vec<_> = self.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    }
+}
+
+/// The text of a log, or of all logs below a directory.
+fn log(path: &Path) -> anyhow::Result<String> {
+    if path.is_file() {
+        return fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    }
+    let mut text = String::new();
+    for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
+        let path = entry.context("cannot read a directory")?.path();
+        if path.is_dir() || path.extension().is_some_and(|extension| extension == "log") {
+            text.push_str(&log(&path)?);
+        }
+    }
+    Ok(text)
+}
+
+fn warnings(log: &str) -> Vec<String> {
+    let is_one = |line: &&str| line.split_whitespace().any(|word| word == "WARN" || word == "ERROR");
+    log.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(sent: u64) -> Counters {
+        let map =
+            |pairs: &[(&str, u64)]| pairs.iter().map(|&(name, count)| (name.to_owned(), count)).collect();
+        Counters {
+            totals: map(&[
+                ("tun_read_packets", 110),
+                ("carrier_sent_packets", sent),
+                ("queued_packets", 3),
+                ("carrier_received_packets", 50),
+                ("tun_written_packets", 49),
+                ("carrier_sent_datagrams", 104),
+                ("quic_datagrams_sent", 102),
+                ("carrier_received_datagrams", 51),
+                ("quic_datagrams_received", 55),
+            ]),
+            drops_to_carrier: map(&[("queue_full", 7), ("no_route", 0)]),
+            drops_to_tun: map(&[("spoofed_source", 1)]),
+            transport_drops: map(&[("transport_full", 2), ("receive_buffer_full", 4)]),
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_the_documentation_and_one_packet_breaks_them() {
+        let balance = |sent| Balance { sums: counters(sent).sums(), ..Balance::default() };
+        assert!(balance(100).holds(), "{:?}", balance(100));
+        assert!(!balance(101).holds() && !balance(99).holds());
+        assert!(!Balance { sums: Counters::default().sums(), ..Balance::default() }.holds());
+    }
+
+    #[test]
+    fn drops_are_those_of_all_three_places() {
+        let drops = counters(100).drops();
+        assert_eq!(drops.len(), 4);
+        assert_eq!(counters(100).dropped(), 14);
+    }
+
+    #[test]
+    fn warnings_are_counted_by_their_level() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("home")).unwrap();
+        let text = "2026 INFO all WARNings\n2026  WARN one\n2026 ERROR two\n";
+        fs::write(directory.path().join("home/daemon.log"), text).unwrap();
+        fs::write(directory.path().join("home/other.txt"), "WARN").unwrap();
+        assert_eq!(warnings(&log(directory.path()).unwrap()), ["2026  WARN one", "2026 ERROR two"]);
+    }
+}

@@ -1,0 +1,242 @@
+//! What goes through the tunnel: four TCP flows and a stream of UDP at a rate, and connections that come and go.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    interrupt::Interrupt,
+    namespace::join,
+    vpn::{
+        load::{Rate, Sizes, carry},
+        plan::Bed,
+        process,
+    },
+};
+
+pub(super) const FLOWS: u32 = 4;
+/// Of the load, what is UDP.
+const UDP_SHARE: f64 = 0.1;
+const UDP_PAYLOAD: u16 = 1_200;
+const PORT: u16 = 5_300;
+/// Between the end of one short connection and the next.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Bytes that each of them sends and must get back.
+const ECHO: usize = 16_384;
+/// No echo takes longer, unless the tunnel is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// iperf3 takes a while to end under load.
+const SLACK: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the ends got.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Carried {
+    pub(super) tcp_offered_mbit_per_s: f64,
+    pub(super) tcp_mbit_per_s: f64,
+    pub(super) tcp_retransmits: u64,
+    pub(super) udp_offered_mbit_per_s: f64,
+    pub(super) udp_sent: u64,
+    pub(super) udp_received: u64,
+    pub(super) connections: u64,
+    pub(super) connections_failed: u64,
+    /// Other bytes came back than were sent.
+    pub(super) connections_damaged: u64,
+}
+
+/// Connections that came and went.
+#[derive(Clone, Copy, Debug, Default)]
+struct Churn {
+    made: u64,
+    failed: u64,
+    damaged: u64,
+}
+
+/// Offers so many Mbit/s, up, for a time, and watches meanwhile; `watch` is given whether data still flows.
+///
+/// # Errors
+/// A sentence when TCP, UDP or the watching failed.
+pub(super) fn carry_while<T>(
+    bed: &Bed<'_>,
+    mbit_per_s: f64,
+    time: Duration,
+    watch: impl FnOnce(&dyn Fn() -> bool) -> anyhow::Result<T>,
+) -> anyhow::Result<(T, Carried)> {
+    let (udp_mbit_per_s, tcp_mbit_per_s) = (mbit_per_s * UDP_SHARE, mbit_per_s * (1.0 - UDP_SHARE));
+    // Ends the load before its time, whether the user wants that or the watching failed.
+    let halt = Interrupt::default();
+    let stop = AtomicBool::new(false);
+    let listener = {
+        let address = bed.tunnel.client_address.clone();
+        let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");
+        join(bed.topology.client.enter(listen)?)?
+    };
+    let echo_address = listener.local_addr().context("a listener has no address")?;
+    thread::scope(|scope| {
+        let tcp = scope.spawn(|| tcp(bed, tcp_mbit_per_s, time, &halt));
+        let udp = scope.spawn(|| udp(bed, udp_mbit_per_s, time, &halt));
+        let echo = scope.spawn(|| echo(&listener, &stop));
+        let churn = scope.spawn(|| {
+            bed.topology.exit.enter_here()?;
+            anyhow::Ok(churn(echo_address, &stop))
+        });
+        let watched = watch(&|| !tcp.is_finished());
+        if watched.is_err() || bed.interrupt.is_set() {
+            halt.set();
+        }
+        let (tcp, udp) = (finished(tcp.join()), finished(udp.join()));
+        stop.store(true, Relaxed);
+        let (echo, churn) = (finished(echo.join()), finished(churn.join()));
+        let watched = watched?;
+        bed.interrupt.check()?;
+        let ((received_mbit_per_s, tcp_retransmits), (udp_sent, udp_received), churn) = (tcp?, udp?, churn?);
+        echo?;
+        Ok((
+            watched,
+            Carried {
+                tcp_offered_mbit_per_s: tcp_mbit_per_s,
+                tcp_mbit_per_s: received_mbit_per_s,
+                tcp_retransmits,
+                udp_offered_mbit_per_s: udp_mbit_per_s,
+                udp_sent,
+                udp_received,
+                connections: churn.made,
+                connections_failed: churn.failed,
+                connections_damaged: churn.damaged,
+            },
+        ))
+    })
+}
+
+fn finished<T>(joined: thread::Result<anyhow::Result<T>>) -> anyhow::Result<T> {
+    joined.unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")))
+}
+
+/// The rate that was received in Mbit/s, and the segments sent again.
+fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(f64, u64)> {
+    let mut command = bed.topology.exit.command("iperf3");
+    command.args([
+        "--client",
+        &bed.tunnel.client_address,
+        "--json",
+        "--reverse",
+        "--connect-timeout",
+        "3000",
+    ]);
+    command.args(["--time", &time.as_secs().max(1).to_string(), "--interval", "10"]);
+    command.args(["--parallel", &FLOWS.to_string()]);
+    command.args(["--bitrate", &format!("{:.0}K", mbit_per_s * 1e3 / f64::from(FLOWS))]);
+    let ended = process::run_whatever_it_returns(&mut command, time + SLACK, halt)?;
+    of_iperf(&ended.output)
+}
+
+fn of_iperf(json: &str) -> anyhow::Result<(f64, u64)> {
+    let result: Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
+    if let Some(error) = result.get("error").and_then(Value::as_str) {
+        bail!("iperf3: {error}");
+    }
+    let rate = result.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
+    let retransmits = result.pointer("/end/sum_sent/retransmits").and_then(Value::as_u64);
+    Ok((rate.context("iperf3 printed no rate")? / 1e6, retransmits.unwrap_or(0)))
+}
+
+/// Packets sent and received.
+fn udp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(u64, u64)> {
+    let per_second = mbit_per_s * 1e6 / 8.0 / f64::from(UDP_PAYLOAD);
+    let (client, exit) = (&bed.tunnel.client_address, &bed.tunnel.exit_address);
+    let seconds = u32::try_from(time.as_secs().max(1)).unwrap_or(u32::MAX);
+    let sizes = Sizes::Fixed(UDP_PAYLOAD.into());
+    let rate = Rate::PacketsPerSecond(per_second);
+    let delivered = carry(bed.topology, client, exit, sizes, rate, seconds, halt)?;
+    Ok((delivered.sent, delivered.received))
+}
+
+/// Gives back what comes, connection by connection.
+fn echo(listener: &TcpListener, stop: &AtomicBool) -> anyhow::Result<()> {
+    listener.set_nonblocking(true).context("cannot set up the listener")?;
+    while !stop.load(Relaxed) {
+        match listener.accept() {
+            // The other side counts what fails.
+            Ok((stream, _)) => drop(give_back(stream)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
+            Err(error) => return Err(error).context("cannot accept connections"),
+        }
+    }
+    Ok(())
+}
+
+fn give_back(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut bytes = vec![0; ECHO];
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.read_exact(&mut bytes)?;
+    stream.write_all(&bytes)
+}
+
+fn churn(to: SocketAddr, stop: &AtomicBool) -> Churn {
+    let mut churn = Churn::default();
+    let mut number = 0_u8;
+    while !stop.load(Relaxed) {
+        number = number.wrapping_add(1);
+        let sent: Vec<u8> = (0..ECHO).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
+        match exchange(to, &sent) {
+            Ok(received) => {
+                churn.made += 1;
+                churn.damaged += u64::from(received != sent);
+            }
+            Err(_) => churn.failed += 1,
+        }
+        thread::sleep(PAUSE);
+    }
+    churn
+}
+
+fn exchange(to: SocketAddr, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(bytes)?;
+    let mut received = vec![0; bytes.len()];
+    stream.read_exact(&mut received)?;
+    Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_is_the_receivers() {
+        let json = r#"{"end": {"sum_sent": {"bits_per_second": 2e8, "retransmits": 5},
+            "sum_received": {"bits_per_second": 1.5e8}}}"#;
+        assert_eq!(of_iperf(json).unwrap(), (150.0, 5));
+        assert!(of_iperf(r#"{"error": "unable to connect"}"#).unwrap_err().to_string().contains("unable"));
+        assert!(of_iperf("").is_err());
+    }
+
+    #[test]
+    fn connections_come_back_with_their_bytes_and_failures_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        let counted = thread::scope(|scope| {
+            scope.spawn(|| echo(&listener, &stop).unwrap());
+            let churn = scope.spawn(|| churn(to, &stop));
+            thread::sleep(PAUSE * 3);
+            stop.store(true, Relaxed);
+            churn.join().unwrap()
+        });
+        assert!(counted.made >= 1 && counted.damaged == 0, "{counted:?}");
+        drop(listener);
+        assert!(exchange(to, b"x").is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! What a soak amounts to: a pure function of what was seen.
+
+use serde::Serialize;
+
+use super::{
+    daemon::Balance,
+    load::Carried,
+    sample::{ProcessSample, Sample},
+};
+
+/// Of the run, what is warm-up, and at most how much.
+const WARM_UP_SHARE: f64 = 0.2;
+const WARM_UP_SECONDS: f64 = 60.0;
+/// Memory may grow by so much after warm-up.
+const GROWTH_SHARE: f64 = 0.1;
+/// Of the TCP that was offered, what must arrive: 70 % of the capacity is no overload.
+const CARRIED_SHARE: f64 = 0.9;
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Verdict {
+    pub(super) passed: bool,
+    /// With the figures.
+    pub(super) sentence: String,
+    /// By the straight line through the samples after warm-up; a short run says little of an hour.
+    pub(super) client_growth_mib_per_hour: f64,
+    pub(super) exit_growth_mib_per_hour: f64,
+}
+
+pub(super) fn judge(samples: &[Sample], carried: &Carried, client: &Balance, exit: &Balance) -> Verdict {
+    let end = samples.last().map_or(0.0, |sample| sample.seconds);
+    let warm = (end * WARM_UP_SHARE).min(WARM_UP_SECONDS);
+    let kept: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm).collect();
+    let mut faults = Vec::new();
+    if kept.len() < 3 {
+        faults.push("it was too short for a judgement".to_owned());
+    }
+    let mut growth = [0.0; 2];
+    let sides: [(&str, Side); 2] = [("client", |sample| sample.client), ("exit", |sample| sample.exit)];
+    for ((name, of), growth) in sides.into_iter().zip(&mut growth) {
+        let all = || kept.iter().map(|sample| of(sample));
+        let first = all().next().unwrap_or_default();
+        let most = |of: fn(ProcessSample) -> u64| all().map(of).max().unwrap_or(0);
+        let rss = most(|sample| sample.rss_kib);
+        if float(rss) > float(first.rss_kib) * (1.0 + GROWTH_SHARE) {
+            faults.push(format!("the {name}'s memory grew from {} to {rss} KiB", first.rss_kib));
+        }
+        let descriptors = most(|sample| sample.descriptors);
+        if descriptors > first.descriptors {
+            faults.push(format!("the {name}'s descriptors rose from {} to {descriptors}", first.descriptors));
+        }
+        let threads = most(|sample| sample.threads);
+        if threads > first.threads {
+            faults.push(format!("the {name}'s threads rose from {} to {threads}", first.threads));
+        }
+        let points: Vec<_> = kept
+            .iter()
+            .map(|sample| (sample.seconds / 3_600.0, float(of(sample).rss_kib) / 1_024.0))
+            .collect();
+        *growth = slope(&points);
+    }
+    for (name, balance) in [("client", client), ("exit", exit)] {
+        if !balance.holds() {
+            faults.push(format!("the {name}'s counters do not add up"));
+        }
+        if let Some(warning) = balance.first_warnings.first() {
+            faults.push(format!("the {name} logged {} warnings, the first: {warning}", balance.warnings));
+        }
+    }
+    if carried.tcp_mbit_per_s < carried.tcp_offered_mbit_per_s * CARRIED_SHARE {
+        faults.push(format!(
+            "TCP got {:.0} of {:.0} Mbit/s offered",
+            carried.tcp_mbit_per_s, carried.tcp_offered_mbit_per_s
+        ));
+    }
+    if carried.connections == 0 || carried.connections_failed + carried.connections_damaged > 0 {
+        faults.push(format!(
+            "of the short connections {} were made, {} failed and {} came back with other bytes",
+            carried.connections, carried.connections_failed, carried.connections_damaged
+        ));
+    }
+    let drops = client.drops.values().chain(exit.drops.values()).sum::<u64>();
+    let of_client = |sum: usize| client.sums.get(sum).map_or(0, |sum| sum.left);
+    let packets = of_client(0) + of_client(1);
+    let sentence = if faults.is_empty() {
+        let range = |of: fn(&Sample) -> ProcessSample| {
+            let rss = || kept.iter().map(|sample| of(sample).rss_kib);
+            format!("{}-{} KiB", rss().min().unwrap_or(0), rss().max().unwrap_or(0))
+        };
+        format!(
+            "passed: {:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, {packets} packets through the client's TUN, all \
+             accounted for, {drops} dropped; memory {} (client) and {} (exit), no descriptor or thread more, no \
+             warning, {} short connections whole",
+            end,
+            carried.tcp_mbit_per_s,
+            carried.udp_offered_mbit_per_s,
+            range(|sample| sample.client),
+            range(|sample| sample.exit),
+            carried.connections,
+        )
+    } else {
+        format!("failed after {end:.0} s: {}; {drops} of {packets} packets were dropped", faults.join("; "))
+    };
+    let [client_growth_mib_per_hour, exit_growth_mib_per_hour] = growth;
+    Verdict { passed: faults.is_empty(), sentence, client_growth_mib_per_hour, exit_growth_mib_per_hour }
+}
+
+/// One of a sample's processes.
+type Side = fn(&Sample) -> ProcessSample;
+
+/// By least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = float(u64::try_from(points.len()).unwrap_or(u64::MAX)).max(1.0);
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let over = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>();
+    let under = points.iter().map(|point| (point.0 - x).powi(2)).sum::<f64>();
+    if under > 0.0 { over / under } else { 0.0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "KiB of memory and samples of a run")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::daemon::Sum, *};
+
+    fn samples(change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
+        (0..120)
+            .map(|index| {
+                let seconds = f64::from(index) * 5.0;
+                let mut client = ProcessSample { rss_kib: 14_000, descriptors: 30, threads: 4 };
+                change(seconds, &mut client);
+                let exit = ProcessSample { rss_kib: 13_000, descriptors: 30, threads: 4 };
+                Sample { seconds, client, exit, ..Sample::default() }
+            })
+            .collect()
+    }
+
+    fn carried() -> Carried {
+        Carried { tcp_offered_mbit_per_s: 100.0, tcp_mbit_per_s: 99.0, connections: 5, ..Carried::default() }
+    }
+
+    fn balance(left: u64) -> Balance {
+        Balance { sums: vec![Sum { name: "x", left, right: 7 }], ..Balance::default() }
+    }
+
+    #[test]
+    fn steady_run_passes_with_its_figures() {
+        let verdict = judge(&samples(|_, _| ()), &carried(), &balance(7), &balance(7));
+        assert!(verdict.passed && verdict.sentence.contains("14000-14000 KiB"), "{}", verdict.sentence);
+        assert!(verdict.client_growth_mib_per_hour.abs() < 1e-9);
+    }
+
+    #[test]
+    fn growth_after_warm_up_fails_and_before_it_does_not() {
+        let early = samples(|seconds, client| client.rss_kib = if seconds < 50.0 { 5_000 } else { 14_000 });
+        assert!(judge(&early, &carried(), &balance(7), &balance(7)).passed);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
+        let late = samples(|seconds, client| client.rss_kib = 14_000 + (seconds * 10.24) as u64);
+        let verdict = judge(&late, &carried(), &balance(7), &balance(7));
+        assert!(!verdict.passed && verdict.sentence.contains("client's memory grew"), "{}", verdict.sentence);
+        assert!((verdict.client_growth_mib_per_hour - 36.0).abs() < 0.1, "{verdict:?}");
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        let steady = samples(|_, _| ());
+        let of = |carried: &Carried, client: &Balance| judge(&steady, carried, client, &balance(7)).sentence;
+        assert!(of(&carried(), &balance(8)).contains("client's counters do not add up"));
+        let warned = Balance { warnings: 2, first_warnings: vec!["WARN full".to_owned()], ..balance(7) };
+        assert!(of(&carried(), &warned).contains("2 warnings, the first: WARN full"));
+        assert!(of(&Carried { tcp_mbit_per_s: 80.0, ..carried() }, &balance(7)).contains("80 of 100 Mbit/s"));
+        assert!(of(&Carried { connections_damaged: 1, ..carried() }, &balance(7)).contains("1 came back"));
+        let descriptors = samples(|seconds, client| client.descriptors += u64::from(seconds > 300.0));
+        let verdict = judge(&descriptors, &carried(), &balance(7), &balance(7));
+        assert!(verdict.sentence.contains("descriptors rose from 30 to 31"), "{}", verdict.sentence);
+        assert!(!judge(&steady[..2], &carried(), &balance(7), &balance(7)).passed);
+    }
+}

@@ -1,0 +1,333 @@
+//! `sweep`: Warren's caps, MTU and connections and the bottleneck's queue, each combination on clean, long and lossy
+//! networks: where is it good, and which defaults follow.
+//!
+//! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows up and
+//! ping beside them. Cells come in shuffled order, so that what drifts meets all alike; [`choice`] compares pairs of
+//! cells that differ in one thing alone.
+
+mod choice;
+mod grid;
+mod plots;
+mod results;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::{
+    grid::{Axes, Caps, Cell, Net, Setting, parse_queue},
+    results::{Measured, Results},
+};
+use crate::{
+    interrupt::Interrupt,
+    report::{self, Machine},
+    stats::Sample,
+    vpn::{
+        load::Iperf,
+        peers::{Installed, Peer, install_load_generators},
+        plan::{Bed, RTT_UNDER_FLOWS, Test, Ways},
+        schedule::Shuffle,
+        topology::{self, Topology},
+    },
+};
+
+/// Beyond its seconds, what a cell takes: hosts, tunnel, load.
+const OVERHEAD: Duration = Duration::from_millis(2_500);
+
+/// Which combinations, on which networks.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Caps of one transmit, SEGMENTS/DATAGRAMS
+    #[arg(long, value_delimiter = ',', default_value = "10/20,40/80")]
+    caps: Vec<Caps>,
+    /// MTUs of the tunnel
+    #[arg(long, value_delimiter = ',', default_value = "1280,1380", value_parser = clap::value_parser!(u16).range(1_280..))]
+    mtus: Vec<u16>,
+    /// Numbers of connections
+    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=32))]
+    connections: Vec<u32>,
+    /// Lengths of the queue at the wire's bottleneck: time at the rate, packets or KiB, as 50ms, 100p, 64k
+    #[arg(long, value_delimiter = ',', default_value = "10ms,100ms", value_parser = parse_queue)]
+    queues: Vec<String>,
+    /// Networks
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "clean,30ms,100ms,lossy")]
+    nets: Vec<Net>,
+    /// Queues of the queue-size lesson, in milliseconds, on the 30 ms network with the last value of each axis
+    #[arg(long, value_delimiter = ',', default_value = "1,3,10,30,100,300")]
+    lesson: Vec<u32>,
+    /// Leave the queue-size lesson out
+    #[arg(long)]
+    no_lesson: bool,
+    /// Seconds of each cell
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Rounds; more than one narrow the intervals
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Warren, or warren:KEY=VALUE+KEY=VALUE with settings and binary=PATH, as for `vpn`
+    #[arg(long, default_value = "warren")]
+    peer: Peer,
+    /// The order of cells, to repeat that of an earlier run [default: from the clock]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where sweep.json, sweep.md and the plots go
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/sweep")]
+    output: PathBuf,
+    /// Print the result as one line of JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// Sweeps and prints and writes what came out.
+///
+/// # Errors
+/// A sentence when no cell gave a figure, or the user interrupts; what was measured until then is published first.
+/// Nothing is left behind.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    anyhow::ensure!(args.peer.is_warren(), "only warren is swept; the others have not these settings");
+    let interrupt = Interrupt::catch()?;
+    let machine = Machine::here();
+    std::fs::create_dir_all(&args.output)
+        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    topology::remove_leftovers();
+    install_load_generators(&interrupt)?;
+    let installed = Installed::find(&args.peer, &interrupt)?;
+    let axes = Axes {
+        caps: args.caps.clone(),
+        mtus: args.mtus.clone(),
+        connections: args.connections.clone(),
+        queues: args.queues.clone(),
+    };
+    let seed = args.seed.unwrap_or_else(clock);
+    let plan = plan(args, &axes, &mut Shuffle::new(seed))?;
+    let mut sweep = Sweep { args, installed: &installed, interrupt: &interrupt, remarks: Vec::new() };
+    let (measured, ended) = sweep.go_through(&plan);
+    let remarks = sweep.remarks;
+    if measured.is_empty() {
+        ended?;
+        bail!("no cell gave a figure: {}", remarks.join("; "));
+    }
+    let of = |part: Part| -> Vec<Measured> {
+        let mut found: Vec<_> = measured
+            .iter()
+            .filter(|(which, _)| *which == part)
+            .map(|(_, measured)| measured.clone())
+            .collect();
+        let order = match part {
+            Part::Grid => axes.cells(&args.nets),
+            Part::Lesson => lesson_cells(args, &axes),
+        };
+        found.sort_by_key(|one| (order.iter().position(|cell| *cell == one.cell), one.round));
+        found
+    };
+    let cells = of(Part::Grid);
+    let results = Results {
+        machine,
+        version: installed.version.clone(),
+        seed,
+        seconds: args.seconds,
+        choices: choice::choose(&axes, &cells),
+        lesson: of(Part::Lesson),
+        cells,
+        remarks,
+    };
+    publish(&results, args)?;
+    ended
+}
+
+fn publish(results: &Results, args: &Args) -> anyhow::Result<()> {
+    let markdown = results.markdown();
+    report::write(&args.output.join("sweep.json"), &report::json(results)?)?;
+    report::write(&args.output.join("sweep.md"), &markdown)?;
+    plots::write(results, &args.output)?;
+    if args.json {
+        return report::print_json(results);
+    }
+    report::print(&markdown)?;
+    report::print(&format!("sweep.json, sweep.md and plots are in {}", args.output.display()))
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Part {
+    Grid,
+    Lesson,
+}
+
+/// Round by round, each cell once in shuffled order.
+fn plan(args: &Args, axes: &Axes, shuffle: &mut Shuffle) -> anyhow::Result<Vec<(Part, u32, Cell)>> {
+    let mut cells: Vec<_> = axes.cells(&args.nets).into_iter().map(|cell| (Part::Grid, cell)).collect();
+    cells.extend(lesson_cells(args, axes).into_iter().map(|cell| (Part::Lesson, cell)));
+    anyhow::ensure!(!cells.is_empty(), "there is nothing to sweep; give each axis a value");
+    let rounds = (0..args.rounds)
+        .flat_map(|round| shuffle.shuffled(&cells).into_iter().map(move |(part, cell)| (part, round, cell)));
+    Ok(rounds.collect())
+}
+
+fn lesson_cells(args: &Args, axes: &Axes) -> Vec<Cell> {
+    let last = (axes.caps.last(), axes.mtus.last(), axes.connections.last());
+    let (Some(&caps), Some(&mtu), Some(&connections)) = last else { return Vec::new() };
+    let queues: &[u32] = if args.no_lesson { &[] } else { args.lesson.as_slice() };
+    let cell = |queue: &u32| Cell {
+        net: Net::Near,
+        setting: Setting { caps, mtu, connections, queue: Some(format!("{queue}ms")) },
+    };
+    queues.iter().map(cell).collect()
+}
+
+/// A run under way.
+struct Sweep<'a> {
+    args: &'a Args,
+    installed: &'a Installed,
+    interrupt: &'a Interrupt,
+    /// What failed, each once.
+    remarks: Vec<String>,
+}
+
+impl Sweep<'_> {
+    /// Measures cell by cell: what fails is told and left out, an interruption ends it all.
+    fn go_through(&mut self, plan: &[(Part, u32, Cell)]) -> (Vec<(Part, Measured)>, anyhow::Result<()>) {
+        let bar = ProgressBar::new(u64::try_from(plan.len()).unwrap_or(0));
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(500));
+        let planned = OVERHEAD + Duration::from_secs(self.args.seconds.into());
+        let (start, mut measured) = (Instant::now(), Vec::new());
+        for (index, (part, round, cell)) in plan.iter().enumerate() {
+            let left = time_left(start.elapsed(), index, plan.len(), planned).as_secs();
+            let line = format!("{}, about {} min {:02} s left", cell.net.name(), left / 60, left % 60);
+            // A line now and then where there is no terminal.
+            if bar.is_hidden() && index.is_multiple_of(10) {
+                eprintln!("cell {} of {}, {line}", index + 1, plan.len());
+            }
+            bar.set_message(line);
+            match self.measure(*round, cell) {
+                Ok(found) => measured.push((*part, found)),
+                Err(error) => {
+                    if let Err(interrupted) = self.interrupt.check() {
+                        bar.finish_and_clear();
+                        return (measured, Err(interrupted));
+                    }
+                    let remark = format!(
+                        "{} on {} failed: {error:#}",
+                        cell.setting.peer(&self.args.peer),
+                        cell.net.name()
+                    );
+                    if bar.is_hidden() {
+                        eprintln!("{remark}")
+                    } else {
+                        bar.println(&remark)
+                    }
+                    self.remarks.push(remark);
+                }
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        (measured, Ok(()))
+    }
+
+    fn measure(&self, round: u32, cell: &Cell) -> anyhow::Result<Measured> {
+        let topology = match cell.wire() {
+            None => Topology::create()?,
+            Some(settings) => {
+                Topology::create_over(&settings.parse().map_err(|error: String| anyhow!(error))?)?
+            }
+        };
+        let mut installed = self.installed.clone();
+        installed.peer = cell.setting.peer(&self.args.peer);
+        let tunnel = installed.start(&topology, self.interrupt)?;
+        let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
+        let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
+        let state = || topology.wire.as_ref().map(|wire| wire.state()).transpose();
+        let before = state()?;
+        let test = Test::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up };
+        let outcome = bed.run(test, self.args.seconds)?;
+        let after = state()?;
+        self.interrupt.check()?;
+        let dropped_at_queue = before.zip(after).map(|(before, after)| {
+            let (before, after) = (before.up.account, after.up.account);
+            let count = |one: u64, other: u64| one.saturating_sub(other);
+            share(count(after.queue_full, before.queue_full), count(after.received, before.received))
+        });
+        let rtt = Sample::new(outcome.rtt_ms.clone());
+        Ok(Measured {
+            cell: cell.clone(),
+            round,
+            goodput_mbit_per_s: outcome.gbit_per_s().context("iperf3 gave no rate")? * 1e3,
+            cpu_seconds_per_gb: outcome.cpu_seconds_per_gb(),
+            rtt_median_ms: rtt.as_ref().map(Sample::median),
+            rtt_p99_ms: rtt.as_ref().map(|rtt| rtt.quantile(0.99)),
+            dropped_at_queue,
+        })
+    }
+}
+
+/// What is left, by the pace so far or, before there is one, by the plan.
+fn time_left(elapsed: Duration, done: usize, all: usize, planned: Duration) -> Duration {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let each = if done == 0 { planned } else { elapsed / count(done) };
+    each * count(all.saturating_sub(done))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "frames of seconds")]
+fn share(part: u64, of: u64) -> f64 {
+    part as f64 / of.max(1) as f64
+}
+
+fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn planned(line: &str) -> Vec<(Part, u32, Cell)> {
+        let args = Line::parse_from(["sweep"].into_iter().chain(line.split_whitespace())).args;
+        let axes = Axes {
+            caps: args.caps.clone(),
+            mtus: args.mtus.clone(),
+            connections: args.connections.clone(),
+            queues: args.queues.clone(),
+        };
+        plan(&args, &axes, &mut Shuffle::new(1)).unwrap()
+    }
+
+    #[test]
+    fn default_run_takes_less_than_ten_minutes() {
+        let plan = planned("");
+        assert_eq!(plan.len(), 8 + 3 * 16 + 6);
+        let time = time_left(Duration::ZERO, 0, plan.len(), OVERHEAD + Duration::from_secs(4));
+        assert!(time < Duration::from_secs(600), "{time:?}");
+    }
+
+    #[test]
+    fn run_can_be_narrowed() {
+        let plan = planned(
+            "--caps 40/80 --mtus 1380 --connections 4 --queues 50ms --nets lossy --no-lesson --rounds 3",
+        );
+        assert_eq!(plan.len(), 3);
+        assert_eq!(planned("--nets clean --lesson 5,50").len(), 8 + 2);
+    }
+
+    #[test]
+    fn time_left_follows_the_pace() {
+        let seconds = Duration::from_secs;
+        assert_eq!(time_left(Duration::ZERO, 0, 10, seconds(6)), seconds(60));
+        assert_eq!(time_left(seconds(40), 4, 10, seconds(6)), seconds(60));
+        assert_eq!(time_left(seconds(40), 10, 10, seconds(6)), Duration::ZERO);
+    }
+}
