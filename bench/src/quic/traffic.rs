@@ -202,6 +202,7 @@ impl Traffic {
                 self.failure.get_or_insert(failure);
             }
             Event::Control { data, .. } => self.delivered.add(data.len()),
+            Event::Answers { .. } => {}
         }
     }
 

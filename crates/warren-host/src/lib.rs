@@ -20,6 +20,7 @@ mod host;
 mod journal;
 pub mod kill_switch;
 mod netlink;
+pub mod network_watch;
 mod nft;
 pub mod plan;
 pub mod snapshot;

@@ -306,6 +306,7 @@ impl Worker {
             match event {
                 Event::Connected { connection, .. } => self.connection = Some(connection),
                 Event::Writable { .. } => self.blocked = false,
+                Event::Answers { .. } => {}
                 Event::Control { .. } => {}
                 Event::Closed { reason, .. } => panic!("{reason}"),
             }

@@ -64,6 +64,13 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
+    /// Nothing of what the connection sends is answered any more, or it is again. Only with [`Driver::Warren`].
+    Answers {
+        /// The connection.
+        connection: ConnectionId,
+        /// Whether the peer answers.
+        answers: bool,
+    },
     /// The connection is over; all its datagrams and control bytes were handed over before.
     Closed {
         /// The connection.
@@ -346,6 +353,27 @@ impl Endpoint {
         match self {
             Self::Noq(endpoint) => endpoint.close(connection, code, reason),
             Self::Warren(endpoint) => endpoint.close(connection, code, reason),
+        }
+    }
+
+    /// Asks every peer for a sign of life at once, for when this host's addresses or routes have changed or time has
+    /// passed unseen. An exit learns a client's new address by it.
+    pub fn rouse(&mut self) {
+        match self {
+            Self::Noq(endpoint) => endpoint.rouse(),
+            Self::Warren(endpoint) => endpoint.rouse(),
+        }
+    }
+
+    /// Gives a client's connection another socket of the same IP version, for when the way from the old one's port is
+    /// broken, and asks the exit for a sign of life.
+    ///
+    /// # Errors
+    /// When the socket cannot be used; the connection keeps the one it has.
+    pub fn rebind(&mut self, connection: ConnectionId, socket: UdpSocket) -> io::Result<()> {
+        match self {
+            Self::Noq(endpoint) => endpoint.rebind(connection, socket),
+            Self::Warren(endpoint) => endpoint.rebind(connection, socket),
         }
     }
 

@@ -196,6 +196,22 @@ impl NoqEndpoint {
         }
     }
 
+    pub(crate) fn rouse(&self) {
+        for endpoint in self.connections.values().filter_map(Connection::own_endpoint) {
+            endpoint.handle_network_change(None);
+        }
+    }
+
+    pub(crate) fn rebind(&self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
+        let Some(endpoint) = self.connections.get(&id).and_then(Connection::own_endpoint) else {
+            return Ok(());
+        };
+        let using = quic_config::socket_use(&self.settings, false);
+        endpoint.rebind_abstract(Box::new(QuicSocket::new(socket, using, self.counters.clone())?))?;
+        endpoint.handle_network_change(None);
+        Ok(())
+    }
+
     pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
         self.connections.get(&id)?.stats()
     }

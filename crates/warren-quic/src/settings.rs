@@ -73,7 +73,8 @@ impl Default for TransportSettings {
             congestion: CongestionChoice::default(),
             initial_window: 256 * 1024,
             keep_alive: Some(Duration::from_secs(5)),
-            idle_timeout: Duration::from_secs(20),
+            // Below 25 s, noq sends a loss probe each second at least, so a path that comes back is found within one.
+            idle_timeout: Duration::from_secs(24),
             initial_mtu: MINIMUM_MTU,
             min_mtu: MINIMUM_MTU,
             max_mtu: ETHERNET_MTU,

@@ -9,6 +9,7 @@ mod accept;
 mod connection;
 mod control;
 mod port;
+mod silence;
 mod table;
 mod timers;
 mod turn;
@@ -214,6 +215,31 @@ impl WarrenEndpoint {
             self.list(slot);
             self.wake();
         }
+    }
+
+    pub(crate) fn rouse(&mut self) {
+        let now = Instant::now();
+        for slot in self.connections.slots() {
+            if let Some(connection) = self.connections.get_mut(slot) {
+                connection.rouse(now);
+                self.list(slot);
+            }
+        }
+        self.wake();
+    }
+
+    pub(crate) fn rebind(&mut self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
+        let using = quic_config::socket_use(&self.settings, self.identity.is_none());
+        let found =
+            self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
+        let Some((slot, connection)) = found else { return Ok(()) };
+        let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { return Ok(()) };
+        let stalled = port.replace_socket(socket, using, self.counters.clone())?;
+        connection.rouse(Instant::now());
+        self.to_send.extend(stalled);
+        self.list(slot);
+        self.wake();
+        Ok(())
     }
 
     pub(crate) fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {

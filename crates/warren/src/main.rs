@@ -127,5 +127,8 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(future)
+    let outcome = runtime.block_on(future);
+    // A look-up that the system's resolver has not answered is nobody's concern any more.
+    runtime.shutdown_background();
+    outcome
 }

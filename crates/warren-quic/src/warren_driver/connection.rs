@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendDatagramError, VarInt};
 
-use super::control::Control;
+use super::{control::Control, silence::Silence};
 use crate::{
     driver::{CloseReason, ConnectionId, ConnectionStats, Event, Inbox, MAX_DATAGRAMS_PER_POLL, SendError},
     key::PublicKey,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Most events that one hand-over adds.
-pub(super) const MAX_EVENTS: usize = 5;
+pub(super) const MAX_EVENTS: usize = 6;
 
 /// How long an exit lets a handshake take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,6 +46,7 @@ pub(super) struct Connection {
     reason: Option<CloseReason>,
     news: News,
     tally: Tally,
+    silence: Silence,
     max_datagram_size: Option<usize>,
     /// Whether the peer is known to have ended it too, and whether nothing more will come of it.
     draining: bool,
@@ -79,6 +80,7 @@ struct Closing {
 struct News {
     connected: Option<PublicKey>,
     writable: bool,
+    answers: Option<bool>,
     datagrams: bool,
     ended: Option<CloseReason>,
 }
@@ -117,6 +119,7 @@ impl Connection {
             reason: None,
             news: News::default(),
             tally: Tally::default(),
+            silence: Silence::default(),
             max_datagram_size: None,
             draining: false,
             drained: false,
@@ -203,6 +206,12 @@ impl Connection {
                 to_send = true;
             }
         }
+        if let State::Open = self.state
+            && let Some(is_silent) =
+                self.silence.judge(now, quic.unanswered_probes(), || quic.stats().frame_rx.acks)
+        {
+            self.news.answers = Some(!is_silent);
+        }
         self.max_datagram_size = match self.state {
             State::Open => quic.datagrams().max_size(),
             State::Handshake(_) | State::Over(_) => None,
@@ -242,8 +251,8 @@ impl Connection {
 
     /// Whether there is something to hand over.
     pub(super) fn has_news(&self) -> bool {
-        let News { connected, writable, datagrams, ended } = &self.news;
-        let told = connected.is_some() || *writable || *datagrams || ended.is_some();
+        let News { connected, writable, answers, datagrams, ended } = &self.news;
+        let told = connected.is_some() || *writable || answers.is_some() || *datagrams || ended.is_some();
         !self.is_over() && (told || self.control.is_readable())
     }
 
@@ -262,6 +271,9 @@ impl Connection {
         }
         if std::mem::take(&mut self.news.writable) && self.closing.is_none() {
             inbox.events.push(Event::Writable { connection });
+        }
+        if let Some(answers) = self.news.answers.take().filter(|_| self.news.ended.is_none()) {
+            inbox.events.push(Event::Answers { connection, answers });
         }
         if self.news.datagrams {
             let mut datagrams = quic.datagrams();
@@ -354,6 +366,13 @@ impl Connection {
         let words = Bytes::copy_from_slice(words.as_bytes());
         self.reason = Some(CloseReason::Local);
         self.closing = Some(Closing { code, words, deadline: now + FLUSH_TIMEOUT });
+    }
+
+    /// Asks the peer for a sign of life at once; it learns this side's address by it.
+    pub(super) fn rouse(&mut self, now: Instant) {
+        if !self.is_over() {
+            self.quic.get_mut().handle_network_change(None, now);
+        }
     }
 
     fn finish_closing(&mut self, now: Instant, closing: Closing) {

@@ -80,6 +80,19 @@ impl Port {
         })
     }
 
+    /// Goes on with another socket; what was parked is lost with the old one. Returns the connections that waited for it.
+    pub(super) fn replace_socket(
+        &mut self,
+        socket: UdpSocket,
+        using: SocketUse,
+        counters: Arc<SocketCounters>,
+    ) -> io::Result<Vec<usize>> {
+        self.socket = CountedSocket::new(socket, using, counters)?;
+        self.parked = None;
+        self.forget_waker();
+        Ok(std::mem::take(&mut self.stalled))
+    }
+
     pub(super) fn add_route(&mut self, handle: ConnectionHandle, slot: usize) {
         if self.routes.len() <= handle.0 {
             self.routes.resize(handle.0 + 1, None);

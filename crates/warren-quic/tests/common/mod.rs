@@ -123,6 +123,7 @@ impl Side {
                         self.control.entry(connection).or_default().extend(data)
                     }
                     Event::Writable { connection } => self.writable.push(connection),
+                    Event::Answers { .. } => {}
                     Event::Closed { connection, reason } => {
                         if let Some(stats) = self.endpoint.stats(connection) {
                             self.last.insert(connection, stats);

@@ -1,6 +1,8 @@
-//! When to try again: after a quarter of the outage so far, within bounds and with jitter.
+//! When to try again, and how long to try: after an eighth of the outage so far, within bounds and with jitter.
 
 use std::time::Duration;
+
+use crate::HANDSHAKE_TIMEOUT;
 
 /// Shortest wait between the beginnings of two attempts.
 pub(super) const SHORTEST: Duration = Duration::from_millis(250);
@@ -8,14 +10,23 @@ pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 /// Longest wait.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
+/// Longest time that an attempt may take. QUIC repeats its first packet each second meanwhile, so while attempts take as
+/// long as the waits between them, a path that comes back is found within a second or two.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(15);
+
 /// Largest deviation from the wait, in percent: keeps clients of one exit from coming back all at once.
 const JITTER_PERCENT: u32 = 20;
 
-/// The wait after an outage of `outage` so far; `random` spreads it evenly over 80 % to 120 %.
+/// The wait after an outage of `outage` so far; `random` spreads it evenly over 80 % to 120 %, and never beyond the longest.
 pub(super) fn wait(outage: Duration, random: u16) -> Duration {
-    let middle = (outage / 4).clamp(SHORTEST, LONGEST);
+    let middle = (outage / 8).clamp(SHORTEST, LONGEST);
     let spread = 2 * JITTER_PERCENT * u32::from(random) / u32::from(u16::MAX);
-    middle * (100 - JITTER_PERCENT + spread) / 100
+    (middle * (100 - JITTER_PERCENT + spread) / 100).min(LONGEST)
+}
+
+/// How long an attempt that begins after such an outage may take to reach the exit.
+pub(super) fn patience(outage: Duration) -> Duration {
+    (outage / 8).clamp(HANDSHAKE_TIMEOUT, LONGEST_ATTEMPT)
 }
 
 #[cfg(test)]
@@ -23,20 +34,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_is_a_quarter_of_the_outage_within_its_bounds() {
+    fn the_wait_is_an_eighth_of_the_outage_within_its_bounds() {
         let middle = u16::MAX / 2 + 1;
         assert_eq!(wait(Duration::ZERO, middle), SHORTEST);
-        assert_eq!(wait(Duration::from_secs(8), middle), Duration::from_secs(2));
+        assert_eq!(wait(Duration::from_secs(16), middle), Duration::from_secs(2));
         assert_eq!(wait(Duration::from_secs(86_400), middle), LONGEST);
     }
 
     #[test]
-    fn jitter_stays_within_twenty_percent() {
-        let outage = Duration::from_secs(40);
+    fn jitter_stays_within_twenty_percent_and_the_bound() {
+        let outage = Duration::from_secs(80);
         assert_eq!(wait(outage, 0), Duration::from_secs(8));
         assert_eq!(wait(outage, u16::MAX), Duration::from_secs(12));
         for random in (0..u16::MAX).step_by(97) {
             assert!((Duration::from_secs(8)..=Duration::from_secs(12)).contains(&wait(outage, random)));
+            assert!(wait(Duration::from_secs(86_400), random) <= LONGEST);
+        }
+    }
+
+    /// The figures of scorecard rows F6 and L8: an exit that is away for ten minutes is asked at most 40 times, and one
+    /// that comes back after two is found at once.
+    #[test]
+    fn ten_minutes_of_outage_take_at_most_forty_attempts_and_two_minutes_leave_no_gap() {
+        for random in [0, u16::MAX / 2, u16::MAX] {
+            let mut attempts = 0;
+            let mut at = Duration::ZERO;
+            while at < Duration::from_secs(600) {
+                attempts += 1;
+                let (tries, waits) = (patience(at), wait(at, random));
+                let gap = waits.saturating_sub(tries);
+                assert!(gap <= Duration::from_secs(4) || at > Duration::from_secs(120), "{gap:?} at {at:?}");
+                at += tries.max(waits);
+            }
+            assert!(attempts <= 40, "{attempts} attempts");
         }
     }
 }

@@ -4,17 +4,18 @@ use std::time::Instant;
 
 use super::link::Phase;
 use super::{ClientAction, ClientSession, Established, Loss, Welcome, WelcomeError};
-use crate::PROTOCOL_VERSION;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
+use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION};
 
 /// Received bytes are decoded in pieces of this size, so that the decoder's buffer stays within its bound.
 const PIECE: usize = 16 * 1_024;
 
 impl ClientSession {
     /// The QUIC handshake with the exit is done, and its key was the pinned one.
-    pub fn connected(&mut self, _now: Instant, index: u32) {
-        let Some(Phase::Connecting { deadline }) = self.link(index).map(|link| link.phase) else { return };
+    pub fn connected(&mut self, now: Instant, index: u32) {
+        let Some(Phase::Connecting { .. }) = self.link(index).map(|link| link.phase) else { return };
+        let deadline = now + HANDSHAKE_TIMEOUT;
         let (message, phase) = match (&self.session, index) {
             (Some(session), _) => {
                 let attach_token = session.welcome.attach_token.as_bytes().to_vec();

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::{ClientAction, ClientSession, ClientState, Loss, backoff};
-use crate::HANDSHAKE_TIMEOUT;
 use crate::goodbye::Goodbye;
 use crate::message::MessageDecoder;
 
@@ -57,6 +56,12 @@ impl Link {
         }
     }
 
+    /// An attempt begins that needs no new connection.
+    pub(super) fn attempted(&mut self, now: Instant) {
+        self.attempted = Some(now);
+        self.decoder = MessageDecoder::new();
+    }
+
     /// Whether the driver has a connection of this index.
     pub(super) fn is_connection(&self) -> bool {
         match self.phase {
@@ -103,7 +108,8 @@ impl ClientSession {
     /// Begins an attempt.
     pub(super) fn attempt(&mut self, now: Instant, index: u32) {
         let Some(link) = self.link_mut(index) else { return };
-        link.phase = Phase::Connecting { deadline: now + HANDSHAKE_TIMEOUT };
+        let outage = link.outage.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        link.phase = Phase::Connecting { deadline: now + backoff::patience(outage) };
         link.attempted = Some(now);
         link.decoder = MessageDecoder::new();
         self.actions.push_back(ClientAction::Connect { index });
@@ -165,6 +171,16 @@ impl ClientSession {
             None => now + wait,
         };
         link.phase = Phase::Waiting { at };
+    }
+
+    /// Lets what waits try at once, as at the beginning of an outage.
+    pub(super) fn cut_waits_short(&mut self, now: Instant) {
+        for link in &mut self.links {
+            if matches!(link.phase, Phase::Waiting { .. }) {
+                link.phase = Phase::Waiting { at: now };
+                link.outage = Some(now);
+            }
+        }
     }
 
     /// Brings connection 0 to try for all now that none is left, whatever it was waiting for.

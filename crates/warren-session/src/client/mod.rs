@@ -9,9 +9,12 @@
 mod action;
 mod backoff;
 mod handshake;
+mod homing;
 mod link;
+mod race;
 #[cfg(test)]
 mod tests;
+mod vigil;
 mod welcome;
 
 use std::collections::VecDeque;
@@ -20,6 +23,9 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 pub use self::action::{ClientAction, ClientState, ConnectionEnd, Stop};
+pub use self::homing::Homing;
+pub use self::race::{Race, STAGGER};
+pub use self::vigil::{Vigil, VigilAction};
 pub use self::welcome::{Welcome, WelcomeError};
 
 use self::link::{Link, Phase};
@@ -123,11 +129,33 @@ impl ClientSession {
                 self.attempt(now, index);
                 continue;
             }
-            let seconds = HANDSHAKE_TIMEOUT.as_secs();
-            let why = format!(
-                "the exit did not answer within {seconds} s: check its address, and that UDP packets reach it and come back"
-            );
+            let why =
+                "the exit did not answer: check its address, and that UDP packets reach it and come back"
+                    .to_owned();
             self.lost(now, index, Loss::broken(why).closing(Goodbye::TimedOut));
+        }
+    }
+
+    /// This host's network has changed, or time has passed unseen: nothing waits for the end of a back-off any more.
+    pub fn hurry(&mut self, now: Instant) {
+        self.cut_waits_short(now);
+    }
+
+    /// The caller has another way to the exit and is about to report its connection as connected, with index 0: every
+    /// connection of the session is given up for it. The session itself goes on.
+    pub fn change_ways(&mut self, now: Instant) {
+        if matches!(self.state, ClientState::Idle | ClientState::Stopped(_)) {
+            return;
+        }
+        for index in 0..self.config.connections {
+            if self.link(index).is_some_and(Link::is_connection) {
+                self.drop_link(index, Some(Goodbye::Superseded));
+            }
+            self.park(index);
+        }
+        if let Some(first) = self.link_mut(0) {
+            first.phase = Phase::Connecting { deadline: now + HANDSHAKE_TIMEOUT };
+            first.attempted(now);
         }
     }
 

@@ -1,69 +1,184 @@
-//! Finding the exit: its addresses by name, kept when a look-up fails later, and a marked socket for each connection.
+//! Ways to the exits: the addresses of each, kept when a look-up fails later, the order in which they are tried, and a
+//! marked socket for each connection.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
 
 use warren_host::CARRIER_MARK;
 use warren_quic::socket::{self, SocketConfig};
+use warren_session::client::{Race, Stop};
 
-use crate::config::Endpoint;
+use crate::config::{ClientProfile, RemoteExit};
 
-/// A resolver that takes longer is treated as one that failed.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an exit is tried before those behind it are tried as well.
+const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// The exit's last good addresses and which one the next connection tries.
-pub(crate) struct Resolver {
-    endpoint: Endpoint,
-    addresses: Vec<SocketAddr>,
-    next: usize,
+/// How long an exit that said that it goes away comes after all others.
+const AVOIDED_FOR: Duration = Duration::from_secs(30);
+
+/// One address of one exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The exit's place in the profile.
+    pub(crate) exit: usize,
+    pub(crate) remote: SocketAddr,
 }
 
-impl Resolver {
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, addresses: Vec::new(), next: 0 }
+/// The profile's exits, and which of them is in use.
+pub(crate) struct Exits {
+    sides: Vec<Side>,
+    current: usize,
+    avoided: Option<(usize, Instant)>,
+}
+
+struct Side {
+    exit: RemoteExit,
+    addresses: Addresses,
+    /// Its last word, if that was final.
+    refused: Option<Stop>,
+}
+
+impl Exits {
+    pub(crate) fn of(profile: &ClientProfile) -> Self {
+        let side =
+            |exit: &RemoteExit| Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
+        let sides = std::iter::once(&profile.exit).chain(&profile.other_exits).map(side).collect();
+        Self { sides, current: 0, avoided: None }
     }
 
-    /// The address in use, once known.
-    pub(crate) fn current(&self) -> Option<SocketAddr> {
-        self.addresses.get(self.next).copied()
+    /// The place of the exit in use.
+    pub(crate) fn current(&self) -> usize {
+        self.current
     }
 
-    /// Takes the answer of [`lookup`]; an answer without addresses leaves the last good ones.
+    /// The exit at a place; of the profile's first one if there is none.
+    ///
+    /// # Panics
+    /// Never: a profile has an exit.
+    pub(crate) fn exit(&self, place: usize) -> &RemoteExit {
+        let side = self.sides.get(place).or(self.sides.first());
+        &side.expect("a profile has an exit").exit
+    }
+
+    /// Uses the exit at a place from now on.
+    pub(crate) fn use_exit(&mut self, place: usize) {
+        self.current = place;
+    }
+
+    /// The exit in use goes away: for a while it comes last.
+    pub(crate) fn avoid_current(&mut self, now: Instant) {
+        self.avoided = Some((self.current, now + AVOIDED_FOR));
+    }
+
+    /// The exit in use will not have this client. Uses the next that might; false when there is none.
+    pub(crate) fn refused(&mut self, stop: Stop) -> bool {
+        if let Some(side) = self.sides.get_mut(self.current) {
+            side.refused = Some(stop);
+        }
+        match self.sides.iter().position(|side| side.refused.is_none()) {
+            Some(next) => {
+                self.current = next;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The places of the exits to try, in order: the one in use, then the others as the profile has them.
+    pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
+        let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
+        let mut order: Vec<usize> =
+            (0..self.sides.len()).filter(|place| self.sides.get(*place).is_some_and(Side::is_open)).collect();
+        order.sort_by_key(|place| (Some(*place) == avoided, *place != self.current));
+        order
+    }
+
+    /// The exits that stand before the one in use.
+    pub(crate) fn preferred(&self) -> Vec<usize> {
+        (0..self.current).filter(|place| self.sides.get(*place).is_some_and(Side::is_open)).collect()
+    }
+
+    /// Takes the answer of a look-up; an answer without addresses leaves the last good ones.
     ///
     /// # Errors
     /// A sentence, when there is no address from before either.
-    pub(crate) fn learn(&mut self, answer: Result<Vec<SocketAddr>, String>) -> Result<(), String> {
+    pub(crate) fn learn(
+        &mut self,
+        place: usize,
+        answer: Result<Vec<SocketAddr>, String>,
+    ) -> Result<(), String> {
+        let Some(Side { exit, addresses, .. }) = self.sides.get_mut(place) else { return Ok(()) };
+        addresses.learn(answer, exit.endpoint.host())
+    }
+
+    /// An address was connected to.
+    pub(crate) fn works(&mut self, way: Way) {
+        if let Some(side) = self.sides.get_mut(way.exit) {
+            side.addresses.last_good = Some(way.remote);
+        }
+    }
+
+    /// Adds what is known of an exit's addresses to a race; `rank` is its place in the order.
+    pub(crate) fn enter(
+        &self,
+        race: &mut Race<Way>,
+        place: usize,
+        rank: usize,
+        begun: Instant,
+        but: Option<Way>,
+    ) {
+        let Some(side) = self.sides.get(place) else { return };
+        let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
+        for remote in side.addresses.in_order() {
+            let way = Way { exit: place, remote };
+            if Some(way) != but {
+                race.add(not_before, way);
+            }
+        }
+    }
+}
+
+impl Side {
+    fn is_open(&self) -> bool {
+        self.refused.is_none()
+    }
+}
+
+/// An exit's last known addresses.
+#[derive(Debug, Default)]
+struct Addresses {
+    known: Vec<SocketAddr>,
+    last_good: Option<SocketAddr>,
+}
+
+impl Addresses {
+    fn learn(&mut self, answer: Result<Vec<SocketAddr>, String>, host: &str) -> Result<(), String> {
         match answer {
             Ok(addresses) if !addresses.is_empty() => {
-                let current = self.current();
-                self.next = addresses.iter().position(|address| Some(*address) == current).unwrap_or(0);
-                self.addresses = addresses;
+                self.known = addresses;
                 Ok(())
             }
-            Ok(_) if self.addresses.is_empty() => Err(format!("{} has no address", self.endpoint.host())),
-            Err(error) if self.addresses.is_empty() => Err(error),
+            Ok(_) if self.known.is_empty() => Err(format!("{host} has no address; check the name")),
+            Err(error) if self.known.is_empty() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Moves on to the next address after a connection failed on this one.
-    pub(crate) fn failed(&mut self, address: SocketAddr) {
-        if self.current() == Some(address) && !self.addresses.is_empty() {
-            self.next = (self.next + 1) % self.addresses.len();
+    /// The one that worked last first, then one of each IP version in turn (RFC 8305 section 4).
+    fn in_order(&self) -> Vec<SocketAddr> {
+        let first = self.last_good.or(self.known.first().copied());
+        let of_first =
+            |address: &&SocketAddr| first.is_some_and(|first| first.is_ipv4() == address.is_ipv4());
+        let (mut same, mut other): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
+            self.known.iter().filter(|address| Some(**address) != first).partition(of_first);
+        same.reverse();
+        other.reverse();
+        let mut order: Vec<SocketAddr> = first.into_iter().collect();
+        while let Some(next) = other.pop().or_else(|| same.pop()) {
+            order.push(*next);
+            order.extend(same.pop());
         }
-    }
-}
-
-/// Looks an endpoint's name up with the system's resolver; an address needs no look-up.
-pub(crate) async fn lookup(endpoint: Endpoint) -> Result<Vec<SocketAddr>, String> {
-    let (host, port) = (endpoint.host().to_owned(), endpoint.port());
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    match tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host.as_str(), port))).await {
-        Ok(Ok(addresses)) => Ok(addresses.collect()),
-        Ok(Err(error)) => Err(format!("cannot resolve {host}: {error}; check the name and this host's DNS")),
-        Err(_) => Err(format!("cannot resolve {host}: no answer within 3 s; check this host's DNS")),
+        order
     }
 }
 
@@ -83,48 +198,55 @@ pub(crate) fn bind(remote: SocketAddr) -> std::io::Result<UdpSocket> {
 mod tests {
     use super::*;
 
-    fn resolver() -> Resolver {
-        Resolver::new("exit.example.net:443".parse().unwrap())
-    }
-
-    fn addresses() -> Vec<SocketAddr> {
-        vec!["192.0.2.1:443".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()]
+    fn parse(addresses: &[&str]) -> Vec<SocketAddr> {
+        addresses.iter().map(|address| address.parse().unwrap()).collect()
     }
 
     #[test]
     fn last_good_addresses_survive_a_failing_look_up() {
-        let mut resolver = resolver();
-        assert!(resolver.learn(Err("no resolver".to_owned())).is_err());
-        assert!(resolver.learn(Ok(addresses())).is_ok());
-        assert!(resolver.learn(Err("no resolver".to_owned())).is_ok());
-        assert!(resolver.learn(Ok(Vec::new())).is_ok());
-        assert_eq!(resolver.current(), addresses().first().copied());
+        let mut addresses = Addresses::default();
+        let found = parse(&["192.0.2.1:443"]);
+        assert!(addresses.learn(Err("no resolver".to_owned()), "x").is_err());
+        assert!(addresses.learn(Ok(Vec::new()), "x").is_err());
+        assert!(addresses.learn(Ok(found.clone()), "x").is_ok());
+        assert!(addresses.learn(Err("no resolver".to_owned()), "x").is_ok());
+        assert!(addresses.learn(Ok(Vec::new()), "x").is_ok());
+        assert_eq!(addresses.in_order(), found);
     }
 
     #[test]
-    fn failure_moves_to_the_next_address_once_for_all_connections() {
-        let mut resolver = resolver();
-        resolver.learn(Ok(addresses())).unwrap();
-        let first = resolver.current().unwrap();
-        resolver.failed(first);
-        resolver.failed(first);
-        assert_eq!(resolver.current(), addresses().get(1).copied());
+    fn ip_versions_take_turns_and_the_last_good_address_is_first() {
+        let six = ["[2001:db8::1]:443", "[2001:db8::2]:443", "[2001:db8::3]:443"];
+        let four = ["192.0.2.1:443", "192.0.2.2:443"];
+        let mut addresses = Addresses::default();
+        addresses.learn(Ok(parse(&[six[0], six[1], six[2], four[0], four[1]])), "x").unwrap();
+        assert_eq!(addresses.in_order(), parse(&[six[0], four[0], six[1], four[1], six[2]]));
+        addresses.last_good = parse(&[four[1]]).pop();
+        assert_eq!(addresses.in_order(), parse(&[four[1], six[0], four[0], six[1], six[2]]));
     }
 
     #[test]
-    fn new_answer_keeps_the_address_in_use() {
-        let mut resolver = resolver();
-        resolver.learn(Ok(addresses())).unwrap();
-        resolver.failed(resolver.current().unwrap());
-        let mut reversed = addresses();
-        reversed.reverse();
-        resolver.learn(Ok(reversed)).unwrap();
-        assert_eq!(resolver.current(), addresses().get(1).copied());
+    fn an_address_that_worked_stays_when_the_name_has_others_by_now() {
+        let mut addresses = Addresses { last_good: parse(&["192.0.2.1:443"]).pop(), ..Addresses::default() };
+        addresses.learn(Ok(parse(&["192.0.2.9:443"])), "x").unwrap();
+        assert_eq!(addresses.in_order(), parse(&["192.0.2.1:443", "192.0.2.9:443"]));
     }
 
-    #[tokio::test]
-    async fn address_needs_no_look_up() {
-        let found = lookup("192.0.2.7:4433".parse().unwrap()).await.unwrap();
-        assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    #[test]
+    fn exits_are_tried_in_order_after_the_one_in_use_and_never_after_a_refusal() {
+        let exit = RemoteExit { endpoint: "192.0.2.1:443".parse().unwrap(), public_keys: Vec::new() };
+        let side = || Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
+        let mut exits = Exits { sides: vec![side(), side(), side()], current: 1, avoided: None };
+        let now = Instant::now();
+        assert_eq!(exits.order(now), [1, 0, 2]);
+        assert_eq!(exits.preferred(), [0]);
+        exits.avoid_current(now);
+        assert_eq!(exits.order(now), [0, 2, 1]);
+        assert_eq!(exits.order(now + AVOIDED_FOR), [1, 0, 2]);
+        assert!(exits.refused(Stop::Requested));
+        assert_eq!(exits.order(now), [0, 2]);
+        assert!(exits.refused(Stop::Requested));
+        assert!(!exits.refused(Stop::Requested));
+        assert!(exits.order(now).is_empty());
     }
 }

@@ -4,10 +4,9 @@ mod answers;
 mod connecting;
 mod upkeep;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -16,13 +15,17 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use warren_host::watch::Watch;
 use warren_quic::driver::ConnectionId;
-use warren_session::client::{ClientAction, ClientConfig, ClientSession, Stop, Welcome};
+use warren_session::client::{ClientAction, ClientConfig, ClientSession, Homing, Stop, Vigil, Welcome};
 use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
 
-use super::connect::Resolver;
+use self::connecting::{Opening, Purpose, Racing};
+use super::alerts::{Alert, Alerts};
+use super::connect::{Exits, Way};
+use super::diagnose::diagnose;
 use super::host::ClientHost;
 use super::kill_switch::Lockdown;
+use super::lookup::NameServers;
 use super::probe::Probe;
 use crate::config::ClientProfile;
 use crate::control::ControlSocket;
@@ -77,6 +80,7 @@ struct Daemon {
     start: ClientStart,
     session: ClientSession,
     tuning: Tuning,
+    session_config: ClientConfig,
     worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
@@ -85,14 +89,28 @@ struct Daemon {
     watch: Watch,
     /// What of the host is not as it should be and could not be made so.
     host_trouble: Option<String>,
-    resolver: Resolver,
+    exits: Exits,
+    servers: NameServers,
     lookups: mpsc::Sender<LookupAnswer>,
     lookup_answers: mpsc::Receiver<LookupAnswer>,
-    lookup_running: bool,
+    /// The exits whose names are being looked up.
+    lookups_running: BTreeSet<usize>,
+    alerts: Alerts,
+    vigil: Vigil,
+    homing: Homing,
+    race: Option<Racing>,
+    /// Number of races so far.
+    races: u64,
+    /// Connections that were ordered and have no number yet, in order for each index.
+    opening: HashMap<u32, VecDeque<Opening>>,
+    /// What was tried last, why it did not answer (while that is being found out), and when that was last asked.
+    tried: Option<SocketAddr>,
+    diagnosis: Option<JoinHandle<String>>,
+    diagnosed: Option<Instant>,
+    /// The way that connection 0 took, and that the others take.
+    way: Option<Way>,
     /// Runs from the first attached connection until the exit's inner address has answered through the tunnel.
     probe: Option<JoinHandle<std::io::Result<()>>>,
-    /// Connection indices that wait for the exit's address.
-    waiting: Vec<u32>,
     connections: HashMap<ConnectionId, u32>,
     remotes: HashMap<u32, SocketAddr>,
     welcome: Option<Welcome>,
@@ -102,7 +120,11 @@ struct Daemon {
     last_error: Option<String>,
 }
 
-type LookupAnswer = Result<Vec<SocketAddr>, String>;
+/// What a look-up of an exit's name brought.
+struct LookupAnswer {
+    place: usize,
+    answer: Result<Vec<SocketAddr>, String>,
+}
 
 impl Daemon {
     async fn start(mut start: ClientStart) -> anyhow::Result<Self> {
@@ -118,10 +140,22 @@ impl Daemon {
             prefixes: Vec::new(),
         };
         let host = ClientHost::new(&start);
-        let resolver = Resolver::new(start.profile.exit.endpoint.clone());
-        let (lookups, lookup_answers) = mpsc::channel(1);
+        let (lookups, lookup_answers) = mpsc::channel(4);
         Ok(Self {
-            session: ClientSession::new(config, crate::entropy::source()),
+            session: ClientSession::new(config.clone(), crate::entropy::source()),
+            session_config: config,
+            exits: Exits::of(&start.profile),
+            servers: NameServers::find(),
+            alerts: Alerts::start(),
+            vigil: Vigil::default(),
+            homing: Homing::new(),
+            race: None,
+            races: 0,
+            opening: HashMap::new(),
+            tried: None,
+            diagnosis: None,
+            diagnosed: None,
+            way: None,
             tuning,
             worker,
             reports,
@@ -130,12 +164,10 @@ impl Daemon {
             lockdown: std::mem::take(&mut start.lockdown),
             watch: Watch::open().context("cannot watch this host's network")?,
             host_trouble: None,
-            resolver,
             lookups,
             lookup_answers,
-            lookup_running: false,
+            lookups_running: BTreeSet::new(),
             probe: None,
-            waiting: Vec::new(),
             connections: HashMap::new(),
             remotes: HashMap::new(),
             welcome: None,
@@ -158,14 +190,23 @@ impl Daemon {
                 }
             }
             let timeout = self.session.timeout();
+            let (race, vigil, homing) = (self.race_due(), self.vigil.timeout(), self.homing_due());
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
                 },
                 probed = finished(&mut self.probe) => self.take_probe(probed),
+                said = finished(&mut self.diagnosis) => self.take_diagnosis(said),
                 answer = self.lookup_answers.recv() => if let Some(answer) = answer { self.take_lookup(answer).await? },
                 () = until(timeout) => self.session.handle_timeout(Instant::now()),
+                () = until(race) => self.run_race().await?,
+                () = until(vigil) => self.keep_vigil().await?,
+                () = until(homing) => {
+                    self.homing.asking(Instant::now());
+                    self.start_race(Purpose::Return).await?;
+                }
+                alert = self.alerts.next() => self.take_alert(alert).await,
                 () = self.host.device_gone() => anyhow::bail!("the TUN device was deleted or renamed; run `warren up` again"),
                 changed = self.watch.changed() => {
                     changed.context("cannot watch this host's network")?;
@@ -188,7 +229,7 @@ impl Daemon {
             Stop::Requested => Ok(()),
             Stop::Refused(sentence) => Err(Failure::new(ExitCode::Refused, sentence).into()),
             Stop::Goodbye(goodbye) => {
-                let endpoint = &self.start.profile.exit.endpoint;
+                let endpoint = &self.exits.exit(self.exits.current()).endpoint;
                 Err(Failure::new(ExitCode::Refused, format!("the exit {endpoint} refused: {goodbye}")).into())
             }
         }
@@ -197,29 +238,17 @@ impl Daemon {
     async fn carry_out(&mut self, action: ClientAction) -> anyhow::Result<Option<Stop>> {
         match action {
             ClientAction::Connect { index } => self.connect(index).await?,
-            ClientAction::Send { index, bytes } => {
-                if let Some(connection) = self.connection(index) {
-                    self.worker.send(Command::SendControl { connection, data: bytes }).await;
-                }
-            }
-            ClientAction::Close { index, reason } => {
-                if let Some(connection) = self.connection(index) {
-                    // From here on the index may be used anew; this connection's end is nobody's news.
-                    self.connections.remove(&connection);
-                    let (code, reason) = (reason.code(), reason.to_string());
-                    self.worker.send(Command::Close { connection, code, reason }).await;
-                }
-            }
+            ClientAction::Send { index, bytes } => self.send(index, bytes).await,
+            ClientAction::Close { index, reason } => self.close(index, reason).await,
             ClientAction::Welcome(welcome) => self.welcome(*welcome).await?,
             ClientAction::Attach { index } => self.attach(index).await,
-            ClientAction::Detach { index } => {
-                if let Some(connection) = self.connection(index) {
-                    self.worker.send(Command::Detach { connection }).await;
-                }
-            }
+            ClientAction::Detach { index } => self.detach(index).await,
             ClientAction::Down { reason, goodbye } => {
                 if let Some(probe) = self.probe.take() {
                     probe.abort();
+                }
+                if goodbye == Some(Goodbye::Restarting) {
+                    self.exits.avoid_current(Instant::now());
                 }
                 if self.welcome.is_none() && goodbye == Some(Goodbye::PoolEmpty) {
                     // It may pass, but whoever waits for `up` wants to know now.
@@ -234,10 +263,40 @@ impl Daemon {
                 }
                 notify::status(&format!("cannot reach the exit: {reason}"));
                 self.last_error = Some(reason);
+                if goodbye.is_none() {
+                    self.start_diagnosis();
+                }
             }
+            ClientAction::Stopped { reason } if self.goes_on_elsewhere(&reason) => {}
             ClientAction::Stopped { reason } => return Ok(Some(reason)),
         }
         Ok(None)
+    }
+
+    async fn send(&self, index: u32, bytes: Vec<u8>) {
+        if let Some(connection) = self.connection(index) {
+            self.worker.send(Command::SendControl { connection, data: bytes }).await;
+        }
+    }
+
+    async fn close(&mut self, index: u32, reason: Goodbye) {
+        self.cancel_opening(index);
+        if index == 0 && self.race.as_ref().is_some_and(|racing| racing.purpose == Purpose::Attempt) {
+            self.abort_race().await;
+        }
+        if let Some(connection) = self.connection(index) {
+            // From here on the index may be used anew; this connection's end is nobody's news.
+            self.connections.remove(&connection);
+            let (code, reason) = (reason.code(), reason.to_string());
+            self.worker.send(Command::Close { connection, code, reason }).await;
+        }
+    }
+
+    async fn detach(&mut self, index: u32) {
+        self.vigil.detached(Instant::now(), index);
+        if let Some(connection) = self.connection(index) {
+            self.worker.send(Command::Detach { connection }).await;
+        }
     }
 
     async fn welcome(&mut self, welcome: Welcome) -> anyhow::Result<()> {
@@ -264,6 +323,7 @@ impl Daemon {
         let (Some(connection), Some(welcome)) = (self.connection(index), &self.welcome) else { return };
         let session = SessionId(welcome.session);
         self.worker.send(Command::Attach { session, connection, index }).await;
+        self.vigil.attached(index);
         if self.state != State::Up && self.probe.is_none() {
             self.start_probe();
         }
@@ -286,7 +346,7 @@ impl Daemon {
     }
 
     fn up(&mut self) {
-        tracing::info!("connected to {}", self.start.profile.exit.endpoint);
+        tracing::info!("connected to {}", self.exits.exit(self.exits.current()).endpoint);
         self.set_state(State::Up);
         self.last_error = None;
         notify::ready("connected");
@@ -295,37 +355,89 @@ impl Daemon {
     async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
         match report {
-            Report::Connecting { index, connection } => {
-                self.connections.retain(|_, other| *other != index);
-                self.connections.insert(connection, index);
-            }
-            Report::ConnectFailed { index, error } => self.lost(index, error),
-            Report::Connected { connection, .. } => {
-                if let Some(index) = self.connections.get(&connection) {
-                    self.session.connected(now, *index);
-                }
-            }
+            Report::Connecting { index, connection } => self.opened(index, connection).await,
+            Report::ConnectFailed { index, error } => self.not_opened(index, error).await?,
+            Report::Connected { connection, .. } => self.connected(connection).await?,
+            Report::Answers { connection, answers } => self.take_answers(connection, answers).await,
             Report::Control { connection, data } => {
                 if let Some(index) = self.connections.get(&connection) {
                     self.session.received(now, *index, &data);
                 }
             }
-            Report::Closed { connection, reason } => {
-                if let Some(index) = self.connections.remove(&connection) {
-                    tracing::debug!(index, "connection closed: {reason}");
-                    if let Some(remote) = self.remotes.get(&index) {
-                        self.resolver.failed(*remote);
-                    }
-                    let end = self.end_of(reason);
-                    self.session.closed(now, index, end);
-                }
-            }
+            Report::Closed { connection, reason } => self.closed(connection, reason).await?,
             Report::DeviceFailed { error } => {
                 let sentence = format!("the TUN device failed: {error}; run `warren up` again");
                 return Err(anyhow::anyhow!(sentence));
             }
         }
         Ok(())
+    }
+
+    /// A connection is silent, or answered again.
+    async fn take_answers(&mut self, connection: ConnectionId, answers: bool) {
+        let Some(index) = self.connections.get(&connection).copied() else { return };
+        tracing::debug!(index, answers, "a connection's path changed");
+        if !answers && !self.vigil.has_silent() {
+            // The others may be as dead, and idle, so that nothing tells.
+            self.worker.send(Command::Rouse).await;
+        }
+        let was_silent = self.vigil.is_silent();
+        self.vigil.answers(Instant::now(), index, answers);
+        if !was_silent || self.vigil.is_silent() {
+            return;
+        }
+        if self.race.as_ref().is_some_and(|racing| racing.purpose == Purpose::Scout) {
+            self.abort_race().await;
+        }
+        if self.state == State::Reconnecting && self.probe.is_none() {
+            self.up();
+        }
+    }
+
+    /// Every connection is silent, and still there.
+    fn falls_silent(&mut self) {
+        if self.state != State::Up {
+            return;
+        }
+        let endpoint = &self.exits.exit(self.exits.current()).endpoint;
+        let sentence = format!("{endpoint} no longer answers; looking for another way to it");
+        tracing::info!("{sentence}");
+        notify::status(&sentence);
+        self.last_error = Some(sentence);
+        self.set_state(State::Reconnecting);
+    }
+
+    /// This host's network is another, or time has passed unseen: the exit is asked for a sign of life at once, which
+    /// also tells it this client's new address.
+    async fn take_alert(&mut self, alert: Alert) {
+        tracing::debug!(?alert, "asking the exit for a sign of life");
+        self.worker.send(Command::Rouse).await;
+        self.session.hurry(Instant::now());
+    }
+
+    /// Begins to find out why what was tried last does not answer, now and then.
+    fn start_diagnosis(&mut self) {
+        let now = Instant::now();
+        let is_due = self.diagnosed.is_none_or(|last| now.duration_since(last) >= DIAGNOSE_EVERY);
+        if let Some(tried) = self.tried.filter(|_| is_due && self.diagnosis.is_none()) {
+            self.diagnosed = Some(now);
+            self.diagnosis = Some(tokio::spawn(diagnose(tried)));
+        }
+    }
+
+    fn take_diagnosis(&mut self, said: Result<String, JoinError>) {
+        self.diagnosis = None;
+        let Some(sentence) = said.ok().filter(|_| self.state != State::Up) else {
+            return;
+        };
+        tracing::info!("cannot reach the exit: {sentence}");
+        notify::status(&sentence);
+        self.last_error = Some(sentence);
+    }
+
+    /// When to ask for an exit that stands before the one in use: only while that one works.
+    fn homing_due(&self) -> Option<Instant> {
+        self.homing.timeout().filter(|_| self.state == State::Up && self.race.is_none())
     }
 
     fn connection(&self, index: u32) -> Option<ConnectionId> {
@@ -339,6 +451,9 @@ impl Daemon {
         }
     }
 }
+
+/// How often at most it is found out why an exit does not answer.
+const DIAGNOSE_EVERY: Duration = Duration::from_secs(15);
 
 /// Waits for a task's end, or for ever.
 async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {

@@ -11,6 +11,7 @@ use warren_session::goodbye::Goodbye;
 use warren_session::message::{Enrol, Message, MessageDecoder, encode};
 
 use super::connect;
+use super::lookup::{NameServers, lookup};
 use crate::config::Endpoint;
 
 /// What an enrolment needs to know.
@@ -48,7 +49,7 @@ impl Enrolment<'_> {
     }
 
     async fn try_each_address(&self, asked: &mut bool) -> Result<String, EnrolError> {
-        let addresses = connect::lookup(self.endpoint.clone()).await.map_err(EnrolError::NotReached)?;
+        let addresses = lookup(self.endpoint, &NameServers::find()).await.map_err(EnrolError::NotReached)?;
         let mut last = EnrolError::NotReached(format!("{} has no address", self.endpoint.host()));
         for address in addresses {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {
@@ -98,7 +99,7 @@ impl Enrolment<'_> {
                         }
                     }
                     Event::Closed { reason, .. } => return Err(self.closed(reason, *asked)),
-                    Event::Writable { .. } => {}
+                    Event::Writable { .. } | Event::Answers { .. } => {}
                 }
             }
         }

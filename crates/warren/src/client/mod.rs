@@ -1,12 +1,16 @@
 //! The client: a daemon that holds one session with an exit, and the commands that start and stop it.
 
+mod alerts;
 mod connect;
 mod daemon;
+mod diagnose;
+mod dns_message;
 mod dns_remains;
 mod dry_run;
 mod enrol;
 mod host;
 pub(crate) mod kill_switch;
+mod lookup;
 mod probe;
 mod run;
 mod ssh;

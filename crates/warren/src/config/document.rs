@@ -186,11 +186,6 @@ impl<'a> Section<'a> {
     pub(super) fn path(&self) -> &'a Path {
         self.source.path
     }
-
-    /// The section's first line.
-    pub(super) fn line(&self) -> usize {
-        self.source.line(self.start)
-    }
 }
 
 type Entry<'t, 'a> = (&'t Spanned<std::borrow::Cow<'a, str>>, &'t Spanned<DeValue<'a>>);

@@ -25,7 +25,7 @@ pub(crate) use exit::{ExitConfig, NatInterface, load_exit};
 pub(crate) use file::describe;
 pub(crate) use find::{ProfileName, find_profile};
 pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
-pub(crate) use profile::{ClientProfile, load_profile};
+pub(crate) use profile::{ClientProfile, RemoteExit, load_profile};
 pub(crate) use transport::Transport;
 pub(crate) use value::suggestion;
 

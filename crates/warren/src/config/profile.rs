@@ -26,6 +26,8 @@ pub(crate) struct ClientProfile {
     pub(crate) private_key: PrivateKey,
     /// The exit to connect to.
     pub(crate) exit: RemoteExit,
+    /// Those to use while it does not answer, in order.
+    pub(crate) other_exits: Vec<RemoteExit>,
     /// The TUN device's name.
     pub(crate) device: String,
     /// The TUN device's MTU, or nothing if the exit's word is taken.
@@ -74,7 +76,7 @@ pub(super) fn parse(
     let mut document = Document::parse(path, text)?;
     let mut not_yet = Vec::new();
 
-    let exits = read_exits(&mut document, &mut not_yet)?;
+    let exits = read_exits(&mut document)?;
     let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
     let Routes { include, exclude, lan } = read_routes(&mut document, &mut not_yet)?;
     let dns = read_dns(&mut document)?;
@@ -87,12 +89,13 @@ pub(super) fn parse(
     document.finish()?;
 
     let private_key = private_key?;
-    let exit = first_exit(path, exits, &private_key)?;
+    let (exit, other_exits) = check_exits(path, exits, &private_key)?;
     not_yet.sort_by_key(|setting| setting.line);
     Ok(ClientProfile {
         name,
         private_key,
         exit,
+        other_exits,
         device,
         mtu,
         include,
@@ -105,12 +108,9 @@ pub(super) fn parse(
     })
 }
 
-fn read_exits(
-    document: &mut Document<'_>,
-    not_yet: &mut Vec<NotYet>,
-) -> Result<Vec<Located<RemoteExit>>, ConfigError> {
+fn read_exits(document: &mut Document<'_>) -> Result<Vec<Located<RemoteExit>>, ConfigError> {
     let mut exits = Vec::new();
-    for (index, mut section) in document.sections("exit")?.into_iter().enumerate() {
+    for mut section in document.sections("exit")? {
         let endpoint = section.optional("endpoint", endpoint)?;
         let keys = section.optional("public_key", public_keys)?;
         section.finish()?;
@@ -121,31 +121,30 @@ fn read_exits(
         let Some(keys) = keys else {
             return Err(section.missing("public_key", "write the key that \"warren exit init\" printed"));
         };
-        if index == 1 {
-            let consequence = "there is no failover; only the first [[exit]] is used";
-            not_yet.push(NotYet::new(&section, "a second [[exit]]", section.line(), consequence));
-        }
         let exit = RemoteExit { endpoint: endpoint.value, public_keys: keys.value };
         exits.push(Located { value: exit, line: keys.line });
     }
     Ok(exits)
 }
 
-fn first_exit(
+/// The first exit and the others.
+fn check_exits(
     path: &Path,
     exits: Vec<Located<RemoteExit>>,
     private_key: &PrivateKey,
-) -> Result<RemoteExit, ConfigError> {
+) -> Result<(RemoteExit, Vec<RemoteExit>), ConfigError> {
     let own = private_key.public();
     if let Some(exit) = exits.iter().find(|exit| exit.value.public_keys.contains(&own)) {
         let sentence =
             "public_key in [[exit]] is this client's own; write the key that \"warren exit init\" printed";
         return Err(ConfigError::at_line(path, exit.line, sentence));
     }
-    exits.into_iter().next().map(|exit| exit.value).ok_or_else(|| {
+    let mut exits = exits.into_iter().map(|exit| exit.value);
+    let Some(first) = exits.next() else {
         let sentence = "no exit is named; add an [[exit]] section with its endpoint and public_key";
-        ConfigError::at_line(path, 1, sentence)
-    })
+        return Err(ConfigError::at_line(path, 1, sentence));
+    };
+    Ok((first, exits.collect()))
 }
 
 fn read_tun(

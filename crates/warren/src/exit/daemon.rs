@@ -251,6 +251,10 @@ impl Daemon {
                 tracing::debug!(connection = connection.0, "connection closed: {reason}");
                 self.sessions.closed(now, connection.0);
             }
+            // The worker moves its flows; a client that is gone for good ends with the idle timeout.
+            Report::Answers { connection, answers } => {
+                tracing::debug!(connection = connection.0, answers, "a connection's path changed");
+            }
             Report::DeviceFailed { error } => {
                 let sentence = format!("the TUN device failed: {error}; start the exit again");
                 return Err(anyhow::anyhow!(sentence));

@@ -63,12 +63,15 @@ struct Session {
     route: SessionRoute,
     /// The pump of each connection index; `None` while that connection is lost.
     slots: Vec<Option<usize>>,
+    /// Pumps of connections that nobody answers: flows take others as long as there are any.
+    silent: Vec<usize>,
 }
 
 impl Sessions {
     /// Adds a session, or replaces one of the same id and keeps its connections.
     pub(crate) fn open(&mut self, id: SessionId, route: SessionRoute) {
-        let slots = self.by_id.remove(&id).map(|old| old.slots).unwrap_or_default();
+        let old = self.by_id.remove(&id);
+        let (slots, silent) = old.map(|old| (old.slots, old.silent)).unwrap_or_default();
         self.forget_addresses(id);
         for address in route.addresses() {
             self.by_address.insert(address, id);
@@ -76,7 +79,7 @@ impl Sessions {
         self.by_prefix.extend(route.prefixes.iter().map(|prefix| (*prefix, id)));
         // The longest prefix is looked at first.
         self.by_prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
-        let mut session = Session { route, slots };
+        let mut session = Session { route, slots, silent };
         session.slots.resize(session.route.connections as usize, None);
         self.by_id.insert(id, session);
     }
@@ -100,6 +103,16 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&id) else { return };
         for slot in session.slots.iter_mut().filter(|slot| **slot == Some(pump)) {
             *slot = None;
+        }
+        session.silent.retain(|silent| *silent != pump);
+    }
+
+    /// Notes whether a session's pump belongs to a connection that nobody answers.
+    pub(crate) fn set_silent(&mut self, id: SessionId, pump: usize, silent: bool) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        session.silent.retain(|other| *other != pump);
+        if silent {
+            session.silent.push(pump);
         }
     }
 
@@ -161,12 +174,18 @@ impl Sessions {
 impl Session {
     fn pump_for(&self, flow: &FiveTuple) -> Option<usize> {
         let count = u32::try_from(self.slots.len()).ok()?;
-        if let Some(Some(pump)) = self.slots.get(flow.connection_index(count) as usize) {
-            return Some(*pump);
+        let own = self.slots.get(flow.connection_index(count) as usize).copied().flatten();
+        if let Some(pump) = own.filter(|pump| !self.silent.contains(pump)) {
+            return Some(pump);
         }
         // The hash's low bits spread the flows of a lost connection; its high bits chose that connection.
-        let live = u32::try_from(self.slots.iter().flatten().count()).ok().filter(|live| *live > 0)?;
-        self.slots.iter().flatten().nth((flow.symmetric_hash() % live) as usize).copied()
+        let spread = |pumps: &mut dyn Iterator<Item = usize>, count: usize| {
+            let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
+            pumps.nth((flow.symmetric_hash() % count) as usize)
+        };
+        let answered = || self.slots.iter().flatten().copied().filter(|pump| !self.silent.contains(pump));
+        let live = || self.slots.iter().flatten().copied();
+        spread(&mut answered(), answered().count()).or(own).or_else(|| spread(&mut live(), live().count()))
     }
 }
 
@@ -271,6 +290,27 @@ mod tests {
                 assert_eq!(now, before);
             }
         }
+    }
+
+    #[test]
+    fn flows_of_a_silent_connection_move_while_another_answers_and_return() {
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        for index in 0..2 {
+            sessions.attach(SessionId(1), index, 10 + index as usize);
+        }
+        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap();
+        let before: Vec<_> = (0..32).map(|port| pump(&sessions, port)).collect();
+        sessions.set_silent(SessionId(1), 10, true);
+        assert!((0..32).all(|port| pump(&sessions, port) == 11));
+        sessions.set_silent(SessionId(1), 11, true);
+        assert_eq!((0..32).map(|port| pump(&sessions, port)).collect::<Vec<_>>(), before, "nowhere better");
+        sessions.set_silent(SessionId(1), 10, false);
+        assert!((0..32).all(|port| pump(&sessions, port) == 10));
+        sessions.detach(SessionId(1), 10);
+        assert!((0..32).all(|port| pump(&sessions, port) == 11), "silent is better than nothing");
+        sessions.set_silent(SessionId(1), 11, false);
+        sessions.attach(SessionId(1), 0, 10);
+        assert_eq!((0..32).map(|port| pump(&sessions, port)).collect::<Vec<_>>(), before);
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub(crate) enum Command {
     Detach { connection: ConnectionId },
     /// Ends a session: its addresses are unreachable from here on.
     EndSession { session: SessionId },
+    /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
+    Rouse,
+    /// Gives a connection another socket, because the way from the old one's port seems broken.
+    Rebind { connection: ConnectionId, socket: UdpSocket },
     /// Asks for every counter.
     Snapshot(oneshot::Sender<Snapshot>),
     /// Closes every connection and ends the worker.
@@ -47,6 +51,8 @@ pub(crate) enum Report {
     Connected { connection: ConnectionId, peer: PublicKey },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },
+    /// Nothing of what the connection sends is answered any more, or it is again.
+    Answers { connection: ConnectionId, answers: bool },
     /// The connection is gone.
     Closed { connection: ConnectionId, reason: CloseReason },
     /// The TUN device failed for good: it was deleted, or its descriptor is broken.

@@ -172,6 +172,12 @@ impl Worker {
             Command::Attach { session, connection, index } => self.attach(session, connection, index),
             Command::Detach { connection } => self.detach(connection),
             Command::EndSession { session } => self.end_session(session),
+            Command::Rouse => self.endpoint.rouse(),
+            Command::Rebind { connection, socket } => {
+                if let Err(error) = self.endpoint.rebind(connection, socket) {
+                    tracing::debug!(%connection, "cannot use another socket: {error}");
+                }
+            }
             // The asker may have gone away meanwhile; nobody else wants the answer.
             Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
             Command::Stop { code, reason } => self.stopping = Some((code, reason)),

@@ -142,7 +142,12 @@ impl<'net> Exit<'net> {
 
     /// Makes an exit that does not run yet.
     pub fn init(net: &'net Net, options: &ExitOptions) -> Self {
-        let warren = Warren::on(&net.exit);
+        Self::init_on(&net.exit, options)
+    }
+
+    /// Makes an exit on another host.
+    pub fn init_on(host: &'net Namespace, options: &ExitOptions) -> Self {
+        let warren = Warren::on(host);
         let ExitOptions { endpoint, ipv4, ipv6 } = options;
         warren.run(&format!("exit init --endpoint {endpoint} --ipv4 {ipv4} --ipv6 {ipv6}")).ok();
         Self { warren, daemon: None }
@@ -165,6 +170,11 @@ impl<'net> Exit<'net> {
     /// Enrols a client and returns the profile that the exit prints for it.
     pub fn enrol(&self, name: &str) -> Profile {
         Profile::parse(&self.warren.run(&format!("exit client add {name}")).ok())
+    }
+
+    /// Enrols a client that has its key already; the profile is complete but for that.
+    pub fn enrol_key(&self, name: &str, public_key: &str) -> Profile {
+        Profile::parse(&self.warren.run(&format!("exit client add {name} --public-key {public_key}")).ok())
     }
 
     #[track_caller]

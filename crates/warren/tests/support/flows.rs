@@ -59,6 +59,25 @@ pub fn answers(host: &Namespace, lasting: Duration) -> std::thread::JoinHandle<V
     })
 }
 
+/// Sends one datagram from each of `ports` at the same time and returns how many of them nobody answered within a second.
+pub fn unanswered(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
+    let ask = |port| {
+        host.enter(move || {
+            let socket = echo_socket(Net::INTERNET_V4, port);
+            echo(&socket, b"hello", Duration::from_secs(1)).is_none()
+        })
+    };
+    let asked: Vec<_> = ports.map(ask).collect();
+    asked.into_iter().map(|asked| usize::from(asked.join().unwrap())).sum()
+}
+
+/// The longest time between two of these, in order, or from the last until now.
+pub fn longest_gap(answers: &[Instant]) -> Duration {
+    let mut times = answers.to_vec();
+    times.push(Instant::now());
+    times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+}
+
 /// The address and port that the internet host sees for a datagram sent from `port`.
 pub fn seen_from(host: &Namespace, internet: &'static str, port: u16) -> Option<SocketAddr> {
     let inside = move || {

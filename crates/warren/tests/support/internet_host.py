@@ -2,7 +2,7 @@
 
 HTTP: / is a page, /address says the address a request came from, /bytes/N gives N random bytes, always the same.
 Echo: a datagram comes back as it was; "who" is answered with the address and port it came from.
-DNS: any name below internet.test has this host's addresses; no other name exists.
+DNS: any name below internet.test has this host's addresses, exit.test has the exit's; no other name exists.
 Arguments, all optional: the IPv4 address, the IPv6 address, and another domain than internet below test.
 """
 
@@ -19,6 +19,7 @@ PAGE = b"<!doctype html><title>The internet</title><p>You have reached it.\n"
 IPV4 = socket.inet_pton(socket.AF_INET, sys.argv[1] if len(sys.argv) > 1 else "203.0.113.2")
 IPV6 = socket.inet_pton(socket.AF_INET6, sys.argv[2] if len(sys.argv) > 2 else "2001:db8:3::2")
 DOMAIN = sys.argv[3].encode() if len(sys.argv) > 3 else b"internet"
+EXIT = {1: socket.inet_pton(socket.AF_INET, "198.51.100.2"), 28: socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")}
 
 
 def plain(address):
@@ -81,8 +82,9 @@ class Dns(socketserver.BaseRequestHandler):
             end += 1 + query[end]
         end += 5
         kind = struct.unpack("!H", query[end - 4 : end - 2])[0]
-        known = labels[-2:] == [DOMAIN, b"test"]
-        address = {1: IPV4, 28: IPV6}.get(kind) if known else None
+        own = {1: IPV4, 28: IPV6} if labels[-2:] == [DOMAIN, b"test"] else {}
+        addresses = EXIT if labels == [b"exit", b"test"] else own
+        known, address = bool(addresses), addresses.get(kind)
         flags = 0x8580 if known else 0x8583
         answer = struct.pack("!2sHHHHH", query[:2], flags, 1, int(address is not None), 0, 0) + query[12:end]
         if address is not None:

@@ -74,7 +74,7 @@ pub fn hello(host: &Namespace, key: PrivateKey, exit_key: PublicKey, version: u3
                             return message;
                         }
                     }
-                    Event::Writable { .. } => {}
+                    Event::Writable { .. } | Event::Answers { .. } => {}
                     Event::Closed { reason, .. } => panic!("closed without an answer: {reason}"),
                 }
             }

@@ -27,6 +27,19 @@ impl Profile {
         self
     }
 
+    /// Adds the first exit of another profile behind those of this one.
+    #[must_use]
+    pub fn with_failover_to(mut self, other: &Self) -> Self {
+        let exit = other.0["exit"].as_array().unwrap()[0].clone();
+        self.0["exit"].as_array_mut().unwrap().push(exit);
+        self
+    }
+
+    /// A text of a section.
+    pub fn value(&self, section: &str, key: &str) -> &str {
+        self.0[section][key].as_str().unwrap()
+    }
+
     pub fn text(&self) -> String {
         self.0.to_string()
     }

@@ -27,13 +27,13 @@ impl Daemon {
 
     async fn status(&self) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let profile = &self.start.profile;
+        let exit = self.exits.exit(self.exits.current());
         let client = ClientStatus {
             profile: self.start.name.clone(),
             exit: ExitPeer {
-                endpoint: profile.exit.endpoint.to_string(),
-                address: self.resolver.current(),
-                public_key: profile.exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
+                endpoint: exit.endpoint.to_string(),
+                address: self.way.map(|way| way.remote),
+                public_key: exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
             },
             session: self.welcome.as_ref().map(|welcome| ClientSessionStatus {
                 id: welcome.session,

@@ -54,6 +54,14 @@ impl Worker {
                 }
                 self.list(slot);
             }
+            Event::Answers { connection, answers } => {
+                let slot = self.by_connection.get(&connection).copied();
+                let session = slot.and_then(|slot| self.pump_mut(slot)?.attached);
+                if let (Some(slot), Some((session, _))) = (slot, session) {
+                    self.sessions.set_silent(session, slot, !answers);
+                }
+                self.report(Report::Answers { connection, answers });
+            }
             Event::Closed { connection, reason } => {
                 self.remove_pump(connection);
                 self.report(Report::Closed { connection, reason });

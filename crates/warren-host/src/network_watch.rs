@@ -1,0 +1,80 @@
+//! News of changes to this host's links, addresses and routes, whoever makes them.
+
+use std::{io, time::Duration};
+
+use futures_util::StreamExt;
+use rtnetlink::{
+    MulticastGroup, new_multicast_connection,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+    packet_route::{RouteNetlinkMessage, route::RouteProtocol},
+};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+
+use crate::PROTOCOL;
+
+/// Changes come in bursts; this long without one ends a burst.
+const QUIET: Duration = Duration::from_millis(30);
+
+/// And a burst that goes on is told this often.
+const LONGEST_BURST: Duration = Duration::from_millis(200);
+
+/// A subscription to the kernel's notifications in the network namespace of the thread that made it.
+#[derive(Debug)]
+pub struct NetworkWatch {
+    changes: mpsc::Receiver<()>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl NetworkWatch {
+    /// Subscribes; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn start() -> io::Result<Self> {
+        let (connection, _handle, mut messages) = new_multicast_connection(&[
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ])?;
+        // One that waits stands for any number.
+        let (sender, changes) = mpsc::channel(1);
+        let read = tokio::spawn(async move {
+            while let Some((message, _)) = messages.next().await {
+                if !is_news(&message) {
+                    continue;
+                }
+                let burst = async { while let Ok(Some(_)) = timeout(QUIET, messages.next()).await {} };
+                // What a longer burst brings later is the next change.
+                let _ = timeout(LONGEST_BURST, burst).await;
+                // Full: the change before was not taken yet.
+                let _ = sender.try_send(());
+            }
+        });
+        Ok(Self { changes, tasks: [tokio::spawn(connection), read] })
+    }
+
+    /// Waits for the next change, and until those that come with it are over. Nothing is lost when the wait is given up.
+    pub async fn changed(&mut self) {
+        if self.changes.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Drop for NetworkWatch {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Whether a message may mean another way to the exit: Warren's own routes never do. What cannot be read says that some
+/// were lost.
+fn is_news(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    let NetlinkPayload::InnerMessage(change) = &message.payload else { return true };
+    let (RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)) = change else {
+        return true;
+    };
+    route.header.protocol != RouteProtocol::from(PROTOCOL)
+}

@@ -1,0 +1,82 @@
+//! Whether what a connection sends is answered: told from unanswered loss probes, so that an idle path, which has nothing
+//! to be answered, and a lossy one, on which some answer soon comes through, are never taken for dead.
+
+use std::time::{Duration, Instant};
+
+/// Loss probes in a row without an answer from which on a connection may be called silent. Each is two packets, and the
+/// wait for an answer doubles, so even where every fifth packet is lost each way this is less than one in a thousand.
+const PROBES: u32 = 3;
+
+/// And the time from the first of them: a peer that was not scheduled for a moment is not silent.
+const AT_LEAST: Duration = Duration::from_millis(400);
+
+/// The verdict on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Silence {
+    /// When the first of the unanswered probes was seen.
+    since: Option<Instant>,
+    /// The number of acknowledgements that had come when the connection was called silent.
+    silent: Option<u64>,
+}
+
+impl Silence {
+    /// Takes the number of unanswered probes, and of acknowledgements so far, which is asked for only where it matters;
+    /// returns whether the connection is silent if that is another verdict than before.
+    ///
+    /// Only an acknowledgement ends a silence: the count of probes also begins anew when the network has changed.
+    pub(super) fn judge(
+        &mut self,
+        now: Instant,
+        unanswered: u32,
+        acknowledgements: impl FnOnce() -> u64,
+    ) -> Option<bool> {
+        if let Some(before) = self.silent {
+            self.silent.take_if(|_| acknowledgements() > before)?;
+            self.since = None;
+            return Some(false);
+        }
+        if unanswered == 0 {
+            self.since = None;
+            return None;
+        }
+        let since = *self.since.get_or_insert(now);
+        if unanswered < PROBES || now.saturating_duration_since(since) < AT_LEAST {
+            return None;
+        }
+        self.silent = Some(acknowledgements());
+        Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_takes_probes_and_time_and_ends_with_an_answer() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut silence = Silence::default();
+        assert_eq!(silence.judge(at(0), 1, || 7), None);
+        assert_eq!(silence.judge(at(100), 5, || 7), None, "too soon");
+        assert_eq!(silence.judge(at(500), 2, || 7), None, "too few");
+        assert_eq!(silence.judge(at(500), 3, || 7), Some(true));
+        assert_eq!(silence.judge(at(900), 4, || 7), None, "said once");
+        assert_eq!(silence.judge(at(950), 0, || 7), None, "nobody answered");
+        assert_eq!(silence.judge(at(960), 0, || 8), Some(false));
+        assert_eq!(silence.judge(at(970), 0, || 8), None);
+    }
+
+    #[test]
+    fn an_answer_starts_the_count_anew() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut silence = Silence::default();
+        for round in 0..100 {
+            let begin = round * 1_000;
+            assert_eq!(silence.judge(at(begin), 1, || round), None);
+            assert_eq!(silence.judge(at(begin + 390), 6, || round), None);
+            assert_eq!(silence.judge(at(begin + 395), 0, || round), None);
+        }
+    }
+}

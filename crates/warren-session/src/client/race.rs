@@ -1,0 +1,157 @@
+//! Which of several places to connect to, begun one after the other until the first answers (RFC 8305 section 5).
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The pause between two beginnings; a failure in between begins the next at once.
+pub const STAGGER: Duration = Duration::from_millis(250);
+
+/// Candidates that wait, and such that were begun.
+#[derive(Debug)]
+pub struct Race<Candidate> {
+    /// With the time before which each is begun only if nothing else runs, in order.
+    waiting: VecDeque<(Instant, Candidate)>,
+    running: Vec<Candidate>,
+    known: Vec<Candidate>,
+    last_begun: Option<Instant>,
+    /// Whether more candidates may come that go before those that wait.
+    expecting: bool,
+}
+
+impl<Candidate: Clone + PartialEq> Race<Candidate> {
+    /// Makes a race without candidates; `expecting` says that some are still being looked for.
+    pub fn new(expecting: bool) -> Self {
+        Self { waiting: VecDeque::new(), running: Vec::new(), known: Vec::new(), last_begun: None, expecting }
+    }
+
+    /// Adds a candidate behind those that may begin no later; one that was ever added is passed over.
+    pub fn add(&mut self, not_before: Instant, candidate: Candidate) {
+        if self.known.contains(&candidate) {
+            return;
+        }
+        self.known.push(candidate.clone());
+        let place = self.waiting.iter().take_while(|(other, _)| *other <= not_before).count();
+        self.waiting.insert(place, (not_before, candidate));
+    }
+
+    /// No more candidates will come.
+    pub fn complete(&mut self) {
+        self.expecting = false;
+    }
+
+    /// When [`Self::begin`] has something to begin, if nothing happens before.
+    pub fn due(&self) -> Option<Instant> {
+        let (not_before, _) = self.waiting.front()?;
+        if self.running.is_empty() && !self.expecting {
+            return Some(self.last_begun.map_or(*not_before, |last| last.min(*not_before)));
+        }
+        let staggered = self.last_begun.filter(|_| !self.running.is_empty()).map(|last| last + STAGGER);
+        Some(staggered.map_or(*not_before, |staggered| staggered.max(*not_before)))
+    }
+
+    /// Takes the next candidate if it is due by `now`.
+    pub fn begin(&mut self, now: Instant) -> Option<Candidate> {
+        let alone = self.running.is_empty() && !self.expecting && !self.waiting.is_empty();
+        if !alone && self.due()? > now {
+            return None;
+        }
+        let (_, candidate) = self.waiting.pop_front()?;
+        self.last_begun = Some(now);
+        self.running.push(candidate.clone());
+        Some(candidate)
+    }
+
+    /// A candidate that was begun does not answer.
+    pub fn failed(&mut self, candidate: &Candidate) {
+        self.running.retain(|other| other != candidate);
+    }
+
+    /// Whether nothing is left that could win.
+    pub fn is_lost(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && !self.expecting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn candidates_begin_one_stagger_apart_and_at_once_after_a_failure() {
+        let start = Instant::now();
+        let mut race = Race::new(false);
+        for name in ["six", "four", "six"] {
+            race.add(start, name);
+        }
+        assert_eq!(race.begin(start), Some("six"));
+        assert_eq!(race.begin(start), None);
+        assert_eq!(race.due(), Some(start + STAGGER));
+        race.failed(&"six");
+        assert_eq!(race.begin(start), Some("four"));
+        race.failed(&"four");
+        assert!(race.is_lost());
+    }
+
+    #[test]
+    fn another_exit_waits_for_its_head_start_unless_nobody_else_is_left() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(2);
+        let mut race = Race::new(true);
+        race.add(later, "second");
+        assert_eq!(race.begin(start), None, "the first is still being looked up");
+        race.add(start, "first");
+        race.complete();
+        assert_eq!(race.begin(start), Some("first"));
+        assert_eq!(race.begin(later - STAGGER), None);
+        race.failed(&"first");
+        assert_eq!(race.begin(later - STAGGER), Some("second"));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add { candidate: u8, delay: u64 },
+        Fail(u8),
+        Wait(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..8_u8, 0..2_000_u64).prop_map(|(candidate, delay)| Step::Add { candidate, delay }),
+            (0..8_u8).prop_map(Step::Fail),
+            (0..700_u64).prop_map(Step::Wait),
+        ];
+        proptest::collection::vec(step, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn every_candidate_begins_once_and_never_crowds_another(steps in steps()) {
+            let mut now = Instant::now();
+            let mut race = Race::new(false);
+            let mut begun: Vec<u8> = Vec::new();
+            let mut running: Vec<u8> = Vec::new();
+            let mut last: Option<Instant> = None;
+            for step in steps {
+                match step {
+                    Step::Add { candidate, delay } => race.add(now + Duration::from_millis(delay), candidate),
+                    Step::Fail(candidate) => {
+                        race.failed(&candidate);
+                        running.retain(|other| *other != candidate);
+                    }
+                    Step::Wait(milliseconds) => now += Duration::from_millis(milliseconds),
+                }
+                while let Some(candidate) = race.begin(now) {
+                    prop_assert!(!begun.contains(&candidate));
+                    if !running.is_empty() {
+                        prop_assert!(last.is_some_and(|last| now >= last + STAGGER));
+                    }
+                    begun.push(candidate);
+                    running.push(candidate);
+                    last = Some(now);
+                }
+                prop_assert!(race.due().is_none() || !running.is_empty(), "nobody runs, so the next is begun");
+            }
+        }
+    }
+}

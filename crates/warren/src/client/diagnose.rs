@@ -1,0 +1,187 @@
+//! Why an exit does not answer, found out by asking its address in other ways, and said with what to do about it.
+//!
+//! Everything asked goes to the exit's own address, over marked sockets: a closed kill switch lets nothing of it out but the
+//! datagram, which goes where the connection's own go.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::time::timeout;
+use warren_host::CARRIER_MARK;
+
+use super::connect;
+
+/// How long each question waits for its answer.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// The port on which login pages of networks catch whoever has not logged in.
+const HTTP: u16 = 80;
+
+/// What a question to an address brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// This host has no way to the address.
+    NoWay,
+    /// The address says that nothing listens on the port.
+    Refused,
+    /// It is there.
+    Open,
+    /// Nothing, or that nobody is there.
+    Silence,
+}
+
+/// All that was found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Findings {
+    /// What a UDP datagram to the exit's port brought; an exit never answers one that makes no sense.
+    udp: Answer,
+    /// What a TCP connection to the port of the same number brought.
+    tcp: Answer,
+    /// Whether a web request to the exit's address was answered with somebody else's page.
+    login_page: bool,
+}
+
+/// Finds out why `remote` does not answer; the sentence names it and says what to do.
+pub(super) async fn diagnose(remote: SocketAddr) -> String {
+    let (udp, tcp, login_page) = tokio::join!(ask_udp(remote), ask_tcp(remote), has_login_page(remote.ip()));
+    Findings { udp, tcp, login_page }.sentence(remote)
+}
+
+impl Findings {
+    fn sentence(self, remote: SocketAddr) -> String {
+        let port = remote.port();
+        match self {
+            Self { udp: Answer::NoWay, .. } => {
+                format!("this host has no way to {remote}: check that it is connected to a network")
+            }
+            Self { login_page: true, .. } => format!(
+                "this network answers with a web page of its own in place of {remote}: open any http:// page in a browser \
+                 and log in; the tunnel then comes up by itself"
+            ),
+            Self { udp: Answer::Refused, .. } => {
+                format!(
+                    "nothing listens on UDP {remote}: start the exit there, or correct the endpoint's port"
+                )
+            }
+            Self { tcp: Answer::Open | Answer::Refused, .. } => format!(
+                "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall, or try another \
+                 network, as this one may block UDP"
+            ),
+            Self { .. } => format!(
+                "{remote} does not answer: check the endpoint, that the exit's machine runs, and that UDP port {port} \
+                 reaches it"
+            ),
+        }
+    }
+}
+
+/// Sends one byte and waits for word that it did not arrive.
+async fn ask_udp(remote: SocketAddr) -> Answer {
+    let ask = async {
+        let socket = UdpSocket::from_std(connect::bind(remote)?)?;
+        socket.connect(remote).await?;
+        socket.send(&[0]).await?;
+        socket.recv(&mut [0; 64]).await
+    };
+    match timeout(PATIENCE, ask).await {
+        Ok(Ok(_)) => Answer::Open,
+        Ok(Err(error)) => answer_of(error.kind()),
+        Err(_) => Answer::Silence,
+    }
+}
+
+async fn ask_tcp(remote: SocketAddr) -> Answer {
+    match timeout(PATIENCE, tcp(remote)).await {
+        Ok(Ok(_)) => Answer::Open,
+        Ok(Err(error)) => answer_of(error.kind()),
+        Err(_) => Answer::Silence,
+    }
+}
+
+/// Asks the address for a page, as if it were a web server, and looks whether somebody else answers in its place.
+async fn has_login_page(address: IpAddr) -> bool {
+    let ask = async {
+        let mut stream = tcp(SocketAddr::new(address, HTTP)).await?;
+        let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
+        let request = format!("GET /generate_204 HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.take(8 * 1024).read_to_end(&mut answer).await?;
+        Ok::<_, std::io::Error>(is_login_page(&String::from_utf8_lossy(&answer), &host))
+    };
+    matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
+}
+
+/// Whether an answer sends the asker to another host, or says that it must log in (RFC 6585 section 6).
+fn is_login_page(answer: &str, host: &str) -> bool {
+    let mut lines = answer.lines();
+    let status = lines.next().and_then(|line| line.split_whitespace().nth(1)).unwrap_or_default();
+    if status == "511" {
+        return true;
+    }
+    let mut locations = lines
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(name, _)| name.eq_ignore_ascii_case("location"));
+    let Some((_, location)) = locations.next() else { return false };
+    let location = location.trim().split_once("://").map(|(_, rest)| rest);
+    let elsewhere = location.is_some_and(|rest| !rest.starts_with(host));
+    matches!(status, "301" | "302" | "303" | "307" | "308") && elsewhere
+}
+
+async fn tcp(remote: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_mark(CARRIER_MARK)?;
+    TcpSocket::from_std_stream(socket.into()).connect(remote).await
+}
+
+fn answer_of(error: ErrorKind) -> Answer {
+    if error == ErrorKind::ConnectionRefused {
+        Answer::Refused
+    } else if matches!(
+        error,
+        ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown | ErrorKind::AddrNotAvailable
+    ) {
+        Answer::NoWay
+    } else {
+        Answer::Silence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_own_sentence() {
+        let remote = "192.0.2.1:443".parse().unwrap();
+        let silent = Findings { udp: Answer::Silence, tcp: Answer::Silence, login_page: false };
+        let sentences = [
+            (Findings { udp: Answer::NoWay, ..silent }, "connected to a network"),
+            (Findings { login_page: true, tcp: Answer::Open, ..silent }, "log in"),
+            (Findings { udp: Answer::Refused, tcp: Answer::Refused, ..silent }, "start the exit"),
+            (Findings { tcp: Answer::Open, ..silent }, "allow UDP port 443"),
+            (Findings { tcp: Answer::Refused, ..silent }, "allow UDP port 443"),
+            (silent, "does not answer: check"),
+        ];
+        for (findings, part) in sentences {
+            let sentence = findings.sentence(remote);
+            assert!(sentence.contains(part) && sentence.lines().count() == 1, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_login_page_is_a_page_of_somebody_else() {
+        let redirect = |to: &str| format!("HTTP/1.1 302 Found\r\nServer: x\r\nLocation: {to}\r\n\r\n");
+        assert!(is_login_page(&redirect("http://login.hotel.example/?u=1"), "192.0.2.1"));
+        assert!(is_login_page("HTTP/1.1 511 Network Authentication Required\r\n\r\n", "192.0.2.1"));
+        assert!(!is_login_page(&redirect("https://192.0.2.1/"), "192.0.2.1"));
+        assert!(!is_login_page(&redirect("/elsewhere"), "192.0.2.1"));
+        assert!(!is_login_page("HTTP/1.1 200 OK\r\n\r\n<p>Location: http://x/", "192.0.2.1"));
+        assert!(!is_login_page("", "192.0.2.1"));
+    }
+}

@@ -1,0 +1,174 @@
+//! The exit's addresses by its name: from the system's resolver, and beside it from the network's own name servers over
+//! marked sockets, which the tunnel's routes and a closed kill switch let through.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use warren_host::CARRIER_MARK;
+use warren_quic::socket::{self, SocketConfig};
+
+use super::dns_message::{RecordType, addresses, query};
+use crate::config::Endpoint;
+
+/// A resolver that takes longer is treated as one that failed.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// A query that is not answered is sent again after this.
+const RESEND: Duration = Duration::from_secs(1);
+/// Name servers that are asked at most.
+const MOST_SERVERS: usize = 6;
+
+/// The DNS port.
+const PORT: u16 = 53;
+
+/// Where name servers are listed: systemd-resolved's own list of what the network offers comes before a file that may
+/// name nothing but resolved itself.
+const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
+
+/// The name servers of the network as the daemon found it, which it may replace in the files later.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NameServers {
+    found: Vec<IpAddr>,
+}
+
+impl NameServers {
+    /// Reads the files. To be called before the tunnel's own servers are written there.
+    pub(super) fn find() -> Self {
+        Self { found: listed() }
+    }
+
+    /// Those of now and then; a network may have brought others since.
+    fn all(&self) -> Vec<IpAddr> {
+        let mut all = self.found.clone();
+        all.extend(listed().into_iter().filter(|server| !self.found.contains(server)));
+        all.truncate(MOST_SERVERS);
+        all
+    }
+}
+
+/// Looks an endpoint's name up; an address needs no look-up.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = (endpoint.host(), endpoint.port());
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let system = async {
+        match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await {
+            Ok(Ok(found)) => Ok(found.collect::<Vec<_>>()),
+            Ok(Err(error)) => {
+                Err(format!("cannot resolve {host}: {error}; check the name and this host's DNS"))
+            }
+            Err(_) => Err(format!("cannot resolve {host}: no answer within 3 s; check this host's DNS")),
+        }
+    };
+    let own = async {
+        let found = ask(host, servers.all()).await;
+        found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
+    };
+    tokio::pin!(system, own);
+    tokio::select! {
+        found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
+        found = &mut system => match found {
+            Ok(found) if !found.is_empty() => Ok(found),
+            other => {
+                let found = own.await;
+                if found.is_empty() { other } else { Ok(found) }
+            }
+        },
+    }
+}
+
+/// Asks every server for both kinds of address and takes the first answer that has any; none if none has.
+async fn ask(host: &str, servers: Vec<IpAddr>) -> Vec<IpAddr> {
+    let mut asked = tokio::task::JoinSet::new();
+    for server in servers {
+        let host = host.to_owned();
+        asked.spawn(async move { ask_one(&host, SocketAddr::new(server, PORT)).await.unwrap_or_default() });
+    }
+    while let Some(answer) = asked.join_next().await {
+        if let Ok(found) = answer
+            && !found.is_empty()
+        {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+async fn ask_one(host: &str, server: SocketAddr) -> std::io::Result<Vec<IpAddr>> {
+    let (ipv6, ipv4) =
+        tokio::join!(exchange(host, server, RecordType::Aaaa), exchange(host, server, RecordType::A));
+    // One that failed is one without addresses, as long as the other has some.
+    Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
+}
+
+/// One question to one server.
+async fn exchange(host: &str, server: SocketAddr, record: RecordType) -> std::io::Result<Vec<IpAddr>> {
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
+    let socket = UdpSocket::from_std(socket::bind(config)?)?;
+    socket.connect(server).await?;
+    let mut id = [0; 2];
+    getrandom::fill(&mut id).map_err(std::io::Error::other)?;
+    let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };
+    let mut buffer = [0; 1500];
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    loop {
+        // It may be that there is no way to the server now; another one may be reached.
+        socket.send(&query).await?;
+        let resend = tokio::time::Instant::now() + RESEND;
+        while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await
+        {
+            let message = buffer.get(..received?).unwrap_or_default();
+            if let Some(found) = addresses(message, id, host, record) {
+                return Ok(found);
+            }
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(Vec::new());
+        }
+    }
+}
+
+fn listed() -> Vec<IpAddr> {
+    let mut servers: Vec<IpAddr> = Vec::new();
+    for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {
+        for server in parse(&text) {
+            // One on this host asks others in turn, and not over marked sockets.
+            if !server.is_loopback() && !servers.contains(&server) {
+                servers.push(server);
+            }
+        }
+    }
+    servers
+}
+
+fn parse(text: &str) -> impl Iterator<Item = IpAddr> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        if words.next() == Some("nameserver") { words.next()?.parse().ok() } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_read_from_resolv_conf() {
+        let text = "# nameserver 192.0.2.9\nsearch example.net\nnameserver 192.0.2.1\n nameserver 2001:db8::1 \nnameserver x\n";
+        let found: Vec<IpAddr> = parse(text).collect();
+        assert_eq!(found, ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn address_needs_no_look_up() {
+        let endpoint = "192.0.2.7:4433".parse().unwrap();
+        let found = lookup(&endpoint, &NameServers::default()).await.unwrap();
+        assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    }
+}

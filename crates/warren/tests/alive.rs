@@ -1,0 +1,213 @@
+//! Staying alive: what happens on the path, to the host's network or to the exits does not end the tunnel.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
+
+#[test]
+fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_comes_back() {
+    const FLOWS: std::ops::Range<u16> = 20_000..20_024;
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
+    assert_eq!(flows::unanswered(&net.client, FLOWS), 0);
+
+    let port = client.sh("ss -Huan | sed -n 's/.* 0.0.0.0:\\([0-9]*\\) .*/\\1/p' | head -n 1");
+    net.filter(&format!("udp sport {port} counter drop; udp dport {port} counter drop;"));
+
+    assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
+    std::thread::sleep(seconds(1));
+    assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "they have moved");
+    // It is there again, by another port.
+    let carried = |client: &Client<'_>| client.status().each("packets_in");
+    let before = carried(&client);
+    eventually(seconds(10), "every connection carries flows", || {
+        flows::unanswered(&net.client, FLOWS);
+        carried(&client).iter().zip(&before).all(|(now, before)| now > before)
+    });
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    client.down();
+}
+
+#[test]
+fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.router.sh("ip address add 198.51.100.9/24 dev to-exit").ok();
+    let translate = |to: &str| {
+        let rule = format!("ip saddr 192.0.2.2 udp dport 443 snat to {to};");
+        net.router.sh("nft 'add table ip n; delete table ip n'").ok();
+        let table = format!("table ip n {{ chain c {{ type nat hook postrouting priority 100; {rule} }}; }}");
+        net.router.sh(&format!("nft '{table}'")).ok();
+        net.router.sh("conntrack -D -p udp --dport 443").ok()
+    };
+    net.router.sh("nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 snat to 198.51.100.1:10000-10999; }; }'").ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let asking = flows::answers(&net.client, seconds(8));
+
+    for to in ["198.51.100.1:20000-20999", "198.51.100.9:30000-30999", "198.51.100.1:40000-40999"] {
+        std::thread::sleep(seconds(2));
+        translate(to);
+    }
+
+    let gap = flows::longest_gap(&asking.join().unwrap());
+    println!("longest gap {gap:?}");
+    assert!(gap < seconds(2), "{gap:?}");
+    let remotes = format!("{}", exit.status().0["connections"]);
+    assert!(remotes.contains(":40"), "the exit knows a port of the latest range: {remotes}");
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+}
+
+#[test]
+fn a_client_that_moves_to_another_network_takes_its_flows_along() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    net.router.sh(&format!("ip link add to-roam type veth peer name eth1 netns {}", net.client.name())).ok();
+    net.router.sh("ip address add 192.0.5.1/24 dev to-roam; ip link set to-roam up").ok();
+    let _server = net.internet.iperf3(5201);
+    let mut load = net.client.start(&["iperf3", "-c", Net::INTERNET_V4, "-R", "-t", "6"]);
+    let asking = flows::answers(&net.client, seconds(7));
+    std::thread::sleep(seconds(2));
+
+    client.sh("ip link delete eth0");
+    std::thread::sleep(Duration::from_millis(200));
+    client
+        .sh("ip address add 192.0.5.2/24 dev eth1; ip link set eth1 up; ip route add default via 192.0.5.1 dev eth1");
+    let moved = Instant::now();
+
+    let answers = asking.join().unwrap();
+    let back = *answers.iter().find(|at| **at > moved).expect("traffic came back") - moved;
+    println!("back {back:?} after the move");
+    assert!(back < seconds(2), "{back:?}");
+    assert_eq!(load.wait(seconds(20)), Some(0), "the download lives on: {}", load.output());
+    assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was made anew");
+}
+
+#[test]
+fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    client.signal(Signal::STOP);
+    eventually(seconds(40), "the exit has given it up", || {
+        exit.status()
+            .list("/sessions")
+            .iter()
+            .all(|session| session["connections"].as_array().unwrap().is_empty())
+    });
+    net.client.sh("ip address delete 192.0.2.2/24 dev eth0; ip address add 192.0.2.77/24 dev eth0").ok();
+    net.client.sh("ip -4 route replace default via 192.0.2.1 dev eth0").ok();
+
+    net.client.sh(&format!("kill -CONT {}", net.client.pids()[0])).ok();
+    let thawed = Instant::now();
+
+    client.sh("timeout 10 sh -c 'until ping -c 1 -W 1 203.0.113.2; do :; done'");
+    println!("back {:?} after the thaw", thawed.elapsed());
+    assert!(thawed.elapsed() < seconds(4), "{:?}", thawed.elapsed());
+}
+
+#[test]
+fn a_black_hole_of_some_seconds_ends_no_connection() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    net.black_hole();
+    eventually(seconds(15), "status says so", || client.status().text("/state") == "reconnecting");
+    std::thread::sleep(seconds(8));
+    let asking = flows::answers(&net.client, seconds(5));
+    net.unfilter();
+    let opened = Instant::now();
+
+    let answers = asking.join().unwrap();
+    let back = *answers.first().expect("traffic came back") - opened;
+    println!("back {back:?} after the path");
+    assert!(back < seconds(6), "{back:?}");
+    assert_eq!(client.status().text("/state"), "up");
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+}
+
+#[test]
+fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
+    let Some(net) = Net::new() else { return };
+    let exit =
+        Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let remote = || client.status().text("/exit/address").to_owned();
+    let first = remote();
+    let asking = flows::answers(&net.client, seconds(13));
+    std::thread::sleep(seconds(1));
+
+    let broken = if first.contains("2001") { "ip6" } else { "ip" };
+    net.filter(&format!(
+        "meta protocol {broken} udp dport 443 drop; meta protocol {broken} udp sport 443 drop;"
+    ));
+
+    let gap = flows::longest_gap(&asking.join().unwrap());
+    println!("longest gap {gap:?}");
+    assert!(gap < seconds(8), "{gap:?}");
+    assert_ne!(first.contains("2001"), remote().contains("2001"), "{first} and {}", remote());
+    eventually(seconds(10), "every connection followed", || attached(&client) == 4);
+    client.down();
+}
+
+#[test]
+fn another_exit_takes_over_and_the_first_is_returned_to() {
+    let Some(net) = Net::new() else { return };
+    let other_host = net.second_client();
+    let mut first = Exit::start(&net);
+    let options = ExitOptions {
+        endpoint: "192.0.3.2:443".into(),
+        ipv4: "10.77.0.0/16".into(),
+        ipv6: "fd77:7777::/64".into(),
+    };
+    let mut second = Exit::init_on(&other_host, &options);
+    second.run();
+    let profile = first.enrol("laptop");
+    let key = profile.value("client", "private_key").to_owned();
+    let public = public_key(&first, &key);
+    let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
+    client.up();
+    let endpoint = || client.status().text("/exit/endpoint").to_owned();
+    assert_eq!(endpoint(), "198.51.100.2:443");
+
+    first.stop(Signal::TERM);
+    let stopped = Instant::now();
+    eventually(seconds(10), "the other exit has it", || {
+        endpoint() == "192.0.3.2:443" && client.status().text("/state") == "up"
+    });
+    println!("on the other exit {:?} after the first stopped", stopped.elapsed());
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+    first.run();
+    let running = Instant::now();
+    eventually(seconds(40), "the first has it again", || {
+        endpoint() == "198.51.100.2:443" && client.status().text("/state") == "up"
+    });
+    println!("back on the first {:?} after it runs", running.elapsed());
+    assert!(running.elapsed() > seconds(5), "not at its first sign of life");
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+    client.down();
+}
+
+fn attached(client: &Client<'_>) -> usize {
+    client.status().list("/connections").iter().filter(|connection| connection["index"].is_u64()).count()
+}
+
+/// What `warren pubkey` makes of a private key.
+fn public_key(exit: &Exit<'_>, private: &str) -> String {
+    let file = exit.warren.write("private", 0o600, private);
+    let program = env!("CARGO_BIN_EXE_warren");
+    exit.warren.host.sh(&format!("{program} pubkey < {}", file.display())).ok()
+}
