@@ -29,6 +29,7 @@ pub mod net;
 pub mod peer;
 pub mod profile;
 pub mod status;
+pub mod systemd;
 
 use std::time::{Duration, Instant};
 
@@ -36,10 +37,11 @@ pub use daemon::{Client, Exit, ExitOptions};
 pub use host_state::HostState;
 pub use internet_host::InternetHost;
 pub use leaks::{Attempts, LeakCounter};
-pub use namespace::{Finished, Namespace, Running};
+pub use namespace::{Finished, Namespace, Running, finished, signal};
 pub use net::{Family, Net};
 pub use profile::Profile;
 pub use status::Status;
+pub use systemd::{Files, Systemd};
 
 /// Tells whether tests may make namespaces; says so when not, and fails where CI relies on them.
 pub fn root() -> bool {

@@ -130,7 +130,8 @@ impl Namespace {
         listed.stdout.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    fn etc(&self) -> PathBuf {
+    /// The files that stand for those in `/etc` on this host.
+    pub fn etc(&self) -> PathBuf {
         Path::new("/etc/netns").join(&self.name)
     }
 }

@@ -1,0 +1,223 @@
+//! A host on which a real systemd is PID 1: of PID, mount, cgroup, UTS and IPC namespaces of its own, on an overlay over
+//! this machine's files.
+//!
+//! Only what a test enables starts at boot, beside the journal. It is ended by killing that PID 1, which takes everything
+//! that ran below it along.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::namespace::{finished, signal};
+use super::{Finished, Namespace, Running, eventually, seconds};
+
+/// What a host's files are before systemd starts there.
+#[derive(Debug)]
+pub struct Files {
+    directory: TempDir,
+}
+
+impl Files {
+    /// This machine's files, without what it has enabled and configured for systemd, and without Warren's.
+    pub fn new() -> Self {
+        // Overlays need a file system beneath them that is none itself; the temporary directory's is.
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        for name in ["root", "work"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        let files = Self { directory };
+        for hidden in ["etc/systemd", "etc/warren", "var/lib/warren", "var/log/journal"] {
+            files.hide(hidden);
+        }
+        for target in ["sysinit", "multi-user"] {
+            files.hide(&format!("usr/lib/systemd/system/{target}.target.wants"));
+        }
+        files.write("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+        files.write("etc/hostname", "warren-test\n");
+        // What a machine does first, such as checking disks, a namespace need not.
+        files.write("etc/systemd/system/sysinit.target", SYSINIT);
+        files.write("etc/systemd/system/multi-user.target", MULTI_USER);
+        // The kernel's log is not this host's.
+        files.write("etc/systemd/journald.conf", "[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n");
+        files
+    }
+
+    /// Writes a file; `path` is relative to the root.
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// Writes a file that its owner alone may read.
+    pub fn write_private(&self, path: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        self.write(path, text);
+        std::fs::set_permissions(self.path(path), std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// Makes a unit start at boot, by a target that wants it.
+    pub fn enable(&self, unit: &str, target: &str) {
+        let link = self.path(&format!("etc/systemd/system/{target}.wants/{unit}"));
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(format!("/etc/systemd/system/{unit}"), link).unwrap();
+    }
+
+    /// Where a file is written before boot, and where what the host wrote is found.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join("upper").join(path)
+    }
+
+    /// Lays an empty directory over one of this machine's.
+    fn hide(&self, path: &str) {
+        std::fs::create_dir_all(self.path(path)).unwrap();
+        let opaque = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(self.path(path), "trusted.overlay.opaque", b"y", opaque).unwrap();
+    }
+}
+
+/// A host that has booted; dropping it ends systemd and all that runs below it.
+#[derive(Debug)]
+pub struct Systemd<'net> {
+    pub host: &'net Namespace,
+    files: Files,
+    /// `unshare`, whose only child is systemd.
+    unshare: Running,
+    init: i32,
+    cgroup: PathBuf,
+}
+
+impl<'net> Systemd<'net> {
+    /// Whether this machine has what it takes; says so when not, and fails where CI relies on it.
+    pub fn is_here() -> bool {
+        if Path::new("/lib/systemd/systemd").exists() && cgroup2().is_some() {
+            return true;
+        }
+        assert!(std::env::var_os("CI").is_none(), "this test needs systemd and a mounted cgroup2");
+        println!("skipped: this test needs systemd and a mounted cgroup2");
+        false
+    }
+
+    /// Boots a host with these files and waits until everything that is enabled has started or failed.
+    #[track_caller]
+    pub fn boot(host: &'net Namespace, files: Files) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/systemd.sh");
+        let cgroup = cgroup2().expect("cgroup2 is mounted").join(host.name());
+        std::fs::copy(host.etc().join("resolv.conf"), files.path("etc/resolv.conf")).unwrap();
+        let mut boot = Command::new("sh");
+        boot.arg(script).arg(host.name()).arg(&cgroup).arg(files.directory.path());
+        boot.arg(env!("CARGO_BIN_EXE_warren"));
+        let unshare = Running::new(boot);
+        let mut systemd = Self { host, files, unshare, init: 0, cgroup };
+        eventually(seconds(20), "systemd has booted", || {
+            assert!(systemd.unshare.is_running(), "it ended: {}", systemd.unshare.output());
+            systemd.init = child_of(systemd.unshare.pid()).unwrap_or_default();
+            // `starting` ends at `running`, or at `degraded` when a unit failed.
+            systemd.init != 0 && {
+                let state = systemd.run(&["systemctl", "is-system-running"]).stdout;
+                ["running", "degraded"].contains(&state.trim())
+            }
+        });
+        systemd
+    }
+
+    /// Runs a shell line on this host, below its systemd's namespaces.
+    pub fn sh(&self, line: &str) -> Finished {
+        self.run(&["timeout", "-k", "5", "90", "sh", "-c", line])
+    }
+
+    /// Runs a program on this host to its end.
+    pub fn run(&self, arguments: &[&str]) -> Finished {
+        finished(&mut self.command(arguments))
+    }
+
+    /// The command that runs a program on this host.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        let target = self.init.to_string();
+        command.args(["--target", &target, "--all", "--wd=/", "env", "-i", "LC_ALL=C"]);
+        command.arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin").args(arguments).stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// One property of a unit, as `systemctl show` has it.
+    #[track_caller]
+    pub fn property(&self, unit: &str, name: &str) -> String {
+        self.run(&["systemctl", "show", "--value", "--property", name, unit]).ok()
+    }
+
+    /// Whether a unit has started, and is ready where it says so.
+    pub fn is_active(&self, unit: &str) -> bool {
+        self.property(unit, "ActiveState") == "active"
+    }
+
+    /// The process of a unit, numbered as on this machine, while it has one.
+    pub fn main_pid(&self, unit: &str) -> Option<i32> {
+        let inner = self.property(unit, "MainPID");
+        // The last number of NSpid is the one inside.
+        self.host.pids().into_iter().find(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+            numbers.split_whitespace().nth(1) == Some(inner.as_str())
+        })
+    }
+
+    /// What a unit has logged.
+    pub fn journal(&self, unit: &str) -> String {
+        self.run(&["journalctl", "--no-pager", "--output=short-monotonic", "--unit", unit]).stdout
+    }
+
+    /// The host's files, to be looked at.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+}
+
+impl Drop for Systemd<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.run(&["journalctl", "--no-pager", "--output=short-monotonic", "--lines=100"]);
+            println!("--- journal of {}\n{}{}", self.host.name(), log.stdout, log.stderr);
+        }
+        if self.init != 0 {
+            signal(self.init, Signal::KILL);
+            while self.unshare.is_running() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        remove_cgroup(&self.cgroup);
+    }
+}
+
+const SYSINIT: &str = "[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service local-fs.target\n\
+                       After=systemd-journald.service local-fs.target\n";
+const MULTI_USER: &str = "[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n";
+
+/// Where this machine has cgroup2 mounted.
+fn cgroup2() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    mounts.find(|mount| mount[2] == "cgroup2").map(|mount| PathBuf::from(mount[1]))
+}
+
+fn child_of(pid: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Removes a cgroup with those below it; the last processes leave them a moment after they were killed.
+fn remove_cgroup(path: &Path) {
+    for _ in 0..100 {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                remove_cgroup(&entry.path());
+            }
+        }
+        if std::fs::remove_dir(path).is_ok() || !path.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
