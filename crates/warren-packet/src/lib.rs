@@ -10,7 +10,9 @@
 pub mod checksum;
 pub mod coalesce;
 pub mod datagram;
+pub mod ecn;
 pub mod ip;
+pub mod queue;
 pub mod reason;
 pub mod reassembly;
 pub mod receive;

@@ -43,6 +43,7 @@ drop_reasons! {
     NotAttached "not_attached" "The connection does not belong to a session yet.";
     Isolated "isolated" "Clients of this exit may not reach each other.";
     QueueFull "queue_full" "The connection's queue was full.";
+    QueueDelay "queue_delay" "The packet had waited too long for its connection.";
     TooLarge "too_large" "The packet was larger than can be carried.";
     ConnectionLost "connection_lost" "The connection ended while the packet waited.";
     TransportFull "transport_full" "The QUIC library's send buffer was full.";

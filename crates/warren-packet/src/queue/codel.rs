@@ -1,0 +1,98 @@
+//! CoDel (RFC 8289): says when a packet that waited must be dropped or marked, from how long packets have waited.
+
+use std::time::{Duration, Instant};
+
+/// How long packets may wait while that is no standing queue (RFC 8289 section 4.3).
+pub(super) const TARGET: Duration = Duration::from_millis(5);
+/// How long they may wait longer than that: about the longest round trip of the flows inside (section 4.2).
+pub(super) const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The state of one flow.
+#[derive(Debug, Default)]
+pub(super) struct Codel {
+    /// When waiting will have been too long for an interval; `None` while it is not.
+    first_above: Option<Instant>,
+    dropping: bool,
+    drop_next: Option<Instant>,
+    /// Signals since dropping began, and what that was the last time.
+    count: u32,
+    last_count: u32,
+}
+
+impl Codel {
+    /// Whether the packet that leaves now, having waited for `sojourn`, is to be a signal of congestion. `is_short` says that
+    /// what is left is no more than one send: then there is nothing to signal.
+    pub(super) fn signals(&mut self, now: Instant, sojourn: Duration, is_short: bool) -> bool {
+        let is_above = self.has_been_above(now, sojourn, is_short);
+        if !is_above {
+            self.dropping = false;
+            return false;
+        }
+        if self.dropping {
+            let Some(next) = self.drop_next.filter(|next| *next <= now) else { return false };
+            self.count = self.count.saturating_add(1);
+            self.drop_next = Some(control_law(next, self.count));
+            return true;
+        }
+        self.dropping = true;
+        // A queue that came back soon needs about the rate of signals that held it down before (section 5.4).
+        let was_recent =
+            self.drop_next.is_some_and(|next| now.saturating_duration_since(next) < 16 * INTERVAL);
+        let delta = self.count.saturating_sub(self.last_count);
+        self.count = if was_recent && delta > 1 { delta } else { 1 };
+        self.last_count = self.count;
+        self.drop_next = Some(control_law(now, self.count));
+        true
+    }
+
+    fn has_been_above(&mut self, now: Instant, sojourn: Duration, is_short: bool) -> bool {
+        if sojourn < TARGET || is_short {
+            self.first_above = None;
+            return false;
+        }
+        now >= *self.first_above.get_or_insert(now + INTERVAL)
+    }
+}
+
+/// Signals come faster with the root of their number, which makes TCP's rate fall linearly.
+fn control_law(time: Instant, count: u32) -> Instant {
+    time + INTERVAL.div_f64(f64::from(count).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_burst_shorter_than_an_interval_is_let_through() {
+        let (mut codel, start) = (Codel::default(), Instant::now());
+        for ms in 0..99 {
+            assert!(!codel.signals(start + ms * MS, 50 * MS, false));
+        }
+        assert!(!codel.signals(start + 99 * MS, 4 * MS, false));
+        assert!(!codel.signals(start + 150 * MS, 50 * MS, false), "the interval starts anew");
+    }
+
+    #[test]
+    fn a_standing_queue_is_signalled_ever_faster_until_it_is_short() {
+        let (mut codel, start) = (Codel::default(), Instant::now());
+        let signals: Vec<u32> =
+            (0..1_000).filter(|ms| codel.signals(start + *ms * MS, 20 * MS, false)).collect();
+        assert_eq!(signals[..4], [100, 200, 271, 329]);
+        assert!(!codel.signals(start + 1_000 * MS, 20 * MS, true));
+        assert!(!codel.dropping);
+    }
+
+    #[test]
+    fn a_queue_that_comes_back_soon_is_signalled_at_the_rate_that_held_it_down() {
+        let (mut codel, start) = (Codel::default(), Instant::now());
+        let run = |codel: &mut Codel, from: u32| {
+            (from..from + 600).filter(|ms| codel.signals(start + *ms * MS, 20 * MS, false)).count()
+        };
+        let first = run(&mut codel, 0);
+        codel.signals(start + 600 * MS, MS, false);
+        assert!(run(&mut codel, 601) > first);
+    }
+}
