@@ -12,11 +12,13 @@ pub mod coalesce;
 pub mod datagram;
 pub mod ecn;
 pub mod ip;
+pub mod mss;
 pub mod queue;
 pub mod reason;
 pub mod reassembly;
 pub mod receive;
 pub mod segment;
+pub mod too_big;
 pub mod tuple;
 pub mod virtio;
 

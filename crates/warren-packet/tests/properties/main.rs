@@ -7,6 +7,7 @@ mod any_input;
 mod coalesce;
 mod coalesce_rules;
 mod flow;
+mod path;
 mod queue;
 mod reassembly;
 mod receive;
