@@ -337,6 +337,8 @@ fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("tun_written_packets", totals.tun_written_packets),
         ("tun_written_bytes", totals.tun_written_bytes),
         ("carrier_sent_packets", totals.carrier_sent_packets),
+        ("marked_packets", totals.marked_packets),
+        ("too_big_answers", totals.too_big_answers),
         ("carrier_sent_datagrams", totals.carrier_sent_datagrams),
         ("carrier_received_datagrams", totals.carrier_received_datagrams),
         ("carrier_received_packets", totals.carrier_received_packets),

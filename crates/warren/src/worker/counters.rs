@@ -25,6 +25,10 @@ pub(crate) struct Totals {
     pub(crate) tun_written_bytes: u64,
     /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
     pub(crate) carrier_sent_packets: u64,
+    /// Packets that were marked as having met congestion (ECN) instead of being dropped as `queue_delay`.
+    pub(crate) marked_packets: u64,
+    /// Senders that were told by ICMP how large a packet goes in one piece.
+    pub(crate) too_big_answers: u64,
     /// Datagrams handed to the QUIC connections.
     pub(crate) carrier_sent_datagrams: u64,
     /// Datagrams that the QUIC connections delivered.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use warren_packet::datagram::{Datagram, Fragmenter, PACKET_OVERHEAD, write_fragment};
+use warren_packet::queue::{FlowQueue, Signals};
 use warren_packet::reason::DropReason;
 use warren_packet::reassembly::{Assembler, Limits};
 use warren_quic::driver::{ConnectionId, Endpoint, SendError};
@@ -12,10 +13,16 @@ use warren_session::exit::SessionId;
 
 use super::counters::{Drops, Totals};
 
-/// Bytes that a queue holds at most; a packet that would exceed it is dropped as `queue_full`.
+/// Bytes that a queue holds at most; a packet that would exceed it costs the longest flow others, counted as `queue_full`.
 const QUEUE_LIMIT: usize = 512 * 1024;
 /// Bytes from which a client stops reading its TUN, so that the kernel holds its senders back instead.
 const QUEUE_HIGH_WATER: usize = 256 * 1024;
+/// How long a connection's datagram size must have stayed the same before senders are told of it: discovery takes a moment
+/// to find the path's.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Answers to packets that are too big that may be made in a row, and time for each after that.
+const ANSWERS: u32 = 20;
+const ANSWER_EVERY: Duration = Duration::from_millis(50);
 /// A queue that made no progress for this long no longer holds the TUN back: its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
 
@@ -26,12 +33,16 @@ pub(crate) struct Pump {
     pub(crate) attached: Option<(SessionId, u32)>,
     pub(crate) assembler: Assembler,
     fragmenter: Fragmenter,
-    /// Framed packets in order: header byte, then the packet.
-    queue: VecDeque<Bytes>,
-    queue_bytes: usize,
+    queue: FlowQueue,
+    /// The framed packet that left the queue and found the transport full.
+    held: Option<Bytes>,
     /// What is left of a packet whose fragments did not all fit into the transport.
     fragments: VecDeque<Bytes>,
     last_progress: Instant,
+    /// The largest datagram when it was last looked at, and since when it has been that.
+    datagram_size: (Option<usize>, Instant),
+    /// Answers to packets that are too big that may be made now, and when that was counted.
+    answers: (u32, Instant),
     /// Whether the transport said that it is full; cleared by its word that it is not.
     pub(crate) blocked: bool,
     /// Whether the worker has this pump on its list of pumps to drain.
@@ -49,10 +60,12 @@ impl Pump {
             attached: None,
             assembler: Assembler::new(Limits::default()),
             fragmenter: Fragmenter::default(),
-            queue: VecDeque::new(),
-            queue_bytes: 0,
+            queue: FlowQueue::new(QUEUE_LIMIT),
+            held: None,
             fragments: VecDeque::new(),
             last_progress: now,
+            datagram_size: (None, now),
+            answers: (ANSWERS, now),
             blocked: false,
             listed: false,
             packets_out: 0,
@@ -62,38 +75,59 @@ impl Pump {
         }
     }
 
-    /// Puts a framed packet at the end of the queue.
-    ///
-    /// # Errors
-    /// [`DropReason::QueueFull`] when the queue is at its limit.
-    pub(crate) fn enqueue(&mut self, framed: Bytes, now: Instant) -> Result<(), DropReason> {
-        if self.queue_bytes + framed.len() > QUEUE_LIMIT {
-            return Err(DropReason::QueueFull);
-        }
-        if self.queue.is_empty() && self.fragments.is_empty() {
+    /// Puts a framed packet at the end of its flow.
+    pub(crate) fn enqueue(&mut self, flow_hash: u32, framed: BytesMut, now: Instant, drops: &mut Drops) {
+        if self.is_idle() {
             self.last_progress = now;
         }
-        self.queue_bytes += framed.len();
-        self.queue.push_back(framed);
-        Ok(())
+        let dropped = self.queue.push(flow_hash, framed, now);
+        drops.to_carrier.add_many(DropReason::QueueFull, dropped);
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.fragments.is_empty()
+        self.queue.is_empty() && self.held.is_none() && self.fragments.is_empty()
     }
 
     pub(crate) fn queue_bytes(&self) -> usize {
-        self.queue_bytes
+        self.queue.bytes() + self.held.as_ref().map_or(0, Bytes::len)
     }
 
     /// Packets that wait here, one whose fragments are half sent included.
     pub(crate) fn queued_packets(&self) -> usize {
-        self.queue.len() + usize::from(!self.fragments.is_empty())
+        self.queue.packets() + usize::from(self.held.is_some()) + usize::from(!self.fragments.is_empty())
     }
 
     /// Whether this queue asks the TUN's reader to wait.
     pub(crate) fn holds_back(&self, now: Instant) -> bool {
-        self.queue_bytes >= QUEUE_HIGH_WATER && now.duration_since(self.last_progress) < STALL
+        self.queue.bytes() >= QUEUE_HIGH_WATER && now.duration_since(self.last_progress) < STALL
+    }
+
+    /// Looks at what the connection carries in one datagram, so that it is known since when that is so.
+    pub(crate) fn note_datagram_size(&mut self, endpoint: &Endpoint, now: Instant) {
+        let size = endpoint.max_datagram_size(self.connection);
+        if self.datagram_size.0 != size {
+            self.datagram_size = (size, now);
+        }
+    }
+
+    /// The largest packet that the connection carries in one datagram; `None` until that has been the same for a while.
+    pub(crate) fn largest_whole_packet(&mut self, endpoint: &Endpoint, now: Instant) -> Option<usize> {
+        self.note_datagram_size(endpoint, now);
+        let (size, since) = self.datagram_size;
+        size.filter(|_| now.duration_since(since) >= SETTLED).map(|size| size.saturating_sub(PACKET_OVERHEAD))
+    }
+
+    /// Whether one more sender may be told that its packet is too big; 20 a second.
+    pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
+        let (left, since) = &mut self.answers;
+        let earned = now.duration_since(*since).as_millis() / ANSWER_EVERY.as_millis();
+        if earned > 0 {
+            *left = left.saturating_add(u32::try_from(earned).unwrap_or(ANSWERS)).min(ANSWERS);
+            *since = now;
+        }
+        let may = *left > 0;
+        *left = left.saturating_sub(1);
+        may
     }
 
     /// Hands the transport as much as it takes.
@@ -105,14 +139,14 @@ impl Pump {
         totals: &mut Totals,
         drops: &mut Drops,
     ) {
+        let mut signals = Signals::default();
         while !self.blocked {
             if let Some(fragment) = self.fragments.pop_front() {
                 self.hand_over_fragment(endpoint, fragment, totals, drops);
                 self.last_progress = now;
                 continue;
             }
-            let Some(framed) = self.queue.pop_front() else { return };
-            self.queue_bytes -= framed.len();
+            let Some(framed) = self.held.take().or_else(|| self.queue.pop(now, &mut signals)) else { break };
             self.last_progress = now;
             let bytes = (framed.len() - PACKET_OVERHEAD) as u64;
             match endpoint.send_datagram(self.connection, framed) {
@@ -122,8 +156,7 @@ impl Pump {
                 }
                 Err(SendError::Blocked(framed)) => {
                     self.blocked = true;
-                    self.queue_bytes += framed.len();
-                    self.queue.push_front(framed);
+                    self.held = Some(framed);
                 }
                 Err(SendError::TooLarge(framed)) => {
                     self.cut(endpoint.max_datagram_size(self.connection), &framed, arena, drops);
@@ -131,6 +164,8 @@ impl Pump {
                 Err(SendError::Closed(_)) => drops.count_to_carrier(DropReason::ConnectionLost),
             }
         }
+        drops.to_carrier.add_many(DropReason::QueueDelay, signals.dropped);
+        totals.marked_packets += signals.marked;
     }
 
     /// Gives up what the connection will not send any more and counts it.
@@ -138,8 +173,8 @@ impl Pump {
         let packets = self.queued_packets() as u64;
         drops.to_carrier.add_many(DropReason::ConnectionLost, packets);
         self.queue.clear();
+        self.held = None;
         self.fragments.clear();
-        self.queue_bytes = 0;
     }
 
     fn hand_over_fragment(

@@ -27,7 +27,7 @@ use crate::tuning::TunBatches;
 const COMMANDS_PER_TURN: usize = 64;
 /// Packets are copied into slabs of this size, one allocation for about 45 full packets.
 const ARENA: usize = 64 * 1024;
-/// How often unfinished assemblies are looked at.
+/// How often unfinished assemblies and the sizes of datagrams are looked at, in turns that are taken anyway.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon a TUN that is held back is looked at again.
 const HELD_BACK: Duration = Duration::from_millis(20);
@@ -236,6 +236,9 @@ impl Worker {
             self.last_expiry = now;
             let expired = self.pumps.iter_mut().flatten().map(|pump| pump.assembler.expire(now)).sum();
             self.count_expired(expired);
+            for pump in self.pumps.iter_mut().flatten() {
+                pump.note_datagram_size(&self.endpoint, now);
+            }
             self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
         }
         let wait = if self.is_held_back(now) {

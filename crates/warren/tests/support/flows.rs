@@ -158,3 +158,25 @@ pub fn echo_sized(host: &Namespace, internet: &'static str, length: usize) -> bo
     };
     host.enter(inside).join().unwrap()
 }
+
+/// Asks from the client, and lets the internet host answer with a packet of `length` bytes that must not be fragmented.
+pub fn answer_with_more(net: &Net, internet: &'static str, length: usize) {
+    const PORT: u16 = 5_301;
+    let answering = net.internet.host.enter(move || {
+        let socket = UdpSocket::bind((internet, PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (_, from) = socket.recv_from(&mut [0; 16]).unwrap();
+        // Linux sets DF on UDP by itself, as long as it discovers path MTUs.
+        socket.send_to(&vec![0; length - 48], from).unwrap();
+    });
+    let asking = net.client.enter(move || {
+        let any = if internet.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = UdpSocket::bind(any).unwrap();
+        for _ in 0..10 {
+            socket.send_to(b"more", (internet, PORT)).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    answering.join().unwrap();
+    asking.join().unwrap();
+}

@@ -3,9 +3,10 @@
 use std::task::Context;
 use std::time::Instant;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use warren_packet::datagram::{Datagram, Flags, PACKET_OVERHEAD};
 use warren_packet::ip::IpPacket;
+use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
 use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
@@ -98,7 +99,8 @@ impl Worker {
 
     fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
         self.totals.carrier_received_datagrams += 1;
-        let Some(pump) = slot.and_then(|slot| self.pumps.get_mut(slot)).and_then(Option::as_mut) else {
+        let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?.as_mut()?)));
+        let Some((slot, pump)) = found else {
             self.refuse(DropReason::NotAttached);
             return;
         };
@@ -111,7 +113,7 @@ impl Worker {
                 pump.packets_in += 1;
                 pump.bytes_in += packet.len() as u64;
                 datagram.advance(PACKET_OVERHEAD);
-                self.deliver(session, flags, datagram);
+                self.deliver(slot, session, flags, datagram, now);
             }
             Ok(Datagram::Fragment(fragment)) => {
                 self.totals.fragments_received += 1;
@@ -124,7 +126,7 @@ impl Worker {
                 self.count_expired(expired);
                 match inserted {
                     Ok(None) => self.assembling = true,
-                    Ok(Some(whole)) => self.deliver(session, whole.flags, whole.packet.into()),
+                    Ok(Some(whole)) => self.deliver(slot, session, whole.flags, whole.packet.into(), now),
                     Err(reason) => self.refuse(reason),
                 }
             }
@@ -145,17 +147,33 @@ impl Worker {
     }
 
     /// Validates a packet from the peer and keeps it for the batch's writes.
-    fn deliver(&mut self, session: SessionId, flags: Flags, packet: Bytes) {
+    fn deliver(&mut self, slot: usize, session: SessionId, flags: Flags, packet: Bytes, now: Instant) {
         self.totals.carrier_received_packets += 1;
-        if let Err(reason) = self.try_deliver(session, flags, packet) {
+        if let Err(reason) = self.try_deliver(slot, session, flags, packet, now) {
             self.drops.count_to_tun(reason);
         }
     }
 
-    fn try_deliver(&mut self, session: SessionId, flags: Flags, packet: Bytes) -> Result<(), DropReason> {
+    fn try_deliver(
+        &mut self,
+        slot: usize,
+        session: SessionId,
+        flags: Flags,
+        mut packet: Bytes,
+        now: Instant,
+    ) -> Result<(), DropReason> {
         let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
         let view = IpPacket::parse(&packet).map_err(|_| DropReason::BadPacket)?;
         self.sessions.check_from_carrier(&device.forwarding, session, view.source(), view.destination())?;
+        if is_syn(&view)
+            && let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut)
+            && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
+        {
+            // What comes back is to go in one piece on this side too.
+            let mut clamped = BytesMut::from(packet.as_ref());
+            clamp_mss(&mut clamped, flags.partial_checksum(), largest);
+            packet = clamped.freeze();
+        }
         device.coalescer.push(flags, packet)
     }
 

@@ -7,15 +7,24 @@ use std::time::Instant;
 
 use warren_packet::datagram::{PACKET_OVERHEAD, write_packet};
 use warren_packet::ip::IpPacket;
+use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
 use warren_packet::segment::segment;
+use warren_packet::too_big::too_big;
 use warren_packet::tuple::FiveTuple;
 use warren_packet::virtio::VirtioNetHeader;
+use warren_quic::settings::MINIMUM_MTU;
 
 use super::{ARENA, Device, Worker};
 use crate::worker::counters::{Drops, Totals};
 use crate::worker::forward::Forwarding;
 use crate::worker::message::Report;
+
+/// The most that QUIC adds to a datagram: 1 byte of flags, 20 of connection ID, 4 of packet number, 16 of authentication and
+/// 3 around the frame.
+const QUIC_OVERHEAD: usize = 44;
+/// Bytes that a connection sends in one turn, about: a drive.
+const ENOUGH: usize = 128 * 1024;
 
 impl Worker {
     /// Reads the TUN; true when there may be more to read.
@@ -30,7 +39,10 @@ impl Worker {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((header, range))) => {
                     self.totals.tun_reads += 1;
-                    self.take_super_packet(header, range, now);
+                    let slot = self.take_super_packet(header, range, now);
+                    if self.has_enough(slot) {
+                        return true;
+                    }
                 }
                 // One read that made no sense says nothing about the next.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
@@ -54,39 +66,86 @@ impl Worker {
         self.pumps.iter().flatten().any(|pump| pump.holds_back(now))
     }
 
-    fn take_super_packet(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) {
-        let Some(device) = &self.device else { return };
-        let Some(super_packet) = device.buffer.get(range) else { return };
+    /// Whether a pump has as much as it sends in one turn, and can send: more would only wait, or be dropped, for no fault of
+    /// its connection.
+    fn has_enough(&self, slot: Option<usize>) -> bool {
+        let pump = slot.and_then(|slot| self.pumps.get(slot)).and_then(Option::as_ref);
+        pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
+    }
+
+    /// Queues what one read brought. Returns the pump that has it.
+    fn take_super_packet(
+        &mut self,
+        header: VirtioNetHeader,
+        range: Range<usize>,
+        now: Instant,
+    ) -> Option<usize> {
+        let device = self.device.as_mut()?;
+        let super_packet = device.buffer.get_mut(range)?;
         let pump = match IpPacket::parse(super_packet) {
-            Ok(packet) => self.sessions.pump_for(&device.forwarding, &FiveTuple::of(&packet)),
+            Ok(packet) => {
+                let flow = FiveTuple::of(&packet);
+                let slot = self.sessions.pump_for(&device.forwarding, &flow);
+                slot.map(|slot| (slot, flow.symmetric_hash(), is_syn(&packet)))
+            }
             Err(_) => Err(DropReason::BadPacket),
         };
-        let slot = match pump {
-            Ok(slot) => slot,
+        let (slot, flow_hash, is_syn) = match pump {
+            Ok(found) => found,
             Err(reason) => {
                 count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
-                return;
+                return None;
             }
         };
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        let pump = self.pumps.get_mut(slot)?.as_mut()?;
+        // What is small in any case need not be looked at.
+        let largest_whole = (is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD)
+            .then(|| pump.largest_whole_packet(&self.endpoint, now))
+            .flatten();
+        if let Some(largest) = largest_whole
+            && is_syn
+        {
+            clamp_mss(super_packet, header.needs_checksum(), largest);
+        }
+        let mut answer = None;
         let (arena, totals, drops) = (&mut self.arena, &mut self.totals, &mut self.drops);
         let cut = segment(header, super_packet, &mut |packet| {
             totals.tun_read_packets += 1;
             totals.tun_read_bytes += packet.len() as u64;
+            if let Some(largest) = largest_whole
+                && packet.len() > largest
+                && answer.is_none()
+            {
+                answer = Some(packet.parts().concat());
+            }
             if arena.capacity() < PACKET_OVERHEAD + packet.len() {
                 arena.reserve(ARENA.max(PACKET_OVERHEAD + packet.len()));
             }
             write_packet(packet.flags(), &packet.parts(), arena);
-            if let Err(reason) = pump.enqueue(arena.split().freeze(), now) {
-                drops.count_to_carrier(reason);
-            }
+            pump.enqueue(flow_hash, arena.split(), now, drops);
         });
         if cut.is_err() {
             self.totals.tun_read_packets += 1;
             self.totals.tun_read_bytes += super_packet.len() as u64;
             self.drops.count_to_carrier(DropReason::BadPacket);
         }
+        if let (Some(packet), Some(largest)) = (answer, largest_whole) {
+            self.answer_too_big(slot, &packet, largest, now);
+        }
         self.list(slot);
+        Some(slot)
+    }
+
+    /// Tells the sender of a packet that went in fragments how large a packet goes in one piece.
+    fn answer_too_big(&mut self, slot: usize, packet: &[u8], largest: usize, now: Instant) {
+        let Some(Device { queue, .. }) = &mut self.device else { return };
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        let answer = IpPacket::parse(packet).ok().and_then(|packet| too_big(&packet, largest));
+        let Some(answer) = answer.filter(|_| pump.may_answer(now)) else { return };
+        // A TUN that does not take it now will not be asked again: the next packet brings another answer.
+        if queue.write(VirtioNetHeader::default(), &[&answer]).is_ok() {
+            self.totals.too_big_answers += 1;
+        }
     }
 }
 

@@ -1,0 +1,89 @@
+//! Senders learn what the tunnel carries: by the MSS of a SYN, and by ICMP, from both of its ends.
+
+mod support;
+
+use support::flows::{answer_with_more, echo_sized};
+use support::{Client, Exit, Namespace, Net, eventually, seconds};
+
+/// What the narrow path carries of an inner packet in one piece, roughly.
+const NARROW: std::ops::Range<u64> = 1_190..1_300;
+
+#[test]
+fn packets_beyond_the_tunnels_mtu_are_answered_by_the_kernel_at_both_ends() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    for (version, address, size) in [(4, Net::INTERNET_V4, 1_400 - 28), (6, Net::INTERNET_V6, 1_400 - 48)] {
+        let ping = net.client.sh(&format!("ping -{version} -M do -c 1 -W 1 -s {size} {address} 2>&1"));
+        assert!(!ping.succeeded() && ping.stdout.contains("mtu"), "{}", ping.stdout);
+        assert!(ping.stdout.contains("1380"), "{}", ping.stdout);
+    }
+    for (family, exit_outside) in [("-4", Net::EXIT_V4), ("-6", Net::EXIT_V6)] {
+        assert_eq!(path_mtu(&net.internet.host, family, exit_outside), None);
+        let inside = if family == "-4" { Net::INTERNET_V4 } else { Net::INTERNET_V6 };
+        answer_with_more(&net, inside, 1_420);
+        eventually(seconds(5), "the internet host knows the tunnel's MTU", || {
+            path_mtu(&net.internet.host, family, exit_outside) == Some(1_380)
+        });
+    }
+    assert_eq!(client.status().number("/totals/too_big_answers"), 0, "the tunnel itself had nothing to say");
+}
+
+#[test]
+fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
+    let Some(net) = Net::new() else { return };
+    net.narrow_path(1_300);
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    count_large_mss(&net.internet.host, "eth0");
+    count_large_mss(&net.client, client.status().text("/device/name"));
+    // A SYN of before the path is known to stay narrow, which the counters see: whole packets fit no datagram.
+    client.sh("curl -sS --max-time 10 -o /dev/null http://203.0.113.2/");
+    assert!(large_mss(&net.internet.host) > 0 && large_mss(&net.client) > 0);
+
+    eventually(seconds(15), "both ends tell senders", || {
+        echo_sized(&net.client, Net::INTERNET_V4, 1_352);
+        [client.status(), exit.status()].iter().all(|status| status.number("/totals/too_big_answers") > 0)
+    });
+    for (host, peer) in [(&net.client, Net::INTERNET_V4), (&net.internet.host, Net::EXIT_V4)] {
+        eventually(seconds(5), "the kernel took the answer", || {
+            echo_sized(&net.client, Net::INTERNET_V4, 1_352);
+            path_mtu(host, "-4", peer).is_some_and(|mtu| NARROW.contains(&mtu))
+        });
+    }
+    net.client.sh("ip route flush cache").ok();
+    net.internet.host.sh("ip route flush cache").ok();
+
+    let before = (large_mss(&net.internet.host), large_mss(&net.client));
+    for address in ["203.0.113.2", "[2001:db8:3::2]"] {
+        client.sh(&format!("curl -sS --max-time 10 -o /dev/null http://{address}/bytes/100000"));
+    }
+    assert_eq!((large_mss(&net.internet.host), large_mss(&net.client)), before, "every SYN was clamped");
+}
+
+/// What the kernel of a host knows of the MTU towards an address, if it was told one.
+fn path_mtu(host: &Namespace, family: &str, address: &str) -> Option<u64> {
+    let route = host.sh(&format!("ip {family} route get {address}")).ok();
+    let mut words = route.split_whitespace();
+    words.find(|word| *word == "mtu")?;
+    words.next()?.parse().ok()
+}
+
+/// Counts SYNs that announce more than the narrow path carries, where they come in.
+fn count_large_mss(host: &Namespace, device: &str) {
+    host.sh(&format!(
+        "nft 'table netdev mss {{ counter large {{ }}; chain in {{ \
+         type filter hook ingress device \"{device}\" priority 0; \
+         tcp flags & syn == syn tcp option maxseg size > 1260 counter name large; }}; }}'"
+    ))
+    .ok();
+}
+
+fn large_mss(host: &Namespace) -> u64 {
+    let counter = host.sh("nft list counter netdev mss large").ok();
+    let mut words = counter.split_whitespace().skip_while(|word| *word != "packets");
+    words.nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{counter}"))
+}
