@@ -1,9 +1,11 @@
 //! `warren exit init`: an exit's configuration and key, made once.
 
 mod prefixes;
+mod resolvers;
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -19,7 +21,18 @@ const KEY_FILE: &str = "exit.key";
 const CONFIG_FILE: &str = "exit.toml";
 
 /// Writes `exit.toml` and `exit.key` into the configuration directory and prints the public key and what comes next.
+///
+/// # Errors
+/// When an exit is there already, or a file cannot be made.
 pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
+    run_with(global, args, resolvers::reachable)
+}
+
+fn run_with(
+    global: &GlobalArgs,
+    args: &ExitInitArgs,
+    resolvers: impl FnOnce() -> Vec<IpAddr>,
+) -> anyhow::Result<()> {
     let taken = prefixes::networks_of_this_host();
     warn_of_overlaps(args, &taken);
     let host_has_ipv6 = Path::new("/proc/net/if_inet6").exists();
@@ -37,6 +50,7 @@ pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()
             None => None,
         },
         listen_on_ipv6: host_has_ipv6,
+        resolvers: resolvers(),
     };
     let key = PrivateKey::generate()?;
     let files = write(&global.config_dir, &setup, &key)?;
@@ -56,6 +70,7 @@ struct Setup<'a> {
     ipv4: Ipv4Net,
     ipv6: Option<Ipv6Net>,
     listen_on_ipv6: bool,
+    resolvers: Vec<IpAddr>,
 }
 
 impl Setup<'_> {
@@ -63,6 +78,7 @@ impl Setup<'_> {
         let port = self.endpoint.port();
         let listen_ipv6 = if self.listen_on_ipv6 { format!(", \"[::]:{port}\"") } else { String::new() };
         let ipv6 = self.ipv6.map_or_else(String::new, |ipv6| format!("ipv6 = \"{ipv6}\"\n"));
+        let resolvers: Vec<String> = self.resolvers.iter().map(|address| format!("\"{address}\"")).collect();
         format!(
             r#"# An exit of Warren. "warren exit run" reads this file.
 
@@ -81,9 +97,13 @@ interface = "auto"
 [clients]
 file = "clients.toml"      # in the state directory
 isolation = true
+
+[dns]
+servers = [{resolvers}]   # that clients ask while a tunnel is up; none answered if it is empty
 "#,
             endpoint = self.endpoint,
             ipv4 = self.ipv4,
+            resolvers = resolvers.join(", "),
         )
     }
 }
@@ -179,6 +199,11 @@ mod tests {
         }
     }
 
+    /// As on a host that has a resolver which clients can reach; none is asked here.
+    fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
+        run_with(global, args, || vec!["198.51.100.53".parse().unwrap()])
+    }
+
     fn args(endpoint: &str) -> ExitInitArgs {
         ExitInitArgs { endpoint: endpoint.parse().unwrap(), ipv4: None, ipv6: None }
     }
@@ -199,6 +224,7 @@ mod tests {
         assert_eq!(config.endpoint.unwrap().to_string(), "exit.example.net:8443");
         assert_eq!(config.ipv4, args.ipv4);
         assert_eq!(config.ipv6, args.ipv6);
+        assert_eq!(config.dns, ["198.51.100.53".parse::<IpAddr>().unwrap()]);
         assert!(config.listen.iter().all(|address| address.port() == 8443));
         assert!(config.nat && config.isolation && config.not_yet.is_empty());
         for name in ["exit.toml", "exit.key"] {
