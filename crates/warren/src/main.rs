@@ -13,6 +13,7 @@ mod exit;
 mod exit_code;
 mod logging;
 mod notify;
+mod privilege;
 mod status;
 mod storage;
 mod transport;
@@ -62,14 +63,14 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Set(arguments) => block_on(cli::set::run(global, arguments)),
         Command::Client(ClientCommand::Run(arguments)) => {
             let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
-            block_on(client::client_run(global, &file, arguments.detached))
+            told(block_on(client::client_run(global, &file, arguments.detached)))
         }
         Command::Client(ClientCommand::Close(arguments)) => {
             let file = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
             block_on(client::client_close(global, &file))
         }
         Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
-        Command::Exit(ExitCommand::Run) => block_on(exit::exit_run(global)),
+        Command::Exit(ExitCommand::Run) => told(block_on(exit::exit_run(global))),
         Command::Exit(ExitCommand::Release) => block_on(exit::release(global)),
         Command::Exit(ExitCommand::Invite(arguments)) => {
             cli::exit_client::invite(global, &arguments, |config| exit::client_store(global, config))
@@ -120,6 +121,11 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 async fn cleanup(global: &GlobalArgs) -> anyhow::Result<()> {
     client::clean_up_dns(&global.state_dir).await?;
     daemon_dir::clean_up(&global.runtime_dir, daemon_dir::KillSwitches::Open).await.map(drop)
+}
+
+/// Tells whoever started a daemon why it ended.
+fn told(outcome: anyhow::Result<()>) -> anyhow::Result<()> {
+    outcome.inspect_err(|error| notify::status(&output::sentence(error)))
 }
 
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -1,17 +1,145 @@
-//! The units under a real systemd.
+//! The units of `configs/` under a real systemd.
 
 mod support;
 
-use support::{Files, Namespace, Systemd, root};
+use rustix::process::Signal;
+use support::{Client, Files, HostState, Net, Profile, Systemd, eventually, seconds};
 
 #[test]
-fn host_boots_with_a_systemd_of_its_own() {
-    if !root() || !Systemd::is_here() {
+fn units_leave_little_to_attack() {
+    if !Systemd::is_here() {
         return;
     }
-    let host = Namespace::new("booted");
-    let systemd = Systemd::boot(&host, Files::new());
-    assert_eq!(systemd.run(&["systemctl", "is-system-running"]).ok(), "running");
-    systemd.run(&["systemd-run", "--wait", "--property=DynamicUser=yes", "true"]).ok();
-    systemd.run(&["warren", "--version"]).ok();
+    for (unit, most) in [("warren-exit.service", "20"), ("warren@.service", "25")] {
+        let file = repository_file(unit);
+        let line = format!("systemd-analyze security --offline=true --no-pager --threshold={most} {file}");
+        let audit = support::finished(std::process::Command::new("sh").args(["-c", &line]));
+        assert!(audit.succeeded(), "{unit} is exposed by more than {most} tenths\n{}", audit.stdout);
+    }
+}
+
+#[test]
+fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let before = HostState::of(&net.exit);
+    let exit = exit_on(&net);
+    let client = Client::with(&net, &enrol(&exit, "laptop"));
+    client.up();
+    client.sh(&format!("curl --fail --silent --max-time 10 http://{}/", Net::INTERNET_V4));
+
+    let killed = exit.main_pid("warren-exit").expect("the exit runs");
+    assert_rights_are_few(killed);
+    support::signal(killed, Signal::KILL);
+    eventually(seconds(20), "systemd starts the exit again", || {
+        exit.main_pid("warren-exit").is_some_and(|pid| pid != killed) && exit.is_active("warren-exit")
+    });
+    client.sh(&format!(
+        "curl --fail --silent --retry 8 --retry-all-errors --max-time 40 http://{}/",
+        Net::INTERNET_V4
+    ));
+
+    exit.run(&["systemctl", "stop", "warren-exit"]).ok();
+    before.assert_same(&HostState::of(&net.exit));
+    // What root writes for a stopped exit is still the exit's own.
+    enrol(&exit, "phone");
+    let owners = exit.sh("stat --format=%U /var/lib/warren /var/lib/warren/*").ok();
+    assert!(owners.lines().all(|owner| owner == "warren"), "{owners}");
+    exit.run(&["systemctl", "start", "warren-exit"]).ok();
+    client.down();
+}
+
+#[test]
+fn tunnel_is_started_watched_and_stopped_by_systemd() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let mut exit = support::Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let before = HostState::of(&net.client);
+    let files = units();
+    files.write_private("etc/warren/home.toml", &profile.text());
+    files.write("etc/systemd/system/warren@.service.d/watchdog.conf", "[Service]\nWatchdogSec=3\n");
+    let client = Systemd::boot(&net.client, files);
+    let ping = format!("ping -c 1 -W 5 {}", Net::INTERNET_V4);
+
+    client.sh("warren up home").ok();
+    assert!(client.is_active("warren@home"));
+    client.sh(&ping).ok();
+    let again = client.sh("warren up home");
+    assert!(again.code == Some(1) && again.stderr.contains("is up already"), "{again:?}");
+
+    // A daemon that was killed, and one that hangs, are replaced; what they left on the host is not in the way.
+    for with in [Signal::KILL, Signal::STOP] {
+        let pid = client.main_pid("warren@home").expect("the daemon runs");
+        support::signal(pid, with);
+        eventually(seconds(30), "systemd starts the daemon again", || {
+            client.main_pid("warren@home").is_some_and(|other| other != pid)
+                && client.is_active("warren@home")
+        });
+        client.sh(&ping).ok();
+    }
+
+    client.sh("warren down home").ok();
+    assert!(!client.is_active("warren@home"));
+    before.assert_same(&HostState::of(&net.client));
+    assert_eq!(client.sh("warren down home").code, Some(3));
+
+    exit.warren.run("exit client remove laptop").ok();
+    let refused = client.sh("warren up home");
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(refused.stderr.contains("does not know this client's key"), "{refused:?}");
+    exit.stop(Signal::TERM);
+    let silent = client.sh("warren up home --timeout 1s");
+    assert_eq!(silent.code, Some(5), "{silent:?}");
+    assert!(!client.is_active("warren@home"));
+    before.assert_same(&HostState::of(&net.client));
+}
+
+/// A host with Warren's units, none of them enabled.
+fn units() -> Files {
+    let files = Files::new();
+    for unit in ["warren-exit.service", "warren@.service"] {
+        let text = std::fs::read_to_string(repository_file(unit)).unwrap();
+        files.write(&format!("etc/systemd/system/{unit}"), &text);
+    }
+    let user = std::fs::read_to_string(repository_file("warren.sysusers")).unwrap();
+    files.write("usr/lib/sysusers.d/warren.conf", &user);
+    files
+}
+
+/// The net's exit, run by its unit.
+fn exit_on(net: &Net) -> Systemd<'_> {
+    let exit = Systemd::boot(&net.exit, units());
+    exit.sh("systemd-sysusers").ok();
+    exit.sh(&format!("warren exit init --endpoint {}", Net::EXIT_V4)).ok();
+    exit.sh("systemctl start warren-exit").ok();
+    exit
+}
+
+fn enrol(exit: &Systemd<'_>, name: &str) -> Profile {
+    Profile::parse(&exit.sh(&format!("warren exit client add {name}")).ok())
+}
+
+/// Another user than root, CAP_NET_ADMIN alone, no way to more.
+fn assert_rights_are_few(pid: i32) {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
+        };
+        assert_ne!(field("Uid:"), "0", "{status}");
+        for set in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
+            assert_eq!(field(set), "0000000000001000", "{set} of {status}");
+        }
+        assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"), "{status}");
+    }
+}
+
+fn repository_file(name: &str) -> String {
+    support::daemon::repository().join("configs").join(name).to_str().unwrap().to_owned()
 }

@@ -139,16 +139,17 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     written.map(|()| files)
 }
 
-/// Creates two files, each readable by its owner alone; if the second cannot be, the first is removed again.
-fn create_both(first: (&Path, &[u8]), second: (&Path, &[u8])) -> anyhow::Result<()> {
-    create(first.0, first.1)?;
-    create(second.0, second.1).inspect_err(|_| {
-        let _ = fs::remove_file(first.0);
+/// Creates the key, readable by its owner alone, and the configuration, which the exit's own user reads too; if the
+/// second cannot be, the first is removed again.
+fn create_both(key: (&Path, &[u8]), config: (&Path, &[u8])) -> anyhow::Result<()> {
+    create(key.0, key.1, 0o600)?;
+    create(config.0, config.1, 0o644).inspect_err(|_| {
+        let _ = fs::remove_file(key.0);
     })
 }
 
-fn create(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    storage::create_new(path, content, 0o600).map_err(|error| {
+fn create(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
+    storage::create_new(path, content, mode).map_err(|error| {
         if error.kind() == io::ErrorKind::AlreadyExists {
             anyhow!("{} was made by somebody else meanwhile and is left as it is", path.display())
         } else {
@@ -227,9 +228,9 @@ mod tests {
         assert_eq!(config.dns, ["198.51.100.53".parse::<IpAddr>().unwrap()]);
         assert!(config.listen.iter().all(|address| address.port() == 8443));
         assert!(config.nat && config.isolation && config.not_yet.is_empty());
-        for name in ["exit.toml", "exit.key"] {
+        for (name, expected) in [("exit.toml", 0o644), ("exit.key", 0o600)] {
             let mode = fs::metadata(global.config_dir.join(name)).unwrap().permissions().mode();
-            assert_eq!(mode & 0o7777, 0o600, "{name}");
+            assert_eq!(mode & 0o7777, expected, "{name}");
         }
     }
 

@@ -182,6 +182,7 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+        let mut watchdog = notify::Watchdog::of_this_process();
         self.session.start(Instant::now());
         loop {
             while let Some(action) = self.session.poll_action() {
@@ -213,6 +214,8 @@ impl Daemon {
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked).await,
+                // A worker that hangs does not answer, and so counts as dead too.
+                () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 _ = terminate.recv() => self.stop(),
                 _ = interrupt.recv() => self.stop(),
             }

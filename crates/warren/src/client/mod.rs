@@ -16,6 +16,7 @@ mod run;
 mod ssh;
 mod start;
 mod stop;
+mod unit;
 
 pub(crate) use dns_remains::clean_up as clean_up_dns;
 pub(crate) use dry_run::dry_run;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
 use super::ssh::SshSession;
+use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::{ClientProfile, load_profile};
@@ -32,7 +33,7 @@ pub(crate) struct UpOptions {
     pub(crate) kill_switch: bool,
 }
 
-/// Starts the daemon, detached from this terminal, and returns when traffic flows through the tunnel.
+/// Starts the daemon, by its systemd unit or else detached from this terminal, and returns when traffic flows through the tunnel.
 ///
 /// # Errors
 /// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
@@ -82,6 +83,9 @@ async fn start(
     profile: &ClientProfile,
     directory: &DaemonDir,
 ) -> anyhow::Result<()> {
+    if let Some(unit) = Unit::for_profile(global, profile.name.as_str(), &options.profile).await {
+        return unit.start(options.timeout).await;
+    }
     let socket = NotifySocket::bind(&directory.notify_socket())?;
     let mut child = spawn(global, &options.profile, directory)?;
     let outcome =

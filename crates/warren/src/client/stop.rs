@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
+use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
@@ -23,14 +24,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDir::new(&global.runtime_dir, name);
-    let was_running = match ask(&directory.socket(), &Request::Stop).await {
-        Ok(_) => true,
-        Err(AskError::NotRunning) => false,
-        Err(error) => return Err(error.into()),
+    let was_running = if let Some(unit) = Unit::running(global, name).await {
+        unit.stop().await?;
+        true
+    } else {
+        stop(&directory, name).await?
     };
-    if was_running {
-        wait_for_end(&directory, name).await?;
-    }
     let dns = warren_host::dns::recover(&global.state_dir, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Last, so that nothing leaves while the rest is undone.
@@ -40,6 +39,15 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
         return Err(Failure::new(ExitCode::NotRunning, format!("{name} is not up")).into());
     }
     Ok(())
+}
+
+/// Stops a daemon that no unit started, and waits for its end; returns whether there was one.
+async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<bool> {
+    match ask(&directory.socket(), &Request::Stop).await {
+        Ok(_) => wait_for_end(directory, name).await.map(|()| true),
+        Err(AskError::NotRunning) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The profile that an argument of `down` means: a name, or the file that was given to `up`.

@@ -47,7 +47,8 @@ impl KeySetting {
             )),
             (Some(inline), None) => Ok(inline.value),
             (None, Some(file)) => {
-                read_key_file(&file.value).map_err(|error| section.error(file.line, key_file_sentence(&error)))
+                let path = credential(&file.value).unwrap_or(file.value);
+                read_key_file(&path).map_err(|error| section.error(file.line, key_file_sentence(&error)))
             }
             (None, None) => Err(section.missing(
                 "private_key_file",
@@ -55,6 +56,14 @@ impl KeySetting {
             )),
         }
     }
+}
+
+/// What systemd hands to this service under the file's name, by `LoadCredential=`: so a daemon has a key that its own
+/// user may not read from the file.
+fn credential(file: &Path) -> Option<PathBuf> {
+    let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
+    let path = Path::new(&directory).join(file.file_name()?);
+    path.exists().then_some(path)
 }
 
 fn key_file_sentence(error: &KeyError) -> String {

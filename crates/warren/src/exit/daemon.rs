@@ -144,6 +144,7 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         let mut restart = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
+        let mut watchdog = notify::Watchdog::of_this_process();
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         tracing::info!(
             "listening on UDP {}; {} clients enrolled",
@@ -168,6 +169,8 @@ impl Daemon {
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
                 asked = self.control.next() => self.answer(asked).await,
+                // A worker that hangs does not answer, and so counts as dead too.
+                () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 _ = terminate.recv() => self.stopping = Some(Ending::Stop),
                 _ = interrupt.recv() => self.stopping = Some(Ending::Stop),
                 _ = restart.recv() => self.stopping = Some(Ending::Restart),

@@ -19,6 +19,7 @@ use crate::config::{ExitConfig, NatInterface, load_clients, load_exit, lock_clie
 use crate::daemon_dir::{DaemonDir, EXIT};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
+use crate::privilege;
 
 /// The exit's TUN device.
 const DEVICE: &str = "warren-exit";
@@ -67,6 +68,8 @@ async fn prepare_and_run(
     let registry = load_clients(&clients)?;
     let reset_key = files::reset_key(&global.state_dir)?;
     let sockets = sockets::bind(&config.listen)?;
+    // A port below 1024 is bound; nothing after this needs more.
+    privilege::keep_network_administration()?;
     let sessions = ExitSessions::new(
         session_config(&config),
         registry,
