@@ -43,13 +43,14 @@ pub enum Egress {
     Device(DeviceName),
 }
 
+/// The rules of an exit's table, as its plan has them.
+pub fn ruleset(host: &ExitHost) -> String {
+    exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
+}
+
 /// Computes an exit's plan.
 pub fn exit(host: &ExitHost) -> Plan {
-    let mut steps = vec![Step::Nftables {
-        table: TABLE.into(),
-        ruleset: exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host)),
-        owned: true,
-    }];
+    let mut steps = vec![Step::Nftables { table: TABLE.into(), ruleset: ruleset(host), owned: true }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
         steps.extend(others.map(keep_router_advertisements));

@@ -12,7 +12,7 @@ use crate::{
     Family, Missing, Plan, client_plan,
     journal::{Journal, Place},
     netlink::Netlink,
-    nft,
+    nft::{self, NftError},
     plan::Step,
     step::{self, StepError},
     undo::Undo,
@@ -193,6 +193,20 @@ impl Host {
             return std::future::pending().await;
         }
         futures_util::future::select_all(ends).await;
+    }
+
+    /// Replaces the rules of a firewall table that a process of ours owns, in one transaction: no packet meets the table
+    /// half changed or absent. Undoing stays as it was.
+    ///
+    /// # Errors
+    /// If there is no such table, or nft refuses the rules; those before stay then.
+    pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
+        let outstanding = self.journal.outstanding();
+        let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { table: own }) if own == table);
+        let owner = self.owners.iter_mut().find(|(entry, _)| is_its(entry));
+        let (_, owner) = owner.ok_or(StepError::Nft(NftError::Gone))?;
+        owner.load(&format!("delete table inet {table}\n{ruleset}")).await?;
+        Ok(())
     }
 
     /// Undoes in reverse what `apply` made. What is gone already is passed over.

@@ -1,16 +1,25 @@
 //! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
 
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 
 use crate::control::SOCKET_NAME;
 
 /// The exit's name among the daemons; no profile may have it.
 pub(crate) const EXIT: &str = "exit";
+
+/// What becomes of what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnPurpose {
+    Keep,
+    Remove,
+}
 
 /// One daemon's directory, whether the daemon runs or not.
 #[derive(Debug, Clone)]
@@ -96,6 +105,24 @@ impl DaemonDir {
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
     }
 
+    /// Undoes what a killed daemon left on the host; a running one keeps what it has. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// When something cannot be undone.
+    pub(crate) async fn clean_up(&self, on_purpose: OnPurpose) -> anyhow::Result<bool> {
+        if !self.path.exists() {
+            return Ok(false);
+        }
+        let Some(_lock) = self.lock()? else { return Ok(false) };
+        let mut found_any = !warren_host::recover(&self.journal()).await?.undone.is_empty();
+        if on_purpose == OnPurpose::Remove {
+            found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
+            found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
+        }
+        self.clear();
+        Ok(found_any)
+    }
+
     /// Removes what a stopped daemon no longer needs. The log stays for whoever looks why it stopped.
     pub(crate) fn clear(&self) {
         for path in [self.socket(), self.notify_socket()] {
@@ -117,13 +144,12 @@ pub(crate) struct DaemonLock {
 /// When the runtime directory is not this user's to read; one that is not there has none.
 pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
     let cannot = |error: std::io::Error| {
-        let advice =
-            if error.kind() == std::io::ErrorKind::PermissionDenied { "; run it as root" } else { "" };
+        let advice = if error.kind() == ErrorKind::PermissionDenied { "; run it as root" } else { "" };
         anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
     };
     let entries = match std::fs::read_dir(runtime_dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(cannot(error)),
     };
     let mut all = Vec::new();
@@ -131,35 +157,26 @@ pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDir::new(runtime_dir, &name);
-        if directory.path.join("lock").try_exists().map_err(cannot)? {
-            all.push((name, directory));
+        match directory.path.join("lock").try_exists() {
+            Ok(true) => all.push((name, directory)),
+            Ok(false) => {}
+            // Root without its powers, as a unit has it, leaves another user's daemon alone.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
+            Err(error) => return Err(cannot(error)),
         }
     }
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(all)
 }
 
-/// What becomes of the kill switches that killed daemons left closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KillSwitches {
-    Keep,
-    Open,
-}
-
 /// Undoes what killed daemons left on the host; a running one keeps what it has. Returns whose remains were removed.
 ///
 /// # Errors
 /// When something cannot be undone.
-pub(crate) async fn clean_up(runtime_dir: &Path, kill_switches: KillSwitches) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyhow::Result<Vec<String>> {
     let mut cleaned = Vec::new();
     for (name, directory) in all(runtime_dir)? {
-        let Some(_lock) = directory.lock()? else { continue };
-        let recovered = warren_host::recover(&directory.journal()).await?;
-        let held = warren_host::recover(&directory.hold_journal()).await?;
-        let opened = kill_switches == KillSwitches::Open
-            && warren_host::kill_switch::open(&directory.kill_switch()).await?;
-        directory.clear();
-        if opened || !recovered.undone.is_empty() || !held.undone.is_empty() {
+        if directory.clean_up(on_purpose).await? {
             cleaned.push(name);
         }
     }

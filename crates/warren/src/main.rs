@@ -25,8 +25,9 @@ use std::future::Future;
 use anyhow::Context as _;
 use clap::Parser;
 
-use cli::args::{Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, UpArgs};
+use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, UpArgs};
 use cli::output;
+use daemon_dir::{DaemonDir, OnPurpose};
 use exit_code::{ExitCode, Failure};
 
 fn main() -> std::process::ExitCode {
@@ -61,6 +62,10 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
             block_on(cli::status::run(global, profile.as_deref(), arguments.json))
         }
         Command::Set(arguments) => block_on(cli::set::run(global, arguments)),
+        Command::Reload(arguments) => {
+            let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
+            block_on(cli::reload::reload(global, profile.as_deref()))
+        }
         Command::Client(ClientCommand::Run(arguments)) => {
             let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
             told(block_on(client::client_run(global, &file, arguments.detached)))
@@ -75,12 +80,15 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Exit(ExitCommand::Invite(arguments)) => {
             cli::exit_client::invite(global, &arguments, |config| exit::client_store(global, config))
         }
+        Command::Exit(ExitCommand::Drain(arguments)) => {
+            block_on(cli::reload::drain(global, arguments.timeout))
+        }
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }
         Command::Keygen => cli::keys::keygen(),
         Command::Pubkey => cli::keys::pubkey(),
-        Command::Cleanup => block_on(cleanup(global)),
+        Command::Cleanup(arguments) => block_on(cleanup(global, arguments)),
         Command::Completions(arguments) => {
             output::print(&String::from_utf8_lossy(&cli::args::completions(arguments.shell)))
         }
@@ -117,10 +125,19 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
     client::down(global, &name).await
 }
 
-/// Removes what killed daemons left, closed kill switches too; a running daemon keeps what it has.
-async fn cleanup(global: &GlobalArgs) -> anyhow::Result<()> {
-    client::clean_up_dns(&global.state_dir).await?;
-    daemon_dir::clean_up(&global.runtime_dir, daemon_dir::KillSwitches::Open).await.map(drop)
+/// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
+async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
+    let Some(name) = arguments.daemon else {
+        client::clean_up_dns(&global.state_dir).await?;
+        return daemon_dir::clean_up(&global.runtime_dir, OnPurpose::Remove).await.map(drop);
+    };
+    let name =
+        if name == daemon_dir::EXIT { daemon_dir::EXIT.to_owned() } else { client::profile_name(&name)? };
+    if name != daemon_dir::EXIT {
+        warren_host::dns::recover(&global.state_dir, &name).await?;
+    }
+    let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
+    DaemonDir::new(&global.runtime_dir, &name).clean_up(on_purpose).await.map(drop)
 }
 
 /// Tells whoever started a daemon why it ended.

@@ -75,6 +75,8 @@ pub(crate) struct ClientStatus {
     pub(crate) last_error: Option<String>,
     /// Whether nothing leaves the host outside the tunnel.
     pub(crate) kill_switch: bool,
+    /// Why the latest reload changed nothing; none if it did, or there was none.
+    pub(crate) reload_error: Option<String>,
     /// Times that every connection was lost since the start.
     pub(crate) reconnects: u64,
 }
@@ -99,6 +101,8 @@ pub(crate) struct ClientSessionStatus {
 pub(crate) struct ExitStatus {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) public_key: String,
+    /// Why the latest reload changed nothing; none if it did, or there was none.
+    pub(crate) reload_error: Option<String>,
     pub(crate) clients: ClientCounts,
     pub(crate) sessions: Vec<SessionStatus>,
 }
@@ -404,6 +408,7 @@ mod tests {
             session: None,
             last_error: None,
             kill_switch: false,
+            reload_error: None,
             reconnects: 2,
         };
         let status = Status::client(

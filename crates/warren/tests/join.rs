@@ -42,7 +42,7 @@ fn an_invitation_works_once_and_its_token_is_kept_nowhere() {
     assert!(!second.warren.config("laptop.toml").exists(), "a refused machine keeps no profile");
     // Who was enrolled may ask again, as one does whose answer was lost.
     first.warren.run(&arguments(&line)).ok();
-    let registry = std::fs::read_to_string(exit.warren.state("clients.toml")).unwrap();
+    let registry = std::fs::read_to_string(exit.warren.state("exit/clients.toml")).unwrap();
     assert!(registry.contains("token_sha256") && !registry.contains(&token_text), "{registry}");
     assert!(!exit.daemon().output().contains(&token_text));
 }

@@ -1,4 +1,5 @@
 //! The units of `configs/` under a real systemd.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 mod support;
 
@@ -10,7 +11,9 @@ fn units_leave_little_to_attack() {
     if !Systemd::is_here() {
         return;
     }
-    for (unit, most) in [("warren-exit.service", "20"), ("warren@.service", "25")] {
+    for (unit, most) in
+        [("warren-exit.service", "20"), ("warren@.service", "25"), ("warren-lockdown@.service", "20")]
+    {
         let file = repository_file(unit);
         let line = format!("systemd-analyze security --offline=true --no-pager --threshold={most} {file}");
         let audit = support::finished(std::process::Command::new("sh").args(["-c", &line]));
@@ -41,11 +44,23 @@ fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
         Net::INTERNET_V4
     ));
 
+    // An upgrade is a restart: the session survives it, and with it what runs inside.
+    let addresses = client.inner_addresses();
+    let answers = support::flows::answers(client.warren.host, seconds(8));
+    std::thread::sleep(seconds(1));
+    exit.run(&["systemctl", "restart", "warren-exit"]).ok();
+    let mut answers = answers.join().unwrap();
+    answers.push(std::time::Instant::now());
+    let outage = answers.windows(2).map(|pair| pair[1] - pair[0]).max().expect("there are answers");
+    println!("a restart of the exit is an outage of {outage:?}");
+    assert!(outage < seconds(6), "{outage:?} without an answer");
+    assert_eq!(client.inner_addresses(), addresses);
+
     exit.run(&["systemctl", "stop", "warren-exit"]).ok();
     before.assert_same(&HostState::of(&net.exit));
     // What root writes for a stopped exit is still the exit's own.
     enrol(&exit, "phone");
-    let owners = exit.sh("stat --format=%U /var/lib/warren /var/lib/warren/*").ok();
+    let owners = exit.sh("stat --format=%U /var/lib/warren/exit /var/lib/warren/exit/*").ok();
     assert!(owners.lines().all(|owner| owner == "warren"), "{owners}");
     exit.run(&["systemctl", "start", "warren-exit"]).ok();
     client.down();
@@ -99,10 +114,41 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     before.assert_same(&HostState::of(&net.client));
 }
 
+#[test]
+fn kill_switch_is_closed_before_the_network_and_opened_by_down() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let exit = support::Exit::start(&net);
+    let profile = exit.enrol("laptop").with("kill_switch", "enabled", true);
+    let ping = format!("ping -c 1 -W 2 {}", Net::INTERNET_V4);
+    net.client.sh(&ping).ok();
+    let files = units();
+    files.write_private("etc/warren/home.toml", &profile.text());
+    files.enable("warren-lockdown", "home", "sysinit.target");
+    let client = Systemd::boot(&net.client, files);
+
+    let active_since = |unit| {
+        let since = client.property(unit, "ActiveEnterTimestampMonotonic");
+        since.parse::<u64>().ok().filter(|since| *since > 0).expect("the unit is active")
+    };
+    assert!(active_since("warren-lockdown@home") < active_since("network-pre.target"));
+    assert!(!client.sh(&ping).succeeded(), "nothing leaves after boot");
+    client.sh("warren up home").ok();
+    client.sh(&ping).ok();
+
+    // Neither the unit's end nor the machine's opens it.
+    client.run(&["systemctl", "stop", "warren@home", "warren-lockdown@home"]).ok();
+    assert!(!client.sh(&ping).succeeded(), "nothing leaves once the unit has stopped");
+    client.sh("warren down home").ok();
+    client.sh(&ping).ok();
+}
+
 /// A host with Warren's units, none of them enabled.
 fn units() -> Files {
     let files = Files::new();
-    for unit in ["warren-exit.service", "warren@.service"] {
+    for unit in ["warren-exit.service", "warren@.service", "warren-lockdown@.service"] {
         let text = std::fs::read_to_string(repository_file(unit)).unwrap();
         files.write(&format!("etc/systemd/system/{unit}"), &text);
     }

@@ -2,7 +2,7 @@
 
 use warren_host::{
     Host, Plan, Step,
-    exit_plan::{Egress, ExitHost, exit},
+    exit_plan::{Egress, ExitHost, TABLE, exit, ruleset},
     facts,
 };
 
@@ -68,6 +68,37 @@ fn forwarding_that_was_on_before_stays_on() {
     host.with_plan(&exit(&exit_host(&host)), || {});
 
     assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "1");
+}
+
+#[test]
+fn table_is_replaced_as_a_whole_and_stays_its_owners() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    let list = || host.run("nft --stateless list table inet warren_exit");
+
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let facts = exit_host(&host);
+        let applied = warren.apply(&exit(&facts)).await.unwrap();
+        let before = list();
+        let opened = ruleset(&ExitHost { isolation: false, ..facts.clone() });
+        warren.replace_table(TABLE, &opened).await.unwrap();
+        let after = list();
+        assert_ne!(after, before);
+        assert!(after.contains("flags owner"), "{after}");
+
+        assert!(warren.replace_table(TABLE, "table inet warren_exit { nonsense }").await.is_err());
+        assert!(warren.replace_table("another", &opened).await.is_err());
+        assert_eq!(list(), after, "what nft refuses changes nothing");
+
+        warren.replace_table(TABLE, &ruleset(&facts)).await.unwrap();
+        assert_eq!(list(), before);
+        warren.undo(applied).await.unwrap();
+    });
+
+    assert!(!host.run("nft list tables").contains("warren_exit"));
 }
 
 #[test]

@@ -176,7 +176,7 @@ impl ClientSession {
 
     /// The exit said why it ends a connection that is gone already, or that is to be closed with `closing`.
     fn farewell(&mut self, now: Instant, index: u32, reason: Goodbye, closing: Option<Goodbye>) {
-        let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting);
+        let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting | Goodbye::Draining);
         if reason.is_final() {
             self.drop_link(index, closing);
             self.stop_with(Stop::Goodbye(reason));

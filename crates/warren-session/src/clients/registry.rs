@@ -136,9 +136,25 @@ impl ClientRegistry {
             other.leased_ipv6 = other.leased_ipv6.filter(|leased| client.ipv6 != Some(*leased));
         }
         self.withdraw(&client.name);
-        self.names.insert(client.name.clone(), client.public_key);
-        self.clients.insert(client.public_key, client);
+        self.insert(client);
         Ok(())
+    }
+
+    /// Puts a changed client in the place of the one of the same name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or as [`Self::add`]; nothing has changed then.
+    pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
+        let before = self.by_name(&client.name).cloned();
+        let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
+        self.names.remove(&before.name);
+        self.clients.remove(&before.public_key);
+        let added = self.add(client);
+        if added.is_err() {
+            self.insert(before);
+        }
+        added
     }
 
     /// Removes a client, with what it was invited with, and withdraws an open invitation of its name; `None` if there was only
@@ -231,6 +247,16 @@ impl ClientRegistry {
         Ok(())
     }
 
+    /// Gives every client the name that it has in `edited`, which has all of them.
+    pub(crate) fn take_names_of(&mut self, edited: &Self) {
+        for client in self.clients.values_mut() {
+            if let Some(named) = edited.by_key(client.public_key) {
+                client.name.clone_from(&named.name);
+            }
+        }
+        self.names = self.clients.values().map(|client| (client.name.clone(), client.public_key)).collect();
+    }
+
     /// Refuses a client from now on, or admits it again; returns its key.
     ///
     /// # Errors
@@ -282,6 +308,11 @@ impl ClientRegistry {
         if let Some(client) = self.clients.get_mut(&key) {
             client.last_seen = Some(when);
         }
+    }
+
+    fn insert(&mut self, client: Client) {
+        self.names.insert(client.name.clone(), client.public_key);
+        self.clients.insert(client.public_key, client);
     }
 
     /// Checks that a client can be added.

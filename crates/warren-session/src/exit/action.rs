@@ -89,6 +89,8 @@ pub enum EndReason {
     Revoked,
     /// The client was disabled.
     Disabled,
+    /// The operator changed the client's addresses or prefixes; it opens a new session by itself.
+    Changed,
     /// The client said goodbye.
     ClientStopped,
     /// The exit leaves, and says this.
@@ -99,7 +101,7 @@ impl EndReason {
     /// What the connections of the session are told.
     pub const fn goodbye(self) -> Goodbye {
         match self {
-            Self::TimedOut => Goodbye::UnknownSession,
+            Self::TimedOut | Self::Changed => Goodbye::UnknownSession,
             Self::Replaced => Goodbye::Replaced,
             Self::Superseded => Goodbye::Superseded,
             Self::Revoked => Goodbye::Revoked,
@@ -119,6 +121,7 @@ impl std::fmt::Display for EndReason {
             Self::Superseded => "the client began anew",
             Self::Revoked => "the client was removed",
             Self::Disabled => "the client was disabled",
+            Self::Changed => "the client was changed",
             Self::ClientStopped => "the client stopped",
             Self::Shutdown(_) => "the exit stops",
         })

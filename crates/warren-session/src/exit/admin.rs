@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::config::{check_prefixes, reserve};
 use super::{ConfigError, EndReason, ExitSessions};
-use crate::clients::{Client, Invitation, RegistryError};
+use crate::clients::{Client, ClientRegistry, Invitation, RegistryError};
 use crate::goodbye::Goodbye;
 
 /// Why a change is refused.
@@ -59,9 +59,18 @@ impl ExitSessions {
     ///
     /// If there is neither.
     pub fn remove_client(&mut self, now: Instant, name: &str) -> Result<Option<Client>, RegistryError> {
+        self.take_out(now, name, EndReason::Revoked)
+    }
+
+    fn take_out(
+        &mut self,
+        now: Instant,
+        name: &str,
+        reason: EndReason,
+    ) -> Result<Option<Client>, RegistryError> {
         let key = self.registry.by_name(name).map(|client| client.public_key);
         if let Some(key) = key {
-            self.cut_off(now, key, EndReason::Revoked);
+            self.cut_off(now, key, reason);
             self.predecessors.remove(&key);
             self.pool.remove(key);
         }
@@ -103,6 +112,99 @@ impl ExitSessions {
         Ok(())
     }
 
+    /// Changes what the operator chose for a client; `change` leaves its name and key as they are. Its session ends if that
+    /// concerns it, and it opens a new one by itself.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name, or its addresses or prefixes are invalid or another client's; nothing has changed
+    /// then.
+    pub fn set_client(
+        &mut self,
+        now: Instant,
+        name: &str,
+        change: impl FnOnce(&mut Client),
+    ) -> Result<(), AdminError> {
+        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
+        let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
+        }
+        check_prefixes(&self.pool, &after)?;
+        let (key, wall) = (after.public_key, self.clock.at(now));
+        let mut registry = self.registry.clone();
+        registry.replace(after.clone())?;
+        let mut pool = self.pool.clone();
+        pool.remove(key);
+        let taken_from = reserve(&mut pool, &after, wall)?;
+        pool.restore(key, after.sticky_lease(), wall);
+
+        self.cut_off(now, key, EndReason::Changed);
+        (self.registry, self.pool) = (registry, pool);
+        for changed in taken_from.into_iter().chain([key]) {
+            self.registry.record_lease(changed, self.pool.lease_of(changed));
+        }
+        self.registry.record_seen(key, wall);
+        self.persist();
+        Ok(())
+    }
+
+    /// Checks that [`Self::adopt`] can take over a registry.
+    ///
+    /// # Errors
+    ///
+    /// If the exit could not start with it.
+    pub fn check(&self, edited: &ClientRegistry) -> Result<(), ConfigError> {
+        self.config.fill_pool(&mut edited.clone()).map(drop)
+    }
+
+    /// Takes over a registry that the operator edited: who is in it and what they chose, not the leases and dates, which
+    /// this exit knows better. Sessions of clients that did not change go on.
+    ///
+    /// # Errors
+    ///
+    /// If the exit could not start with it; nothing has changed then.
+    pub fn adopt(&mut self, now: Instant, edited: ClientRegistry) -> Result<(), AdminError> {
+        self.check(&edited)?;
+        let current: Vec<Client> = self.registry.iter().cloned().collect();
+        let mut taken_out = ClientRegistry::new();
+        for client in current {
+            match edited.by_key(client.public_key) {
+                None => drop(self.take_out(now, &client.name, EndReason::Revoked)?),
+                // All of these leave before one comes back, so that two can exchange what they have.
+                Some(edited) if is_chosen_anew(&client, edited) => {
+                    if let Some(changed) = self.take_out(now, &client.name, EndReason::Changed)? {
+                        taken_out.add(changed)?;
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.registry.take_names_of(&edited);
+        for session in self.sessions.values_mut() {
+            if let Some(client) = self.registry.by_key(session.key) {
+                session.name.clone_from(&client.name);
+            }
+        }
+        for client in edited.iter() {
+            let key = client.public_key;
+            let Some(known) = self.registry.by_key(key) else {
+                self.add_client(now, client.clone())?;
+                let sticky = taken_out.by_key(key).map(Client::sticky_lease).unwrap_or_default();
+                let held = self.pool.restore(key, sticky, self.clock.at(now));
+                self.registry.record_lease(key, held);
+                continue;
+            };
+            if known.disabled != client.disabled {
+                self.set_client_disabled(now, &client.name, client.disabled)?;
+            }
+        }
+        self.persist();
+        Ok(())
+    }
+
     /// Ends the session of a key and closes every other connection of it.
     fn cut_off(&mut self, now: Instant, key: crate::PeerKey, reason: EndReason) {
         if let Some(session) = self.by_key.get(&key).copied() {
@@ -113,4 +215,9 @@ impl ExitSessions {
             self.dismiss(connection, goodbye);
         }
     }
+}
+
+/// Whether the operator chose other addresses or prefixes for the client.
+fn is_chosen_anew(before: &Client, after: &Client) -> bool {
+    before.static_lease() != after.static_lease() || before.prefixes != after.prefixes
 }

@@ -157,9 +157,41 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
+    /// Changes the DNS servers that clients are told from now on.
+    ///
+    /// # Errors
+    ///
+    /// If they are none that clients could use; those before stay.
+    pub fn set_dns(&mut self, dns: Vec<std::net::IpAddr>) -> Result<(), ConfigError> {
+        let config = ExitConfig { dns, ..self.config.clone() };
+        config.check()?;
+        self.config = config;
+        Ok(())
+    }
+
     /// The exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
+    }
+
+    /// Tells every client to move to another exit and refuses those that still come; each session ends when its client has
+    /// left it.
+    pub fn drain(&mut self, now: Instant) {
+        self.leaving = Some(Goodbye::Draining);
+        let bytes = message::encode(&Goodbye::Draining.to_message());
+        let mut empty = Vec::new();
+        for session in self.sessions.values() {
+            let before = self.actions.len();
+            for (_, connection) in session.attached() {
+                self.actions.push_back(ExitAction::Send { connection, bytes: bytes.clone() });
+            }
+            if self.actions.len() == before {
+                empty.push(session.id);
+            }
+        }
+        for session in empty {
+            self.end(now, session, EndReason::Shutdown(Goodbye::Draining));
+        }
     }
 
     /// Ends every session, closes every connection with `reason`, and refuses those that still come.
@@ -212,7 +244,12 @@ impl ExitSessions {
             return;
         }
         self.actions.push_back(ExitAction::Detach { session, connection, index });
-        if state.attached().next().is_none() {
+        if state.attached().next().is_some() {
+            return;
+        }
+        if let Some(reason) = self.leaving {
+            self.end(now, session, EndReason::Shutdown(reason));
+        } else if let Some(state) = self.sessions.get_mut(&session) {
             let deadline = now + SESSION_TIMEOUT;
             state.offline_deadline = Some(deadline);
             self.deadlines.add(deadline, Deadline::Session(session));

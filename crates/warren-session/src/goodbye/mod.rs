@@ -32,6 +32,8 @@ pub enum Goodbye {
     UnknownSession,
     /// Too many connections of this key, or of strangers, have not said yet what they want.
     Full,
+    /// The exit is being taken out of service; others take its clients.
+    Draining,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
     /// A newer connection of the same client process took the place of this one.
@@ -56,7 +58,7 @@ const PROTOCOL_CODES: u32 = 0x100;
 
 impl Goodbye {
     /// Every reason but the violations, each once.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NotEnrolled,
         Self::Revoked,
         Self::Replaced,
@@ -69,6 +71,7 @@ impl Goodbye {
         Self::Full,
         Self::TimedOut,
         Self::Superseded,
+        Self::Draining,
         Self::ClientStopped,
     ];
 
@@ -87,6 +90,7 @@ impl Goodbye {
             Self::Full => 0x13,
             Self::TimedOut => 0x14,
             Self::Superseded => 0x15,
+            Self::Draining => 0x16,
             Self::ClientStopped => 0x20,
             Self::Protocol(violation) => PROTOCOL_CODES + violation.number(),
         }
@@ -119,6 +123,7 @@ impl Goodbye {
             | Self::Full
             | Self::TimedOut
             | Self::Superseded
+            | Self::Draining
             | Self::ClientStopped
             | Self::Protocol(_) => None,
         };
@@ -185,6 +190,10 @@ impl fmt::Display for Goodbye {
             Self::Superseded => {
                 "a newer connection of the same client took the place of this one: nothing to do"
             }
+            Self::Draining => {
+                "the exit is being taken out of service: the client moves to its next exit, and comes back once this \
+                 one serves again"
+            }
             Self::ClientStopped => "the client was stopped: run `warren up` there to start it again",
             Self::Protocol(violation) => {
                 return write!(
@@ -213,7 +222,7 @@ mod tests {
             assert!(codes.insert(reason.code()), "{reason:?} shares its code");
             assert_eq!(Goodbye::from_code(reason.code()), Some(reason));
         }
-        assert_eq!(codes.len(), 13 + Violation::ALL.len());
+        assert_eq!(codes.len(), Goodbye::ALL.len() + Violation::ALL.len());
         for unknown in [0, 0x0f, 0xff, PROTOCOL_CODES, 0x1ff, u32::MAX] {
             assert_eq!(Goodbye::from_code(unknown), None);
         }

@@ -106,6 +106,11 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  warren set max_transmit_segments 10\n  \
                             warren set congestion bbr3 --profile exit")]
     Set(SetArgs),
+    /// Let a running daemon read its configuration again, without touching sessions that it does not concern.
+    ///
+    /// What is wrong with the new configuration is said, and the old one stays in force.
+    #[command(after_help = "Examples:\n  warren reload\n  warren reload home\n  warren reload exit")]
+    Reload(ReloadArgs),
     /// Run the client daemon.
     #[command(subcommand)]
     Client(ClientCommand),
@@ -122,7 +127,8 @@ pub(crate) enum Command {
     ///
     /// Routes, rules, devices and firewall tables that are not Warren's are left alone, and so is what a running
     /// daemon uses. A kill switch that a killed daemon left closed is opened.
-    Cleanup,
+    #[command(after_help = "Examples:\n  warren cleanup\n  warren cleanup home")]
+    Cleanup(CleanupArgs),
     /// Write a shell's completions to standard output.
     #[command(after_help = "Example:\n  warren completions bash > /etc/bash_completion.d/warren")]
     Completions(CompletionsArgs),
@@ -199,6 +205,14 @@ pub(crate) struct SetArgs {
     pub(crate) profile: Option<OsString>,
 }
 
+/// `warren reload`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReloadArgs {
+    /// The profile, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) profile: Option<OsString>,
+}
+
 /// `warren client ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClientCommand {
@@ -219,6 +233,18 @@ pub(crate) struct ClientRunArgs {
     /// The profile's file, or a profile's name in the configuration directory.
     #[arg(value_name = "FILE")]
     pub(crate) profile: OsString,
+}
+
+/// `warren cleanup`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CleanupArgs {
+    /// The profile that was up, or "exit"; every daemon's unless said.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) daemon: Option<OsString>,
+    /// Keep what the daemon left on purpose for the one that follows it, such as a closed kill switch, as a unit does
+    /// when the daemon ends.
+    #[arg(long, requires = "daemon")]
+    pub(crate) keep: bool,
 }
 
 /// `warren client close`.

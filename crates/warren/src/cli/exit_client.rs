@@ -1,4 +1,4 @@
-//! `warren exit client add|list|show|remove` and `exit invite`, on a running exit and on a stopped one.
+//! `warren exit client add|list|show|remove|rename|disable|enable|set` and `exit invite`, on a running exit and on a stopped one.
 
 mod add;
 mod invite;
@@ -12,7 +12,7 @@ use super::output;
 use crate::config::{ExitConfig, load_exit};
 
 pub(crate) use add::{ClientKey, profile};
-pub(crate) use store::{ClientStore, NewClient, StoppedExit};
+pub(crate) use store::{AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, StoppedExit};
 pub(crate) use view::{ClientView, InvitationView};
 
 /// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
@@ -39,6 +39,25 @@ pub(crate) fn run(
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
             output::print(&format!("Removed {}.\n", args.name))
+        }
+        ExitClientCommand::Rename(args) => {
+            store.change(&args.name, &ClientChange::Rename { to: args.new_name.clone() })?;
+            output::print(&format!("Renamed {} to {}.\n", args.name, args.new_name))
+        }
+        ExitClientCommand::Disable(args) => {
+            store.change(&args.name, &ClientChange::Disable)?;
+            output::print(&format!("Disabled {}.\n", args.name))
+        }
+        ExitClientCommand::Enable(args) => {
+            store.change(&args.name, &ClientChange::Enable)?;
+            output::print(&format!("Enabled {}.\n", args.name))
+        }
+        ExitClientCommand::Set(args) => {
+            let is_given = args.no_prefixes || !args.prefixes.is_empty();
+            let prefixes = is_given.then(|| args.prefixes.clone());
+            let settings = ClientSettings { ipv4: args.ipv4, ipv6: args.ipv6, prefixes };
+            store.change(&args.name, &ClientChange::Set(settings))?;
+            output::print(&format!("Changed {}.\n", args.name))
         }
     }
 }

@@ -95,7 +95,7 @@ enabled = true
 interface = "auto"
 
 [clients]
-file = "clients.toml"      # in the state directory
+file = "exit/clients.toml" # in the state directory
 isolation = true
 
 [dns]

@@ -6,5 +6,6 @@ pub(crate) mod exit_init;
 pub(crate) mod join;
 pub(crate) mod keys;
 pub(crate) mod output;
+pub(crate) mod reload;
 pub(crate) mod set;
 pub(crate) mod status;

@@ -105,6 +105,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         if client.kill_switch {
             writeln!(text, "  kill switch  closed")?;
         }
+        if let Some(error) = &client.reload_error {
+            writeln!(text, "  reload       {error}")?;
+        }
         if client.reconnects > 0 {
             writeln!(text, "  reconnects   {}", client.reconnects)?;
         }
@@ -119,6 +122,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             "  clients      {} enrolled, {} connected",
             exit.clients.enrolled, exit.clients.connected
         )?;
+        if let Some(error) = &exit.reload_error {
+            writeln!(text, "  reload       {error}")?;
+        }
     }
     if let Some(device) = &status.device {
         let offload = if device.offload { ", offload on" } else { "" };

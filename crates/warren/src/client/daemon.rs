@@ -2,6 +2,7 @@
 
 mod answers;
 mod connecting;
+mod reload;
 mod upkeep;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,6 +43,8 @@ pub(crate) struct ClientStart {
     /// The profile's name: of the TUN's journal, the runtime directory and messages.
     pub(crate) name: String,
     pub(crate) profile: ClientProfile,
+    /// Where the profile was read from.
+    pub(crate) file: PathBuf,
     /// Its lock is held by the caller.
     pub(crate) directory: DaemonDir,
     /// The profile's kill switch, closed before anything else was done.
@@ -118,6 +121,8 @@ struct Daemon {
     since: Instant,
     reconnects: u64,
     last_error: Option<String>,
+    /// Why the latest reload changed nothing.
+    reload_error: Option<String>,
 }
 
 /// What a look-up of an exit's name brought.
@@ -175,6 +180,7 @@ impl Daemon {
             since: Instant::now(),
             reconnects: 0,
             last_error: None,
+            reload_error: None,
             start,
         })
     }
@@ -182,6 +188,7 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+        let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let mut watchdog = notify::Watchdog::of_this_process();
         self.session.start(Instant::now());
         loop {
@@ -216,6 +223,8 @@ impl Daemon {
                 asked = self.control.next() => self.answer(asked).await,
                 // A worker that hangs does not answer, and so counts as dead too.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
+                // Why it changed nothing stands in the log and in the status.
+                _ = hangup.recv() => drop(self.reload()),
                 _ = terminate.recv() => self.stop(),
                 _ = interrupt.recv() => self.stop(),
             }
@@ -250,7 +259,7 @@ impl Daemon {
                 if let Some(probe) = self.probe.take() {
                     probe.abort();
                 }
-                if goodbye == Some(Goodbye::Restarting) {
+                if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
                     self.exits.avoid_current(Instant::now());
                 }
                 if self.welcome.is_none() && goodbye == Some(Goodbye::PoolEmpty) {

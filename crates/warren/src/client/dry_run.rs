@@ -51,7 +51,8 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
         false => None,
     };
     let state_dir = global.state_dir.clone();
-    let start = ClientStart { name, profile, directory, lockdown: Lockdown::default(), state_dir };
+    let file = file.to_owned();
+    let start = ClientStart { name, profile, file, directory, lockdown: Lockdown::default(), state_dir };
     let host = ClientHost::new(&start);
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;

@@ -8,7 +8,7 @@ use super::kill_switch::{self, Lockdown};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::load_profile;
-use crate::daemon_dir::{self, DaemonDir, KillSwitches};
+use crate::daemon_dir::{self, DaemonDir, OnPurpose};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
 
@@ -45,7 +45,7 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     }
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
-    for other in daemon_dir::clean_up(&global.runtime_dir, KillSwitches::Keep).await? {
+    for other in daemon_dir::clean_up(&global.runtime_dir, OnPurpose::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     if device_watch::exists(&profile.device)? {
@@ -57,8 +57,14 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let state_dir = global.state_dir.clone();
-    let start =
-        ClientStart { name: name.clone(), profile, directory: directory.clone(), lockdown, state_dir };
+    let start = ClientStart {
+        name: name.clone(),
+        profile,
+        file: file.to_owned(),
+        directory: directory.clone(),
+        lockdown,
+        state_dir,
+    };
     let outcome = daemon::run(start).await;
     directory.clear();
     if is_closed {

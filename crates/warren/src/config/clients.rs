@@ -1,6 +1,8 @@
 //! The client registry's file, `clients.toml` in the exit's state directory.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,11 +39,13 @@ pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(),
     storage::write_atomic(path, text.as_bytes(), MODE).map_err(|error| refuse(describe(&error)))
 }
 
-/// Takes the lock that whoever changes the registry holds: a command for one change, a running exit for its life.
+/// Takes the lock that whoever changes the registry holds: a command for one change, a running exit for its life. Makes the
+/// registry's directory if it is missing, for its owner alone.
 pub(crate) fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let lock = PathBuf::from(name);
+    make_directory(path)?;
     match LockFile::acquire(&lock, wait) {
         Ok(Some(held)) => Ok(held),
         Ok(None) => Err(ConfigError::of_file(
@@ -53,4 +57,15 @@ pub(crate) fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, Conf
             Err(ConfigError::of_file(&lock, sentence))
         }
     }
+}
+
+fn make_directory(registry: &Path) -> Result<(), ConfigError> {
+    let Some(directory) = registry.parent() else { return Ok(()) };
+    let make = |path: &Path, mode| DirBuilder::new().recursive(true).mode(mode).create(path);
+    // Those above are not the exit's alone.
+    let above = directory.parent().map_or(Ok(()), |above| make(above, 0o755));
+    above.and_then(|()| make(directory, 0o700)).map_err(|error| {
+        let sentence = format!("cannot be made: {}; choose another --state-dir", describe(&error));
+        ConfigError::of_file(directory, sentence)
+    })
 }

@@ -164,7 +164,7 @@ fn read_nat(document: &mut Document<'_>) -> Result<(bool, NatInterface), ConfigE
 
 fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigError> {
     let mut section = document.section("clients")?;
-    let file = section.or("file", PathBuf::from("clients.toml"), |value| {
+    let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
         let text = value.text("a file name such as \"clients.toml\"")?;
         if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
             return Err(value.problem("must be a file name such as \"clients.toml\""));

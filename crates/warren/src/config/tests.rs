@@ -185,7 +185,7 @@ fn exit_without_options_has_the_defaults() {
     assert_eq!((config.ipv4, config.ipv6), (Some("10.66.0.0/16".parse().unwrap()), None));
     assert!(config.nat && config.isolation && config.allow.is_empty() && config.dns.is_empty());
     assert_eq!(config.nat_interface, super::NatInterface::Auto);
-    assert_eq!(config.clients_path(Path::new("/state")), Path::new("/state/clients.toml"));
+    assert_eq!(config.clients_path(Path::new("/state")), Path::new("/state/exit/clients.toml"));
     assert_eq!(config.transport.connections, 32);
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use warren_session::clients::Invitation;
 
-use crate::cli::exit_client::NewClient;
+use crate::cli::exit_client::{ClientChange, NewClient};
 use crate::tuning::Change;
 
 /// A question to a daemon.
@@ -17,6 +17,10 @@ pub(crate) enum Request {
     Stop,
     /// Change a setting until the daemon ends; the answer is the value that was.
     Set { change: Change },
+    /// Read the configuration again.
+    Reload,
+    /// Exit: tell clients to move to another exit, and end once they have, or after this many milliseconds.
+    Drain { milliseconds: u64 },
     /// Exit: enrol a client.
     ClientAdd { client: NewClient },
     /// Exit: every enrolled client.
@@ -27,6 +31,8 @@ pub(crate) enum Request {
     InvitationList,
     /// Exit: forget a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
+    /// Exit: change a client.
+    ClientChange { name: String, change: ClientChange },
 }
 
 /// An answer: a value whose shape belongs to the question, or a refusal.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -18,7 +18,7 @@ use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
-use crate::cli::exit_client::{ClientView, InvitationView, NewClient};
+use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
 use crate::config::{ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
@@ -38,6 +38,8 @@ pub(crate) struct ExitStart {
     pub(crate) device: Device,
     pub(crate) queue: Queue,
     pub(crate) gateways: Vec<std::net::IpAddr>,
+    /// The rules of the firewall table that stands.
+    pub(crate) ruleset: String,
     pub(crate) host: Host,
     pub(crate) applied: Applied,
     pub(crate) control: PathBuf,
@@ -67,6 +69,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         device,
         queue,
         gateways,
+        ruleset,
         mut host,
         applied,
         control,
@@ -78,9 +81,6 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     let served = async {
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&control)?;
-        let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect();
-        let forwarding = Forwarding::Exit { pools, gateways, isolation: config.isolation };
-        worker.send(Command::OpenDevice { queue, forwarding }).await;
         let deleted = device_watch::gone(device.name().to_owned(), device.index());
         let device = crate::status::DeviceStatus {
             name: device.name().to_owned(),
@@ -96,13 +96,19 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             reports,
             control,
             device,
+            gateways,
+            ruleset,
             live: HashMap::new(),
             since: Instant::now(),
             stopping: None,
+            drained_by: None,
+            reload_error: None,
         };
+        let forwarding = daemon.forwarding();
+        daemon.worker.send(Command::OpenDevice { queue, forwarding }).await;
         let outcome = daemon.serve(&mut host, deleted).await;
         notify::stopping();
-        let goodbye = Goodbye::Restarting;
+        let goodbye = daemon.goodbye();
         daemon.worker.stop(goodbye.code(), goodbye.to_string()).await;
         outcome
     }
@@ -113,26 +119,33 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     Ok(ending)
 }
 
-struct Daemon {
-    config: ExitConfig,
-    sessions: ExitSessions,
+pub(super) struct Daemon {
+    pub(super) config: ExitConfig,
+    pub(super) sessions: ExitSessions,
     /// The registry's file, which this process has locked.
-    clients: PathBuf,
+    pub(super) clients: PathBuf,
     tuning: Tuning,
-    worker: WorkerHandle,
+    pub(super) worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
     device: crate::status::DeviceStatus,
-    live: HashMap<SessionId, LiveSession>,
+    gateways: Vec<std::net::IpAddr>,
+    /// The rules of the firewall table that stands.
+    pub(super) ruleset: String,
+    pub(super) live: HashMap<SessionId, LiveSession>,
     since: Instant,
     /// Set once the daemon is to end.
     stopping: Option<Ending>,
+    /// While clients are sent away: when the exit ends even if some are left.
+    drained_by: Option<Instant>,
+    /// Why the latest reload changed nothing.
+    pub(super) reload_error: Option<String>,
 }
 
 /// What `status` says of a session beyond its addresses.
-struct LiveSession {
-    name: String,
-    key: PeerKey,
+pub(super) struct LiveSession {
+    pub(super) name: String,
+    pub(super) key: PeerKey,
     ipv4: Option<String>,
     ipv6: Option<String>,
     since: Instant,
@@ -144,6 +157,7 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         let mut restart = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
+        let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
         let mut watchdog = notify::Watchdog::of_this_process();
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         tracing::info!(
@@ -158,6 +172,9 @@ impl Daemon {
                 break ending;
             }
             self.carry_out_all().await;
+            if self.drained_by.is_some() && self.live.is_empty() {
+                break Ending::Stop;
+            }
             let timeout = self.sessions.timeout();
             tokio::select! {
                 report = self.reports.recv() => match report {
@@ -168,7 +185,10 @@ impl Daemon {
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
-                asked = self.control.next() => self.answer(asked).await,
+                asked = self.control.next() => self.answer(asked, host).await,
+                // Why it changed nothing stands in the log and in the status.
+                _ = hangup.recv() => drop(self.reload(host).await),
+                () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
                 // A worker that hangs does not answer, and so counts as dead too.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 _ = terminate.recv() => self.stopping = Some(Ending::Stop),
@@ -176,9 +196,24 @@ impl Daemon {
                 _ = restart.recv() => self.stopping = Some(Ending::Restart),
             }
         };
-        self.sessions.shutdown(Instant::now(), Goodbye::Restarting);
+        self.sessions.shutdown(Instant::now(), self.goodbye());
         self.carry_out_all().await;
         Ok(ending)
+    }
+
+    /// What clients are told when the exit ends.
+    fn goodbye(&self) -> Goodbye {
+        if self.drained_by.is_some() { Goodbye::Draining } else { Goodbye::Restarting }
+    }
+
+    /// The worker's rules, as the configuration has them.
+    pub(super) fn forwarding(&self) -> Forwarding {
+        let pools = [self.config.ipv4.map(IpNet::V4), self.config.ipv6.map(IpNet::V6)];
+        Forwarding::Exit {
+            pools: pools.into_iter().flatten().collect(),
+            gateways: self.gateways.clone(),
+            isolation: self.config.isolation,
+        }
     }
 
     async fn carry_out_all(&mut self) {
@@ -268,7 +303,7 @@ impl Daemon {
         Ok(())
     }
 
-    async fn answer(&mut self, asked: Asked) {
+    async fn answer(&mut self, asked: Asked, host: &mut Host) {
         let response = match asked.request {
             Request::Status => self.status().await,
             Request::Stop => {
@@ -276,11 +311,19 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
+            Request::Reload => self.reload(host).await,
+            Request::Drain { milliseconds } => {
+                tracing::info!("sending clients away");
+                self.sessions.drain(Instant::now());
+                self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
+                Ok(serde_json::Value::Null)
+            }
             Request::ClientAdd { client } => self.add_client(&client),
             Request::ClientList => self.list_clients(),
             Request::ClientInvite { invitation } => self.invite(invitation),
             Request::InvitationList => self.list_invitations(),
             Request::ClientRemove { name } => self.remove_client(&name),
+            Request::ClientChange { name, change } => self.change_client(&name, &change),
         };
         // What was changed is carried out before the answer, so that a client removed is a client cut off.
         self.carry_out_all().await;
@@ -316,6 +359,24 @@ impl Daemon {
         Ok(serde_json::Value::Null)
     }
 
+    fn change_client(&mut self, name: &str, change: &ClientChange) -> Result<serde_json::Value, Refusal> {
+        let now = Instant::now();
+        self.change(|sessions| match change {
+            ClientChange::Rename { to } => sessions.rename_client(name, to).map_err(Refusal::new),
+            ClientChange::Disable => sessions.set_client_disabled(now, name, true).map_err(Refusal::new),
+            ClientChange::Enable => sessions.set_client_disabled(now, name, false).map_err(Refusal::new),
+            ClientChange::Set(settings) => {
+                sessions.set_client(now, name, |client| settings.apply(client)).map_err(Refusal::new)
+            }
+        })?;
+        if let ClientChange::Rename { to } = change {
+            for live in self.live.values_mut().filter(|live| live.name == name) {
+                live.name.clone_from(to);
+            }
+        }
+        Ok(serde_json::Value::Null)
+    }
+
     fn change<T>(
         &mut self,
         change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
@@ -348,6 +409,7 @@ impl Daemon {
         let exit = ExitStatus {
             listen: self.config.listen.clone(),
             public_key: self.config.private_key.public().to_string(),
+            reload_error: self.reload_error.clone(),
             clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
             sessions,
         };

@@ -1,4 +1,4 @@
-//! Secrets that the exit keeps in its state directory.
+//! Secrets that the exit keeps beside its clients' file.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;

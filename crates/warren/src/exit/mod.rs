@@ -3,6 +3,7 @@
 mod daemon;
 mod files;
 mod hold;
+mod reload;
 mod run;
 mod sockets;
 mod store;

@@ -66,7 +66,7 @@ async fn prepare_and_run(
     let clients = config.clients_path(&global.state_dir);
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
     let registry = load_clients(&clients)?;
-    let reset_key = files::reset_key(&global.state_dir)?;
+    let reset_key = files::reset_key(clients.parent().unwrap_or(&global.state_dir))?;
     let sockets = sockets::bind(&config.listen)?;
     // A port below 1024 is bound; nothing after this needs more.
     privilege::keep_network_administration()?;
@@ -108,6 +108,7 @@ async fn prepare_and_run(
         device,
         queue,
         gateways,
+        ruleset: exit_plan::ruleset(&facts),
         host,
         applied,
         control: directory.socket(),
@@ -131,7 +132,7 @@ fn session_config(config: &ExitConfig) -> SessionConfig {
     }
 }
 
-fn host_facts(config: &ExitConfig) -> anyhow::Result<ExitHost> {
+pub(super) fn host_facts(config: &ExitConfig) -> anyhow::Result<ExitHost> {
     let interface = match &config.nat_interface {
         NatInterface::Auto => Egress::Auto,
         NatInterface::Name(name) => {

@@ -6,7 +6,9 @@ use anyhow::Context as _;
 use warren_session::clients::Invitation;
 
 use crate::cli::args::GlobalArgs;
-use crate::cli::exit_client::{ClientStore, ClientView, InvitationView, NewClient, StoppedExit};
+use crate::cli::exit_client::{
+    ClientChange, ClientStore, ClientView, InvitationView, NewClient, StoppedExit,
+};
 use crate::config::ExitConfig;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
@@ -60,5 +62,9 @@ impl ClientStore for RunningExit {
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
         self.ask(&Request::ClientRemove { name: name.to_owned() }).map(drop)
+    }
+
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
+        self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() }).map(drop)
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Close { connection: ConnectionId, code: u32, reason: String },
     /// Starts to read and write a TUN queue under the given rules.
     OpenDevice { queue: Queue, forwarding: Forwarding },
+    /// Changes the rules of the TUN queue.
+    SetForwarding { forwarding: Forwarding },
     /// Makes a session's addresses reachable. No packet moves before a connection is attached.
     OpenSession { session: SessionId, route: SessionRoute },
     /// Lets packets of a session use a connection.

@@ -168,6 +168,11 @@ impl Worker {
                 let coalescer = Coalescer::new(queue.takes());
                 self.device = Some(Device { queue, forwarding, buffer, coalescer });
             }
+            Command::SetForwarding { forwarding } => {
+                if let Some(device) = &mut self.device {
+                    device.forwarding = forwarding;
+                }
+            }
             Command::OpenSession { session, route } => self.sessions.open(session, route),
             Command::Attach { session, connection, index } => self.attach(session, connection, index),
             Command::Detach { connection } => self.detach(connection),

@@ -189,6 +189,14 @@ impl<'net> Exit<'net> {
         daemon.wait(seconds(10));
     }
 
+    /// The exit's clients, edited in their file.
+    pub fn edit_clients(&self, edit: impl FnOnce(&mut Vec<toml::Value>)) {
+        let path = self.warren.state("exit/clients.toml");
+        let mut file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+        edit(file["client"].as_array_mut().unwrap());
+        std::fs::write(&path, file.to_string()).unwrap();
+    }
+
     /// The exit's configuration, changed.
     pub fn configure(&self, change: impl FnOnce(Profile) -> Profile) {
         let path = self.warren.config("exit.toml");

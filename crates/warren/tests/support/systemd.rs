@@ -58,11 +58,11 @@ impl Files {
         std::fs::set_permissions(self.path(path), std::fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Makes a unit start at boot, by a target that wants it.
-    pub fn enable(&self, unit: &str, target: &str) {
-        let link = self.path(&format!("etc/systemd/system/{target}.wants/{unit}"));
+    /// Makes `NAME@INSTANCE.service` start at boot, by a target that wants it.
+    pub fn enable(&self, name: &str, instance: &str, target: &str) {
+        let link = self.path(&format!("etc/systemd/system/{target}.wants/{name}@{instance}.service"));
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(format!("/etc/systemd/system/{unit}"), link).unwrap();
+        std::os::unix::fs::symlink(format!("/etc/systemd/system/{name}@.service"), link).unwrap();
     }
 
     /// Where a file is written before boot, and where what the host wrote is found.

@@ -1,3 +1,4 @@
+mod changes;
 mod harness;
 
 use std::time::UNIX_EPOCH;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 
 use super::values;
+use crate::cli::exit_client::AddressChoice;
 use crate::config::Endpoint;
 
 /// `warren exit ...`.
@@ -30,6 +31,9 @@ pub(crate) enum ExitCommand {
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
     Invite(InviteArgs),
+    /// Tell clients to move to another exit, wait until they have, and stop.
+    #[command(after_help = "Example:\n  warren exit drain --timeout 2min")]
+    Drain(ExitDrainArgs),
     /// Manage the exit's clients, whether it runs or not.
     #[command(subcommand)]
     Client(ExitClientCommand),
@@ -60,6 +64,14 @@ pub(crate) struct InviteArgs {
     pub(crate) expires: Duration,
 }
 
+/// `warren exit drain`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExitDrainArgs {
+    /// How long clients may take before the exit stops nevertheless.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
+    pub(crate) timeout: Duration,
+}
+
 /// `warren exit client ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExitClientCommand {
@@ -72,7 +84,17 @@ pub(crate) enum ExitClientCommand {
     /// Show one client.
     Show(ClientShowArgs),
     /// Remove a client; its session ends at once.
-    Remove(ClientRemoveArgs),
+    Remove(ClientNameArgs),
+    /// Give a client another name; its session goes on.
+    Rename(ClientRenameArgs),
+    /// Refuse a client from now on; its session ends at once, its addresses stay its own.
+    Disable(ClientNameArgs),
+    /// Admit a disabled client again.
+    Enable(ClientNameArgs),
+    /// Change a client's addresses or prefixes; if it is connected, it comes back with them at once.
+    #[command(after_help = "Examples:\n  warren exit client set laptop --ipv4 10.66.0.10 --ipv6 auto\n  \
+                            warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64")]
+    Set(ClientSetArgs),
 }
 
 /// `warren exit client add`.
@@ -114,10 +136,42 @@ pub(crate) struct ClientShowArgs {
     pub(crate) json: bool,
 }
 
-/// `warren exit client remove`.
+/// `warren exit client remove|disable|enable`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ClientRemoveArgs {
+pub(crate) struct ClientNameArgs {
     /// The client's name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+}
+
+/// `warren exit client rename`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientRenameArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What it is called from now on.
+    #[arg(value_name = "NEW-NAME")]
+    pub(crate) new_name: String,
+}
+
+/// `warren exit client set`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientSetArgs {
+    /// The client's name.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// An inner IPv4 address that is always the client's, or "auto" for one that the exit chooses.
+    #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv4Addr>)]
+    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes"])]
+    pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
+    /// An inner IPv6 address that is always the client's, or "auto" for one that the exit chooses.
+    #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv6Addr>)]
+    pub(crate) ipv6: Option<AddressChoice<Ipv6Addr>>,
+    /// A network behind the client that it may ask the exit to route to it; those given replace those before.
+    #[arg(long = "prefix", value_name = "CIDR")]
+    pub(crate) prefixes: Vec<IpNet>,
+    /// No network behind the client.
+    #[arg(long, conflicts_with = "prefixes")]
+    pub(crate) no_prefixes: bool,
 }

@@ -1,11 +1,13 @@
 //! Arguments that are more than text, refused with the words that configuration files are refused with.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 use warren_session::invite::Invite;
 
+use crate::cli::exit_client::AddressChoice;
 use crate::config::{self, Endpoint};
 
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
@@ -26,6 +28,15 @@ pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
 
 pub(super) fn invite(text: &str) -> Result<Invite, String> {
     text.parse().map_err(|error| format!("{error}"))
+}
+
+/// An address of one version of IP, or `auto`.
+pub(super) fn address_or_auto<Address: FromStr>(text: &str) -> Result<AddressChoice<Address>, String> {
+    if text == "auto" {
+        return Ok(AddressChoice::Automatic);
+    }
+    let address = text.parse().map_err(|_| "write an address of that version of IP, or auto".to_owned())?;
+    Ok(AddressChoice::Fixed(address))
 }
 
 /// A time such as `15s`, up to a day; bare numbers are seconds.

@@ -4,13 +4,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
-use warren_session::clients::{Client, ClientRegistry, Invitation};
+use warren_session::clients::{Client, ClientRegistry, Invitation, RegistryError};
 
 use super::view::{ClientView, InvitationView};
-use crate::config::{ExitConfig, describe, load_clients, lock_clients, save_clients};
+use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
 
 /// An exit's clients. Every change is durable when its function returns.
 pub(crate) trait ClientStore {
@@ -24,6 +25,8 @@ pub(crate) trait ClientStore {
     fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>>;
     /// Removes a client, cutting it off if it is connected, or withdraws the invitation of that name.
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
+    /// Changes a client; its session goes on unless that concerns it.
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
 }
 
 /// A client to enrol.
@@ -46,6 +49,56 @@ impl NewClient {
     }
 }
 
+/// What is changed about a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClientChange {
+    Rename { to: String },
+    Disable,
+    Enable,
+    Set(ClientSettings),
+}
+
+/// What an operator chooses for a client; what is not there stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClientSettings {
+    pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
+    pub(crate) ipv6: Option<AddressChoice<Ipv6Addr>>,
+    pub(crate) prefixes: Option<Vec<IpNet>>,
+}
+
+/// An address that is always the client's, or one that the exit gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AddressChoice<Address> {
+    Fixed(Address),
+    Automatic,
+}
+
+impl<Address> AddressChoice<Address> {
+    fn fixed(self) -> Option<Address> {
+        match self {
+            Self::Fixed(address) => Some(address),
+            Self::Automatic => None,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// Makes the changes in a registry's entry.
+    pub(crate) fn apply(&self, client: &mut Client) {
+        if let Some(choice) = self.ipv4 {
+            client.ipv4 = choice.fixed();
+        }
+        if let Some(choice) = self.ipv6 {
+            client.ipv6 = choice.fixed();
+        }
+        if let Some(prefixes) = &self.prefixes {
+            client.prefixes.clone_from(prefixes);
+        }
+    }
+}
+
 /// The registry file of an exit that does not run.
 #[derive(Debug)]
 pub(crate) struct StoppedExit {
@@ -61,30 +114,20 @@ impl StoppedExit {
     }
 
     /// Reads, changes and writes the registry under its lock.
-    fn change(
+    fn edit(
         &self,
-        change: impl FnOnce(&mut ClientRegistry) -> Result<(), warren_session::clients::RegistryError>,
+        change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
     ) -> anyhow::Result<()> {
-        self.make_directory()?;
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         let mut registry = load_clients(&self.path)?;
         change(&mut registry)?;
         Ok(save_clients(&self.path, &registry)?)
     }
-
-    fn make_directory(&self) -> anyhow::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        let Some(directory) = self.path.parent() else { return Ok(()) };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
-            let reason = describe(&error);
-            anyhow::anyhow!("{} cannot be made: {reason}; choose another --state-dir", directory.display())
-        })
-    }
 }
 
 impl ClientStore for StoppedExit {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
-        self.change(|registry| registry.add(client.to_client(SystemTime::now())))
+        self.edit(|registry| registry.add(client.to_client(SystemTime::now())))
     }
 
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
@@ -93,7 +136,7 @@ impl ClientStore for StoppedExit {
     }
 
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
-        self.change(|registry| registry.invite(invitation.clone(), SystemTime::now()))
+        self.edit(|registry| registry.invite(invitation.clone(), SystemTime::now()))
     }
 
     fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
@@ -102,6 +145,21 @@ impl ClientStore for StoppedExit {
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        self.change(|registry| registry.remove(name).map(drop))
+        self.edit(|registry| registry.remove(name).map(drop))
+    }
+
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
+        self.edit(|registry| match change {
+            ClientChange::Rename { to } => registry.rename(name, to),
+            ClientChange::Disable => registry.set_disabled(name, true).map(drop),
+            ClientChange::Enable => registry.set_disabled(name, false).map(drop),
+            ClientChange::Set(settings) => {
+                let client = registry.by_name(name).cloned();
+                let mut client =
+                    client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+                settings.apply(&mut client);
+                registry.replace(client)
+            }
+        })
     }
 }

@@ -8,7 +8,7 @@ use anyhow::bail;
 use warren_quic::key::PrivateKey;
 
 use super::*;
-use crate::cli::args::exit::ClientRemoveArgs;
+use crate::cli::args::exit::ClientNameArgs;
 use crate::cli::args::{ClientAddArgs, ExitInitArgs, LogFormat};
 use crate::cli::exit_init;
 use crate::config::{load_clients, load_profile, lock_clients};
@@ -60,13 +60,13 @@ impl Exit {
     }
 
     fn names(&self) -> Vec<String> {
-        let registry = load_clients(&self.global.state_dir.join("clients.toml")).unwrap();
+        let registry = load_clients(&self.global.state_dir.join("exit/clients.toml")).unwrap();
         registry.iter().map(|client| client.name.clone()).collect()
     }
 }
 
 fn remove_command(name: &str) -> ExitClientCommand {
-    ExitClientCommand::Remove(ClientRemoveArgs { name: name.to_owned() })
+    ExitClientCommand::Remove(ClientNameArgs { name: name.to_owned() })
 }
 
 fn mode_of(path: &Path) -> u32 {
@@ -97,8 +97,8 @@ fn profile_of_an_enrolled_client_is_one_that_up_takes() {
         (client.ipv4, client.ipv6),
         (Some("10.66.0.9".parse().unwrap()), Some("fd66::9".parse().unwrap()))
     );
-    assert_eq!(mode_of(&exit.global.state_dir), 0o700);
-    assert_eq!(mode_of(&exit.global.state_dir.join("clients.toml")), 0o600);
+    assert_eq!(mode_of(&exit.global.state_dir.join("exit")), 0o700);
+    assert_eq!(mode_of(&exit.global.state_dir.join("exit/clients.toml")), 0o600);
 }
 
 #[test]
@@ -167,7 +167,8 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
 fn registry_of_a_running_exit_is_not_written_behind_its_back() {
     let exit = Exit::new();
     fs::create_dir(&exit.global.state_dir).unwrap();
-    let held = lock_clients(&exit.global.state_dir.join("clients.toml"), std::time::Duration::ZERO).unwrap();
+    let held =
+        lock_clients(&exit.global.state_dir.join("exit/clients.toml"), std::time::Duration::ZERO).unwrap();
     let error = exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap_err();
     assert!(error.contains("is held by a running exit or another command"), "{error}");
     assert!(!exit.path("laptop.toml").exists());
@@ -191,6 +192,9 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
             Ok(Vec::new())
         }
         fn remove(&mut self, _: &str) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
+        fn change(&mut self, _: &str, _: &ClientChange) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
     }

@@ -13,11 +13,14 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
+            Request::Reload => self.reload(),
             Request::ClientAdd { .. }
             | Request::ClientList
             | Request::ClientInvite { .. }
             | Request::InvitationList
-            | Request::ClientRemove { .. } => {
+            | Request::ClientRemove { .. }
+            | Request::ClientChange { .. }
+            | Request::Drain { .. } => {
                 Err(Refusal::new("this is a client; clients are enrolled on the exit"))
             }
         };
@@ -44,6 +47,7 @@ impl Daemon {
             }),
             last_error: self.host_trouble.clone().or_else(|| self.last_error.clone()),
             kill_switch: self.lockdown.is_closed(),
+            reload_error: self.reload_error.clone(),
             reconnects: self.reconnects,
         };
         let status =

@@ -1,0 +1,114 @@
+//! Changes of clients while they are connected, and draining.
+
+use super::*;
+use crate::clients::ClientRegistry;
+
+#[test]
+fn a_client_with_another_address_comes_back_with_it() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let before = exit.lease_of(ALICE);
+
+    exit.sessions.set_client(exit.now, "alice", |client| client.ipv4 = Some([10, 66, 0, 77].into())).unwrap();
+
+    assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)], "only alice's session ends, and not for good");
+    exit.say(3, ALICE, &hello(NONCE_A));
+    let after = exit.lease_of(ALICE);
+    assert_eq!((after.ipv4, after.ipv6), (Some([10, 66, 0, 77].into()), before.ipv6));
+    exit.sessions.set_client(exit.now, "alice", |_| {}).unwrap();
+    assert_eq!(exit.closes(), [], "a change of nothing is none");
+}
+
+#[test]
+fn an_address_that_cannot_be_changes_nothing() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let before = exit.sessions.registry().clone();
+    let bobs = exit.lease_of(BOB).ipv4;
+
+    for address in [bobs, Some([10, 66, 0, 1].into()), Some([192, 0, 2, 1].into())] {
+        assert!(exit.sessions.set_client(exit.now, "alice", |client| client.ipv4 = address).is_err());
+    }
+    assert!(exit.sessions.set_client(exit.now, "nobody", |_| {}).is_err());
+
+    assert_eq!(exit.closes(), []);
+    assert_eq!(*exit.sessions.registry(), before);
+}
+
+#[test]
+fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let carol = PeerKey([3; 32]);
+    let mut edited = ClientRegistry::new();
+    edited.add(Client::new("alice-2", ALICE, UNIX_EPOCH)).unwrap();
+    edited.add(Client::new("carol", carol, UNIX_EPOCH)).unwrap();
+
+    exit.sessions.adopt(exit.now, edited).unwrap();
+
+    assert_eq!(exit.closes(), [(2, Goodbye::Revoked)]);
+    let names: Vec<_> = exit.sessions.registry().iter().map(|client| client.name.as_str()).collect();
+    assert_eq!(names, ["alice-2", "carol"]);
+    exit.say(3, carol, &hello(0xcc));
+    assert_eq!(exit.last_closes, []);
+}
+
+#[test]
+fn clients_can_exchange_their_addresses_in_one_edit() {
+    let [first, second] = [9, 10].map(|last| Some([10, 66, 0, last].into()));
+    let registry = |alices, bobs| {
+        let mut registry = ClientRegistry::new();
+        for (name, key, ipv4) in [("alice", ALICE, alices), ("bob", BOB, bobs)] {
+            registry.add(Client { ipv4, ..Client::new(name, key, UNIX_EPOCH) }).unwrap();
+        }
+        registry
+    };
+    let mut exit = Exit::start(network(), registry(first, second));
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let alices_ipv6 = exit.lease_of(ALICE).ipv6;
+
+    exit.sessions.adopt(exit.now, registry(second, first)).unwrap();
+
+    assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)]);
+    assert_eq!((exit.lease_of(ALICE).ipv4, exit.lease_of(BOB).ipv4), (second, first));
+    assert_eq!(exit.lease_of(ALICE).ipv6, alices_ipv6, "what was not changed stays");
+}
+
+#[test]
+fn a_registry_that_cannot_be_changes_nothing() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let before = exit.sessions.registry().clone();
+    let mut edited = ClientRegistry::new();
+    let outside = Some([192, 0, 2, 9].into());
+    edited.add(Client { ipv4: outside, ..Client::new("carol", PeerKey([3; 32]), UNIX_EPOCH) }).unwrap();
+
+    assert!(exit.sessions.adopt(exit.now, edited).is_err());
+
+    assert_eq!(exit.closes(), []);
+    assert_eq!(*exit.sessions.registry(), before);
+}
+
+#[test]
+fn draining_ends_each_session_when_its_client_has_left() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let attach = exit.attach(1);
+    exit.say(3, BOB, &attach);
+
+    exit.sessions.drain(exit.now);
+
+    assert_eq!(exit.closes(), [], "packets flow until the client has gone");
+    assert_eq!(exit.sessions.sessions().count(), 2);
+    exit.sessions.closed(exit.now, 1);
+    exit.sessions.closed(exit.now, 2);
+    assert_eq!(exit.sessions.sessions().count(), 1, "bob has a connection left");
+    exit.sessions.connected(exit.now, 4, ALICE);
+    assert_eq!(exit.closes(), [(4, Goodbye::Draining)], "nobody comes back");
+    exit.sessions.closed(exit.now, 3);
+    assert_eq!(exit.sessions.sessions().count(), 0);
+}

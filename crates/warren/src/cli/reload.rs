@@ -1,0 +1,43 @@
+//! `warren reload` and `warren exit drain`: what a running daemon is asked to do.
+
+use std::time::{Duration, Instant};
+
+use super::args::GlobalArgs;
+use super::output;
+use super::status::ask_daemon;
+use crate::control::Request;
+use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::exit_code::{ExitCode, Failure};
+
+/// How often it is looked whether the exit has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// What an exit takes to stop, beyond the time that its clients are given.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// Lets one daemon read its configuration again: the one named, or the only one that runs.
+///
+/// # Errors
+/// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
+pub(crate) async fn reload(global: &GlobalArgs, name: Option<&str>) -> anyhow::Result<()> {
+    let (name, _) = ask_daemon(global, name, &Request::Reload).await?;
+    output::print(&format!("Reloaded {name}.\n"))
+}
+
+/// Lets the exit send its clients away, and returns when it has ended.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end.
+pub(crate) async fn drain(global: &GlobalArgs, timeout: Duration) -> anyhow::Result<()> {
+    let milliseconds = u64::try_from(timeout.as_millis())?;
+    ask_daemon(global, Some(EXIT), &Request::Drain { milliseconds }).await?;
+    let directory = DaemonDir::new(&global.runtime_dir, EXIT);
+    let deadline = Instant::now() + timeout + STOPPING;
+    while directory.is_running()? {
+        if Instant::now() > deadline {
+            let sentence = "the exit was told to end and has not; see `warren status exit` and its log";
+            return Err(Failure::new(ExitCode::TimedOut, sentence).into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    output::print("Drained; the exit has stopped.\n")
+}

@@ -1,0 +1,51 @@
+//! Reading the profile again while the tunnel is up: all of what changed takes effect, or nothing.
+
+use anyhow::bail;
+
+use super::Daemon;
+use crate::config::{ClientProfile, load_profile};
+use crate::control::Refusal;
+
+impl Daemon {
+    /// Reads the profile again. No packet is lost.
+    pub(super) fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+        let outcome = self.take_over();
+        match &outcome {
+            Ok(()) => tracing::info!("profile read again"),
+            Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
+        }
+        self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+    }
+
+    fn take_over(&mut self) -> anyhow::Result<()> {
+        let profile = load_profile(&self.start.file)?;
+        let changed = what_takes_a_restart(&self.start.profile, &profile);
+        if !changed.is_empty() {
+            bail!(
+                "{}: {} changed, which takes `warren down` and `warren up`; nothing was changed",
+                self.start.file.display(),
+                changed.join(" and ")
+            );
+        }
+        self.start.profile = profile;
+        Ok(())
+    }
+}
+
+/// Names the settings that differ and that a running client cannot change.
+fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'static str> {
+    let changed = [
+        ("the private key", before.private_key.public() != after.private_key.public()),
+        ("[[exit]]", (&before.exit, &before.other_exits) != (&after.exit, &after.other_exits)),
+        ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
+        (
+            "[routes]",
+            (&before.include, &before.exclude, before.lan) != (&after.include, &after.exclude, after.lan),
+        ),
+        ("[dns]", before.dns != after.dns),
+        ("[kill_switch]", before.kill_switch != after.kill_switch),
+        ("[transport]", before.transport != after.transport),
+    ];
+    changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
+}

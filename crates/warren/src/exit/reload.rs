@@ -1,0 +1,68 @@
+//! Reading the exit's configuration again while it runs: all of what changed takes effect, or nothing.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use warren_host::{Host, exit_plan};
+
+use super::daemon::Daemon;
+use super::run::host_facts;
+use crate::config::{ExitConfig, load_clients, load_exit, save_clients};
+use crate::control::Refusal;
+use crate::worker::Command;
+
+impl Daemon {
+    /// Reads `exit.toml` and the clients' file again. Sessions that neither concerns lose no packet.
+    pub(super) async fn reload(&mut self, host: &mut Host) -> Result<serde_json::Value, Refusal> {
+        let outcome = self.take_over(host).await;
+        match &outcome {
+            Ok(()) => tracing::info!("configuration read again"),
+            Err(error) => tracing::error!("the configuration stays as it was: {error:#}"),
+        }
+        self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+    }
+
+    async fn take_over(&mut self, host: &mut Host) -> anyhow::Result<()> {
+        let config = load_exit(&self.config.path)?;
+        refuse_what_takes_a_restart(&self.config, &config)?;
+        let clients = load_clients(&self.clients)?;
+        self.sessions.check(&clients)?;
+        let ruleset = exit_plan::ruleset(&host_facts(&config)?);
+        self.sessions.set_dns(config.dns.clone())?;
+        if ruleset != self.ruleset {
+            host.replace_table(exit_plan::TABLE, &ruleset).await?;
+            self.ruleset = ruleset;
+        }
+        self.sessions.adopt(Instant::now(), clients)?;
+        self.config = config;
+        self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
+        save_clients(&self.clients, self.sessions.registry())?;
+        for live in self.live.values_mut() {
+            if let Some(client) = self.sessions.registry().by_key(live.key) {
+                live.name.clone_from(&client.name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names the settings that a running exit cannot change.
+fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyhow::Result<()> {
+    let changed = [
+        ("[exit] listen", before.listen != after.listen),
+        ("the private key", before.private_key.public() != after.private_key.public()),
+        ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
+        ("[clients] file", before.clients_file != after.clients_file),
+        ("[transport]", before.transport != after.transport),
+    ];
+    let changed: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{}: {} changed, which takes a restart of the exit (`systemctl restart warren-exit`); nothing was changed",
+        after.path.display(),
+        changed.join(" and ")
+    )
+}

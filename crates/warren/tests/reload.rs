@@ -1,0 +1,107 @@
+//! Changing a running exit and its clients: who is not concerned notices nothing.
+
+mod support;
+
+use rustix::process::Signal;
+use support::{Client, Exit, Net, eventually, seconds};
+
+#[test]
+fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let gone = net.second_client();
+    let removed = Client::on(&gone, &exit.enrol("phone"));
+    removed.up();
+    let mut ping = client.warren.host.start(&["ping", "-i", "0.02", "-c", "300", Net::INTERNET_V4]);
+    ping.wait_for_output("icmp_seq=10 ");
+    let table_before = net.exit.sh("nft list table inet warren_exit").ok();
+
+    exit.configure(|config| {
+        config.with("clients", "isolation", false).with("dns", "servers", vec!["9.9.9.9"])
+    });
+    exit.edit_clients(|clients| clients.retain(|client| client["name"].as_str() != Some("phone")));
+    exit.warren.run("reload").ok();
+
+    assert_ne!(net.exit.sh("nft list table inet warren_exit").ok(), table_before);
+    let list = exit.warren.run("exit client list").ok();
+    assert!(list.contains("laptop") && !list.contains("phone"), "{list}");
+    eventually(seconds(5), "the removed client has stopped", || removed.warren.status().is_none());
+
+    // The same by a signal.
+    exit.edit_clients(|clients| clients[0]["name"] = "desk".into());
+    support::signal(i32::try_from(exit.status().number("/pid")).unwrap(), Signal::HUP);
+    eventually(seconds(5), "the client has its new name", || {
+        exit.status().text("/sessions/0/name") == "desk"
+    });
+
+    // What is wrong, and what takes a restart, changes nothing and is said.
+    for (section, key, value) in [("nat", "enabled", "maybe"), ("addresses", "ipv4", "10.99.0.0/16")] {
+        let good = std::fs::read_to_string(exit.warren.config("exit.toml")).unwrap();
+        exit.configure(|config| config.with(section, key, value));
+        let refused = exit.warren.run("reload exit");
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("exit.toml"), "{refused:?}");
+        assert!(refused.stderr.contains(exit.status().text("/reload_error")), "{refused:?}");
+        std::fs::write(exit.warren.config("exit.toml"), good).unwrap();
+    }
+    exit.warren.run("reload exit").ok();
+    client.warren.run("reload home").ok();
+
+    ping.wait(seconds(30));
+    assert!(ping.output().contains("300 received, 0% packet loss"), "{}", ping.output());
+}
+
+#[test]
+fn client_is_renamed_disabled_enabled_and_moved_while_the_exit_runs_or_not() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    exit.warren.run("exit client rename laptop desk").ok();
+    assert_eq!(exit.status().text("/sessions/0/name"), "desk");
+    exit.warren.run("exit client set desk --ipv4 10.66.7.7").ok();
+    eventually(seconds(10), "the client has its new address", || {
+        client.warren.status().is_some_and(|status| {
+            status.0.pointer("/session/ipv4").and_then(|address| address.as_str()) == Some("10.66.7.7/16")
+                && status.text("/state") == "up"
+        })
+    });
+    client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+
+    exit.warren.run("exit client disable desk").ok();
+    eventually(seconds(5), "a disabled client stops", || client.warren.status().is_none());
+    assert_eq!(client.warren.run("up home").code, Some(4));
+    exit.stop(Signal::TERM);
+    exit.warren.run("exit client enable desk").ok();
+    exit.warren.run("exit client rename desk laptop").ok();
+    exit.warren.run("exit client set laptop --ipv4 10.66.7.8 --no-prefixes").ok();
+    assert_eq!(exit.warren.run("exit client set nobody --ipv4 auto").code, Some(1));
+    exit.run();
+    client.up();
+    assert_eq!(client.inner_addresses().0, "10.66.7.8/16");
+    client.down();
+}
+
+#[test]
+fn draining_sends_clients_away_and_stops_the_exit() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let addresses = client.inner_addresses();
+
+    exit.warren.run("exit drain --timeout 20s").ok();
+
+    assert_eq!(exit.daemon().wait(seconds(5)), Some(0));
+    assert_eq!(exit.warren.run("exit drain").code, Some(3));
+    eventually(seconds(5), "the client knows why", || {
+        client.warren.status().is_some_and(|status| status.text("/state") == "reconnecting")
+    });
+    exit.run();
+    eventually(seconds(20), "the client comes back", || client.status().text("/state") == "up");
+    assert_eq!(client.inner_addresses(), addresses);
+    client.down();
+}
