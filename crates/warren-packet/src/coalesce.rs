@@ -19,7 +19,7 @@ use crate::reason::DropReason;
 use crate::receive;
 use crate::transport::TransportHeader;
 use crate::tuple::FiveTuple;
-use crate::virtio::VirtioNetHeader;
+use crate::virtio::{GSO_UDP_L4, VirtioNetHeader};
 
 use open_flows::OpenFlows;
 use run::{MAX_HEADERS, Run, Shape};
@@ -54,6 +54,17 @@ pub struct GatherWrite<'a> {
     pub packets: u64,
     /// The length of these packets in bytes, the headers of each included.
     pub bytes: u64,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The device has it.
+    Written,
+    /// It is dropped, for a reason that another form of it would share.
+    Lost,
+    /// The device refused it in this form.
+    Refused,
 }
 
 /// Takes the packets of a batch and gives them back as writes, merged where that can be.
@@ -120,14 +131,36 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         Ok(())
     }
 
+    /// Which super-packets are made at present.
+    pub fn merge(&self) -> Merge {
+        self.merge
+    }
+
     /// Hands every packet to `write`, in the order of arrival of each write's first packet, and forgets them.
-    pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_>)) {
+    ///
+    /// A super-packet that is refused comes again as its packets. If one of these is written, the device takes no
+    /// super-packets of that kind, and [`Self::merge`] is without it from then on.
+    pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_>) -> Outcome) {
+        let mut refused = Merge::NOTHING;
         for item in &self.items {
-            match &item.run {
-                Some(run) if item.packets > 1 => self.write_run(item, run, &mut write),
-                _ => self.write_single(item, &mut write),
+            let Some(run) = item.run.as_ref().filter(|_| item.packets > 1) else {
+                let _ = self.write_single(item.first, item.flagged, &mut write);
+                continue;
+            };
+            let header = match self.write_run(item, run, &mut write) {
+                (_, Outcome::Written | Outcome::Lost) => continue,
+                (header, Outcome::Refused) => header,
+            };
+            let mut next = Some(item.first);
+            while let Some(index) = next {
+                next = self.packets[index].next;
+                if self.write_single(index, item.flagged, &mut write) == Outcome::Written {
+                    let udp = header.gso_type == GSO_UDP_L4;
+                    refused = Merge { tcp: refused.tcp || !udp, udp: refused.udp || udp };
+                }
             }
         }
+        self.merge = Merge { tcp: self.merge.tcp && !refused.tcp, udp: self.merge.udp && !refused.udp };
         self.items.clear();
         self.packets.clear();
         self.open.clear();
@@ -155,9 +188,15 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         self.packets.push(Stored { packet, next: None });
     }
 
-    fn write_single(&self, item: &Item, write: &mut impl FnMut(GatherWrite<'_>)) {
-        let (packet, packets, bytes) = (self.packets[item.first].packet.as_ref(), item.packets, item.bytes);
-        let Some(transport) = item.flagged else {
+    fn write_single(
+        &self,
+        index: usize,
+        flagged: Option<TransportHeader>,
+        write: &mut impl FnMut(GatherWrite<'_>) -> Outcome,
+    ) -> Outcome {
+        let packet = self.packets[index].packet.as_ref();
+        let (packets, bytes) = (1, packet.len() as u64);
+        let Some(transport) = flagged else {
             return write(GatherWrite {
                 header: VirtioNetHeader::default(),
                 parts: &[packet],
@@ -172,10 +211,15 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             parts: &[&packet[..field], &sum, &packet[field + 2..]],
             packets,
             bytes,
-        });
+        })
     }
 
-    fn write_run(&self, item: &Item, run: &Run, write: &mut impl FnMut(GatherWrite<'_>)) {
+    fn write_run(
+        &self,
+        item: &Item,
+        run: &Run,
+        write: &mut impl FnMut(GatherWrite<'_>) -> Outcome,
+    ) -> (VirtioNetHeader, Outcome) {
         let mut scratch = [0; MAX_HEADERS];
         let (header, packet_header) =
             run.super_packet(self.packets[item.first].packet.as_ref(), &mut scratch);
@@ -190,7 +234,9 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             used += 1;
             next = stored.next;
         }
-        write(GatherWrite { header, parts: &parts[..used], packets: item.packets, bytes: item.bytes });
+        let outcome =
+            write(GatherWrite { header, parts: &parts[..used], packets: item.packets, bytes: item.bytes });
+        (header, outcome)
     }
 }
 

@@ -385,6 +385,14 @@ impl Endpoint {
         }
     }
 
+    /// Returns how many drives there were; nothing where the library's tasks run them unseen.
+    pub fn drives(&self) -> Option<u64> {
+        match self {
+            Self::Noq(_) => None,
+            Self::Warren(endpoint) => Some(endpoint.drives()),
+        }
+    }
+
     /// Returns the counters of all sockets the endpoint has or had.
     pub fn socket_stats(&self) -> SocketStats {
         match self {

@@ -96,6 +96,7 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     SocketUse {
         gso: settings.udp_gso,
         gro: settings.udp_gro,
+        lacking: settings.lacking.clone(),
         max_payload: max_payload(settings),
         keeps_source: is_exit,
     }

@@ -5,7 +5,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -41,10 +41,12 @@ pub struct TransportSettings {
     /// Largest UDP payload that discovery looks for on an IPv4 path, in bytes; 20 less are looked for under IPv6, whose
     /// header is that much longer.
     pub max_mtu: u16,
-    /// Whether several datagrams may leave in one send (UDP_SEGMENT).
+    /// Whether several datagrams may leave in one send (UDP_SEGMENT), where host and device can.
     pub udp_gso: bool,
-    /// Whether several datagrams may arrive in one receive (UDP_GRO).
+    /// Whether several datagrams may arrive in one receive (UDP_GRO), where the host can.
     pub udp_gro: bool,
+    /// What the host turned out not to be able to; a clone of the settings shares it.
+    pub lacking: Lacking,
     /// Bytes of outgoing datagrams that a connection holds; `None` is what one drive takes, at least 64 KiB.
     pub datagram_send_buffer: Option<usize>,
     /// Bytes of received datagrams that a connection holds until they are read.
@@ -80,6 +82,7 @@ impl Default for TransportSettings {
             max_mtu: ETHERNET_MTU,
             udp_gso: true,
             udp_gro: true,
+            lacking: Lacking::default(),
             datagram_send_buffer: None,
             datagram_receive_buffer: 8 * 1024 * 1024,
             ack_threshold: 32,
@@ -177,6 +180,39 @@ impl Default for ReceiveBatches {
     /// 8 batches, which is some 360 full datagrams in half a MiB of buffers.
     fn default() -> Self {
         Self::new(8)
+    }
+}
+
+/// UDP offloads that the kernel does not have, or that it or a device refused when they were used: found when a socket is
+/// made or at the first refusal, and left alone from then on by every socket that shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Lacking(Arc<Lacks>);
+
+#[derive(Debug, Default)]
+struct Lacks {
+    gso: AtomicBool,
+    gro: AtomicBool,
+}
+
+impl Lacking {
+    /// Returns whether several datagrams cannot leave in one send.
+    pub fn gso(&self) -> bool {
+        self.0.gso.load(Relaxed)
+    }
+
+    /// Returns whether several datagrams cannot arrive in one receive.
+    pub fn gro(&self) -> bool {
+        self.0.gro.load(Relaxed)
+    }
+
+    /// Notes that segmentation is not to be had; true for the first to note it.
+    pub(crate) fn found_no_gso(&self) -> bool {
+        !self.0.gso.swap(true, Relaxed)
+    }
+
+    /// Notes that merged receives are not to be had; true for the first to note it.
+    pub(crate) fn found_no_gro(&self) -> bool {
+        !self.0.gro.swap(true, Relaxed)
     }
 }
 

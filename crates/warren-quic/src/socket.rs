@@ -23,7 +23,7 @@ pub(crate) use self::{
     counted::{CountedSocket, Resume},
     slab::Slabs,
 };
-use crate::stats::SocketCounters;
+use crate::{settings::Lacking, stats::SocketCounters};
 
 mod counted;
 mod slab;
@@ -82,10 +82,12 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
 }
 
 /// How an endpoint uses its sockets.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SocketUse {
     pub(crate) gso: bool,
     pub(crate) gro: bool,
+    /// What none of the sockets tries any more.
+    pub(crate) lacking: Lacking,
     /// The largest UDP payload that is ever received.
     pub(crate) max_payload: u16,
     /// Whether a packet leaves from the address at which its peer was met, as an exit with several addresses must answer.

@@ -62,6 +62,8 @@ pub struct WarrenEndpoint {
     slabs: Slabs,
     /// What the last receive told of each of its batches.
     metas: Vec<RecvMeta>,
+    /// Drives since the start.
+    drives: u64,
     /// Where transmits are built.
     buffer: Vec<u8>,
     /// Whether the caller flushed since the last poll.
@@ -112,6 +114,7 @@ impl WarrenEndpoint {
             timers: Timers::new(),
             slabs: Slabs::default(),
             metas: Vec::new(),
+            drives: 0,
             buffer: Vec::new(),
             flushed: false,
             waker: None,
@@ -248,6 +251,10 @@ impl WarrenEndpoint {
 
     pub(crate) fn socket_stats(&self) -> SocketStats {
         self.counters.snapshot()
+    }
+
+    pub(crate) fn drives(&self) -> u64 {
+        self.drives
     }
 
     pub(crate) async fn shutdown(mut self) {

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
 use warren_packet::checksum::Sum;
-use warren_packet::coalesce::Coalescer;
+use warren_packet::coalesce::{Coalescer, Outcome};
 use warren_packet::datagram::Flags;
 use warren_packet::receive::accept;
 use warren_packet::segment::segment;
@@ -263,6 +263,7 @@ impl Net {
                     parts[1] = &[0, 0];
                 }
                 self.refused += u64::from(queue.write(write.header, &parts).is_err());
+                Outcome::Written
             });
         }
         Poll::Pending

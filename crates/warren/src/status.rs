@@ -7,10 +7,10 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use warren_packet::reason::{DropCounters, DropReason};
 
-use warren_quic::driver::{ConnectionStats, SendErrors, SocketStats};
+use warren_quic::driver::{ConnectionStats, SendErrors};
 
 use crate::tuning::Tuning;
-use crate::worker::{ConnectionSnapshot, QuicSums, Snapshot};
+use crate::worker::{ConnectionSnapshot, Histogram, QuicSums, Snapshot};
 
 /// A daemon's state and counters. Every drop reason is named, those at zero too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -141,10 +141,20 @@ pub(crate) struct TransportStatus {
     pub(crate) max_transmit_datagrams: usize,
     pub(crate) receive_batches: usize,
     pub(crate) tun_batches: usize,
+    /// "tcp and udp", "tcp", "udp" or "off"; nothing before there is a device.
+    pub(crate) tun_offload: Option<String>,
+    /// "on", "off" or "unavailable".
+    pub(crate) udp_gso: String,
+    pub(crate) udp_gro: String,
 }
 
 impl TransportStatus {
-    fn of(Tuning { settings, tun_batches }: &Tuning) -> Self {
+    fn of(Tuning { settings, tun_batches, tun_offload }: &Tuning) -> Self {
+        let in_force = |wanted: bool, lacking: bool| match (wanted, lacking) {
+            (false, _) => "off".to_owned(),
+            (true, false) => "on".to_owned(),
+            (true, true) => "unavailable".to_owned(),
+        };
         Self {
             driver: settings.driver.to_string(),
             congestion: settings.congestion.get().to_string(),
@@ -152,6 +162,9 @@ impl TransportStatus {
             max_transmit_datagrams: settings.caps.datagrams(),
             receive_batches: settings.receive_batches.get(),
             tun_batches: tun_batches.get(),
+            tun_offload: tun_offload.in_force().map(str::to_owned),
+            udp_gso: in_force(settings.udp_gso, settings.lacking.gso()),
+            udp_gro: in_force(settings.udp_gro, settings.lacking.gro()),
         }
     }
 }
@@ -179,11 +192,16 @@ pub(crate) struct ConnectionStatus {
     pub(crate) bytes_in: u64,
 }
 
-/// How full the batches were: index = count, value = how often.
+/// How full batches were: value = how often, index = size; the last index of a list counts larger ones too.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Occupancy {
     pub(crate) segments_per_send: Vec<u64>,
+    /// Here index i counts 2^i up to 2^(i+1) - 1.
     pub(crate) datagrams_per_receive: Vec<u64>,
+    pub(crate) packets_per_tun_read: Vec<u64>,
+    pub(crate) packets_per_tun_write: Vec<u64>,
+    /// Drives of connections in one turn of a worker.
+    pub(crate) drives_per_wakeup: Vec<u64>,
     /// Sends that the kernel refused, by errno name.
     pub(crate) send_errors: BTreeMap<String, u64>,
 }
@@ -267,13 +285,14 @@ impl Status {
             drops_to_tun,
             transport_drops,
             drops,
-            occupancy: occupancy(&snapshot.sockets),
+            occupancy: occupancy(snapshot),
             process: ProcessStatus::read(),
         }
     }
 }
 
-fn occupancy(sockets: &SocketStats) -> Occupancy {
+fn occupancy(Snapshot { sockets, occupancy, .. }: &Snapshot) -> Occupancy {
+    let counts = |histogram: &Histogram| histogram.counts().to_vec();
     let SendErrors {
         datagram_too_long,
         batch_too_long,
@@ -297,6 +316,9 @@ fn occupancy(sockets: &SocketStats) -> Occupancy {
     Occupancy {
         segments_per_send: sockets.segments_per_send.clone(),
         datagrams_per_receive: sockets.datagrams_per_receive.clone(),
+        packets_per_tun_read: counts(&occupancy.packets_per_tun_read),
+        packets_per_tun_write: counts(&occupancy.packets_per_tun_write),
+        drives_per_wakeup: counts(&occupancy.drives_per_wakeup),
         send_errors: send_errors.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
     }
 }

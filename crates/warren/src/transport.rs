@@ -3,7 +3,7 @@
 use warren_quic::settings::{ReceiveBatches, TransmitCaps, TransportSettings};
 
 use crate::config::Transport;
-use crate::tuning::{TunBatches, Tuning};
+use crate::tuning::{TunBatches, TunOffload, Tuning};
 
 impl Transport {
     /// The settings of every connection of a daemon, and what of them can change while it runs.
@@ -20,6 +20,10 @@ impl Transport {
             udp_gro: self.udp_gro,
             ..TransportSettings::default()
         };
-        Tuning { settings, tun_batches: TunBatches::new(self.tun_batches as usize) }
+        Tuning {
+            settings,
+            tun_batches: TunBatches::new(self.tun_batches as usize),
+            tun_offload: TunOffload::default(),
+        }
     }
 }

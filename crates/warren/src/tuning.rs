@@ -3,9 +3,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
+use warren_packet::coalesce::Merge;
 use warren_quic::settings::{Congestion, TransportSettings};
 
 use crate::config::suggestion;
@@ -24,14 +25,15 @@ pub(crate) const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
 pub(crate) struct Tuning {
     pub(crate) settings: TransportSettings,
     pub(crate) tun_batches: TunBatches,
+    pub(crate) tun_offload: TunOffload,
 }
 
 impl Tuning {
     /// Carries a change out and returns the value that was.
     pub(crate) fn apply(&self, change: Change) -> String {
         let before = self.value(change.key);
-        let Self { settings: TransportSettings { caps, receive_batches, congestion, .. }, tun_batches } =
-            self;
+        let Self { settings, tun_batches, .. } = self;
+        let TransportSettings { caps, receive_batches, congestion, .. } = settings;
         match change.value {
             Value::Congestion(chosen) => congestion.set(chosen),
             Value::Number(number) => match change.key {
@@ -61,7 +63,11 @@ impl Tuning {
 #[cfg(test)]
 impl Default for Tuning {
     fn default() -> Self {
-        Self { settings: TransportSettings::default(), tun_batches: TunBatches::new(32) }
+        Self {
+            settings: TransportSettings::default(),
+            tun_batches: TunBatches::new(32),
+            tun_offload: TunOffload::default(),
+        }
     }
 }
 
@@ -80,6 +86,44 @@ impl TunBatches {
 
     fn set(&self, reads: usize) {
         self.0.store(reads, Relaxed);
+    }
+}
+
+/// Which super-packets the TUN device takes: known once there is a device, and less after it refused some; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TunOffload(Arc<AtomicU8>);
+
+impl TunOffload {
+    const KNOWN: u8 = 1;
+    const TCP: u8 = 2;
+    const UDP: u8 = 4;
+
+    /// Notes what a new device takes, unless one did before.
+    pub(crate) fn found(&self, takes: Merge) {
+        // Another worker was first, and may have been refused something since.
+        let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
+    }
+
+    /// Notes that no more than this is taken; true if that is news.
+    pub(crate) fn restrict(&self, takes: Merge) -> bool {
+        let before = self.0.fetch_and(Self::bits(takes), Relaxed);
+        before & !Self::bits(takes) != 0
+    }
+
+    /// The offloads in force, once there is a device.
+    pub(crate) fn in_force(&self) -> Option<&'static str> {
+        let bits = self.0.load(Relaxed);
+        let word = match (bits & Self::TCP != 0, bits & Self::UDP != 0) {
+            (true, true) => "tcp and udp",
+            (true, false) => "tcp",
+            (false, true) => "udp",
+            (false, false) => "off",
+        };
+        (bits != 0).then_some(word)
+    }
+
+    fn bits(takes: Merge) -> u8 {
+        Self::KNOWN | if takes.tcp { Self::TCP } else { 0 } | if takes.udp { Self::UDP } else { 0 }
     }
 }
 
@@ -215,6 +259,20 @@ mod tests {
             let changed = values().iter().zip(&old).filter(|(new, old)| new != old).count();
             assert_eq!(changed, 1, "{key}");
         }
+    }
+
+    #[test]
+    fn an_offload_that_was_refused_is_news_once_and_stays_off() {
+        let offload = TunOffload::default();
+        assert_eq!(offload.in_force(), None);
+        offload.found(Merge::ALL);
+        assert_eq!(offload.in_force(), Some("tcp and udp"));
+        assert!(offload.restrict(Merge { tcp: true, udp: false }));
+        assert!(!offload.restrict(Merge { tcp: true, udp: false }));
+        offload.found(Merge::ALL);
+        assert_eq!(offload.in_force(), Some("tcp"));
+        assert!(offload.restrict(Merge::NOTHING));
+        assert_eq!(offload.in_force(), Some("off"));
     }
 
     #[test]

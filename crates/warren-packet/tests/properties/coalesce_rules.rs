@@ -1,9 +1,9 @@
 //! What merges and what does not, case by case.
 
 use warren_packet::DropReason;
-use warren_packet::coalesce::{Coalescer, Merge};
+use warren_packet::coalesce::{Coalescer, Merge, Outcome};
 use warren_packet::datagram::Flags;
-use warren_packet::virtio::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHeader};
+use warren_packet::virtio::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHeader};
 
 use crate::build::{TCP, UDP, ipv4_packet, ipv6_packet, ones_sum, tcp_header, udp_header};
 use crate::written::{Packet, Written, coalesce};
@@ -365,6 +365,7 @@ fn a_coalescer_is_empty_after_a_flush_and_merges_nothing_into_what_is_written() 
         coalescer.flush(|write| {
             assert_eq!((write.packets, write.bytes), (1, 140));
             writes += 1;
+            Outcome::Written
         });
         assert_eq!(writes, 1);
         assert!(coalescer.is_empty());
@@ -380,6 +381,45 @@ fn what_is_refused_leaves_the_rest_as_it_was() {
     assert_eq!(coalescer.push(flags, ipv4_packet(1, &[8; 60])), Err(DropReason::BadChecksumFlag));
     coalescer.push(flags, tcp4(1)).unwrap();
     let mut sizes = Vec::new();
-    coalescer.flush(|write| sizes.push((write.packets, write.bytes)));
+    coalescer.flush(|write| {
+        sizes.push((write.packets, write.bytes));
+        Outcome::Written
+    });
     assert_eq!(sizes, [(2, 280)]);
+}
+
+#[test]
+fn a_device_that_takes_no_super_packets_gets_every_packet_once_and_no_more_merged_ones() {
+    let mut coalescer = Coalescer::new(Merge::ALL);
+    for round in 0..3 {
+        for number in 0..4 {
+            coalescer.push(Flags::PARTIAL_CHECKSUM, tcp4(number)).unwrap();
+        }
+        let (mut attempts, mut taken) = (0, Vec::new());
+        coalescer.flush(|write| {
+            attempts += 1;
+            if write.header.gso_type != GSO_NONE {
+                return Outcome::Refused;
+            }
+            taken.push((write.packets, write.header.needs_checksum(), write.parts.concat().len()));
+            Outcome::Written
+        });
+        assert_eq!(taken, [(1, true, 140); 4]);
+        assert_eq!(attempts, if round == 0 { 5 } else { 4 });
+        assert_eq!(coalescer.merge(), Merge { tcp: false, udp: true });
+    }
+}
+
+#[test]
+fn a_device_that_takes_nothing_for_a_while_is_not_blamed_for_super_packets() {
+    let mut coalescer = Coalescer::new(Merge::ALL);
+    for number in 0..4 {
+        coalescer.push(Flags::PARTIAL_CHECKSUM, tcp4(number)).unwrap();
+    }
+    let mut attempts = 0;
+    coalescer.flush(|_| {
+        attempts += 1;
+        Outcome::Refused
+    });
+    assert_eq!((attempts, coalescer.merge()), (5, Merge::ALL));
 }

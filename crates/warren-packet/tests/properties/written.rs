@@ -1,7 +1,7 @@
 //! What a coalescer wrote, judged as the kernel would, and cut into packets again.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use warren_packet::coalesce::{Coalescer, MAX_PARTS, Merge};
+use warren_packet::coalesce::{Coalescer, MAX_PARTS, Merge, Outcome};
 use warren_packet::datagram::Flags;
 use warren_packet::ip::IpPacket;
 use warren_packet::receive::accept;
@@ -65,6 +65,7 @@ pub(crate) fn coalesce(merge: Merge, batch: &[Packet]) -> Vec<Written> {
         packets += write.packets;
         bytes += write.bytes;
         written.push(Written { header: write.header, bytes: write.parts.concat(), packets: write.packets });
+        Outcome::Written
     });
     assert_eq!((packets, bytes), (pushed, pushed_bytes), "nothing is lost");
     assert!(coalescer.is_empty());

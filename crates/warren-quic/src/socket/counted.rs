@@ -1,15 +1,12 @@
-//! A registered UDP socket whose every send and receive is counted, with segmentation switched off for good where it is
-//! refused.
+//! A registered UDP socket whose every send and receive is counted, with segmentation switched off for good, for every
+//! socket, where it is refused.
 
 use std::{
     io,
     io::IoSliceMut,
     net::{SocketAddr, UdpSocket},
     num::NonZeroUsize,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
 };
 
@@ -18,7 +15,10 @@ use rustix::io::Errno;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{SocketUse, set_option};
-use crate::stats::{MAX_SEGMENTS, SocketCounters};
+use crate::{
+    settings::Lacking,
+    stats::{MAX_SEGMENTS, SocketCounters},
+};
 
 /// A socket as a driver uses it; making it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
 #[derive(Debug)]
@@ -27,8 +27,9 @@ pub(crate) struct CountedSocket {
     state: UdpSocketState,
     counters: Arc<SocketCounters>,
     keeps_source: bool,
-    /// Whether several datagrams may leave in one send; off for good once the kernel or device refused.
-    gso: AtomicBool,
+    /// Whether several datagrams are to leave in one send, as long as [`Self::lacking`] does not say that they cannot.
+    gso: bool,
+    lacking: Lacking,
 }
 
 impl CountedSocket {
@@ -39,14 +40,29 @@ impl CountedSocket {
         counters: Arc<SocketCounters>,
     ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
-        if !using.gro {
+        let SocketUse { gso, gro, lacking, keeps_source, .. } = using;
+        if state.gro_segments() == NonZeroUsize::MIN {
+            if gro && lacking.found_no_gro() {
+                tracing::warn!(
+                    "this kernel has no UDP receive offload (UDP_GRO, Linux 5.0); each receive brings one datagram"
+                );
+            }
+        } else if !gro {
             set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 0)?;
         }
-        let gso = using.gso && state.max_gso_segments() > NonZeroUsize::MIN;
+        if state.max_gso_segments() == NonZeroUsize::MIN && gso && lacking.found_no_gso() {
+            tracing::warn!(
+                "this kernel has no UDP segmentation (UDP_SEGMENT, Linux 4.18); datagrams are sent one by one"
+            );
+        }
         // SAFETY: the AsyncFd owns the socket, hands out shared references alone and is never taken apart, so that the
         // descriptor stays open and the same until it is deregistered.
         let io = unsafe { AsyncFd::register(socket) }?;
-        Ok(Self { io, state, counters, keeps_source: using.keeps_source, gso: AtomicBool::new(gso) })
+        Ok(Self { io, state, counters, keeps_source, gso, lacking })
+    }
+
+    fn segments(&self) -> bool {
+        self.gso && !self.lacking.gso()
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -61,7 +77,7 @@ impl CountedSocket {
     /// How many datagrams one send may hold at present.
     pub(crate) fn max_segments(&self) -> NonZeroUsize {
         const MAX: NonZeroUsize = NonZeroUsize::new(MAX_SEGMENTS).expect("it is not 0");
-        if self.gso.load(Relaxed) { MAX } else { NonZeroUsize::MIN }
+        if self.segments() { MAX } else { NonZeroUsize::MIN }
     }
 
     /// Ready when there may be something to receive; else `cx` is woken once there is.
@@ -112,7 +128,7 @@ impl CountedSocket {
         let length = transmit.contents.len();
         let size = transmit.segment_size.unwrap_or(length).clamp(1, length.max(1));
         let batch = size < length;
-        if !resume.single && (!batch || self.gso.load(Relaxed)) {
+        if !resume.single && (!batch || self.segments()) {
             match self.send_once(transmit) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
@@ -175,9 +191,9 @@ impl CountedSocket {
     /// every datagram fails too (an interface whose MTU shrank), it is not.
     fn segmentation_is_to_blame(&self, refused: Option<io::Error>) {
         if let Some(error) = refused
-            && self.gso.swap(false, Relaxed)
+            && self.lacking.found_no_gso()
         {
-            tracing::warn!(%error, "sending several datagrams at once was refused; this socket sends them one by one from now on");
+            tracing::warn!(%error, "sending several datagrams at once (UDP_SEGMENT) was refused; they are sent one by one from now on");
         }
     }
 }

@@ -2,6 +2,7 @@ use std::{
     future::poll_fn,
     net::{Ipv4Addr, Ipv6Addr},
     pin::pin,
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -13,8 +14,12 @@ fn local() -> SocketConfig {
 }
 
 fn quic_socket(socket: UdpSocket) -> (QuicSocket, Arc<SocketCounters>) {
+    quic_socket_sharing(socket, Lacking::default())
+}
+
+fn quic_socket_sharing(socket: UdpSocket, lacking: Lacking) -> (QuicSocket, Arc<SocketCounters>) {
     let counters = Arc::new(SocketCounters::new());
-    let using = SocketUse { gso: true, gro: true, max_payload: 1_472, keeps_source: true };
+    let using = SocketUse { gso: true, gro: true, lacking, max_payload: 1_472, keeps_source: true };
     (QuicSocket::new(socket, using, counters.clone()).unwrap(), counters)
 }
 
@@ -88,6 +93,55 @@ async fn refused_segmentation_loses_nothing_and_is_off_from_then_on() {
     send(&socket, to, &[1; 2_400], 1_200).await;
     assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
     assert_eq!(counters.snapshot().send_errors.total(), 1);
+}
+
+#[tokio::test]
+async fn segmentation_that_one_socket_finds_refused_is_off_for_every_socket_and_warned_of_once() {
+    let receiver = bind(local()).unwrap();
+    let to = receiver.local_addr().unwrap();
+    let lacking = Lacking::default();
+    let sockets: Vec<_> = (0..3)
+        .map(|_| {
+            let sending = bind(local()).unwrap();
+            // The kernel refuses to segment without checksums, with EINVAL.
+            set_option(&sending, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+            quic_socket_sharing(sending, lacking.clone())
+        })
+        .collect();
+    let (warnings, guard) = warnings();
+    for (socket, _) in &sockets {
+        send(socket, to, &[1; 2_400], 1_200).await;
+        assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
+        assert_eq!(socket.create_sender().max_transmit_segments().get(), 1);
+    }
+    drop(guard);
+
+    let refusals = sockets.iter().map(|(_, counters)| counters.snapshot().send_errors.total());
+    assert_eq!(refusals.collect::<Vec<_>>(), [1, 0, 0]);
+    assert!(lacking.gso() && !lacking.gro());
+    assert_eq!(warnings.load(Ordering::Relaxed), 1);
+}
+
+/// Counts the warnings of this thread while the guard lives.
+fn warnings() -> (Arc<AtomicUsize>, tracing::subscriber::DefaultGuard) {
+    struct Count(Arc<AtomicUsize>);
+    impl tracing::Subscriber for Count {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let count = Arc::new(AtomicUsize::new(0));
+    (count.clone(), tracing::subscriber::set_default(Count(count)))
 }
 
 #[tokio::test]

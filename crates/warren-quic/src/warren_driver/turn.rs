@@ -184,6 +184,7 @@ impl WarrenEndpoint {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
             connection.listed_to_send = false;
             let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { continue };
+            self.drives += 1;
             match drive(connection, port, &mut self.buffer, now) {
                 Drive::Done => {}
                 Drive::Full => self.list_to_send(slot),

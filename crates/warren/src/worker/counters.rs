@@ -4,6 +4,8 @@
 //! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
 //! `carrier_received_packets = tun_written_packets + drops to the TUN`.
 
+use std::fmt;
+
 use warren_packet::reason::{DropCounters, DropReason};
 use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
 use warren_session::exit::SessionId;
@@ -56,6 +58,52 @@ pub(crate) struct ConnectionSnapshot {
     pub(crate) quic: Option<ConnectionStats>,
 }
 
+/// How full the worker's batches are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Occupancy {
+    /// Packets cut from one read of the TUN.
+    pub(crate) packets_per_tun_read: Histogram,
+    /// Packets merged into one write to the TUN.
+    pub(crate) packets_per_tun_write: Histogram,
+    /// Drives of connections in one turn; nothing with a driver that does not tell.
+    pub(crate) drives_per_wakeup: Histogram,
+}
+
+/// How often a batch had each size; the last place counts larger ones too.
+#[derive(Debug, Clone)]
+pub(crate) struct Histogram([u64; Self::PLACES]);
+
+impl Histogram {
+    /// Sizes 0 to 64.
+    const PLACES: usize = 65;
+
+    pub(crate) fn record(&mut self, size: u64) {
+        let place = usize::try_from(size).unwrap_or(usize::MAX).min(Self::PLACES - 1);
+        if let Some(count) = self.0.get_mut(place) {
+            *count += 1;
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([0; Self::PLACES])
+    }
+}
+
+impl fmt::Display for Histogram {
+    /// `size:count` for each size that there was.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        let words: Vec<String> = sizes.map(|(size, count)| format!("{size}:{count}")).collect();
+        formatter.write_str(&words.join(" "))
+    }
+}
+
 /// Every counter of a worker at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
@@ -66,6 +114,7 @@ pub(crate) struct Snapshot {
     pub(crate) drops_to_tun: DropCounters,
     pub(crate) connections: Vec<ConnectionSnapshot>,
     pub(crate) sockets: SocketStats,
+    pub(crate) occupancy: Occupancy,
     /// Datagrams and drops of connections that are gone, so that sums survive them.
     pub(crate) past: PastConnections,
 }
@@ -128,5 +177,20 @@ impl Drops {
     /// Counts one packet from the carrier that will not reach the TUN.
     pub(crate) fn count_to_tun(&mut self, reason: DropReason) {
         self.to_tun.add(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histogram_counts_sizes_beyond_its_last_place_there() {
+        let mut histogram = Histogram::default();
+        for size in [0, 3, 3, 64, 65, u64::MAX] {
+            histogram.record(size);
+        }
+        assert_eq!(histogram.to_string(), "0:1 3:2 64:3");
+        assert_eq!(histogram.counts().iter().sum::<u64>(), 6);
     }
 }

@@ -10,7 +10,7 @@ mod pump;
 mod run;
 mod thread;
 
-pub(crate) use counters::{ConnectionSnapshot, QuicSums, Snapshot};
+pub(crate) use counters::{ConnectionSnapshot, Histogram, QuicSums, Snapshot};
 pub(crate) use forward::{Forwarding, SessionRoute};
 pub(crate) use message::{Command, Report};
 pub(crate) use thread::{Carrier, WorkerHandle, spawn};

@@ -2,6 +2,7 @@
 
 mod from_carrier;
 mod from_device;
+mod to_device;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -17,11 +18,11 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::{Queue, READ_BUFFER_BYTES};
 
-use super::counters::{ConnectionSnapshot, Drops, PastConnections, Snapshot, Totals};
+use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
 use super::forward::{Forwarding, Sessions};
 use super::message::{Command, Report};
 use super::pump::Pump;
-use crate::tuning::TunBatches;
+use crate::tuning::Tuning;
 
 /// Orders carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
@@ -40,7 +41,7 @@ pub(super) struct Worker {
     /// Reports that found the channel full; the carrier is not polled while there are any.
     unsent_reports: VecDeque<Report>,
     device: Option<Device>,
-    tun_batches: TunBatches,
+    tuning: Tuning,
     sessions: Sessions,
     pumps: Vec<Option<Pump>>,
     by_connection: HashMap<ConnectionId, usize>,
@@ -49,6 +50,9 @@ pub(super) struct Worker {
     totals: Totals,
     drops: Drops,
     past: PastConnections,
+    occupancy: Occupancy,
+    /// The endpoint's drives up to the last turn.
+    drives: u64,
     inbox: Inbox,
     arena: BytesMut,
     timer: Pin<Box<Sleep>>,
@@ -71,7 +75,7 @@ struct Device {
 impl Worker {
     pub(super) fn new(
         endpoint: Endpoint,
-        tun_batches: TunBatches,
+        tuning: Tuning,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
     ) -> Self {
@@ -81,7 +85,7 @@ impl Worker {
             reports,
             unsent_reports: VecDeque::new(),
             device: None,
-            tun_batches,
+            tuning,
             sessions: Sessions::default(),
             pumps: Vec::new(),
             by_connection: HashMap::new(),
@@ -89,6 +93,8 @@ impl Worker {
             totals: Totals::default(),
             drops: Drops::default(),
             past: PastConnections::default(),
+            occupancy: Occupancy::default(),
+            drives: 0,
             inbox: Inbox::default(),
             arena: BytesMut::with_capacity(ARENA),
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
@@ -102,6 +108,8 @@ impl Worker {
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
         std::future::poll_fn(|cx| self.turn(cx)).await;
+        let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
+        tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
         let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));
         let connections: Vec<ConnectionId> = self.by_connection.keys().copied().collect();
         for connection in connections {
@@ -124,6 +132,7 @@ impl Worker {
         busy |= self.take_device(cx, now);
         self.fill_connections(now);
         self.endpoint.flush(cx);
+        self.count_drives();
         self.run_timer(cx, now);
         // Yielding between turns lets the transport's own tasks on this thread run.
         if busy {
@@ -166,6 +175,7 @@ impl Worker {
             Command::OpenDevice { queue, forwarding } => {
                 let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
                 let coalescer = Coalescer::new(queue.takes());
+                self.tuning.tun_offload.found(queue.takes());
                 self.device = Some(Device { queue, forwarding, buffer, coalescer });
             }
             Command::SetForwarding { forwarding } => {
@@ -233,6 +243,13 @@ impl Worker {
         if !pump.listed && !pump.blocked && !pump.is_idle() {
             pump.listed = true;
             self.ready.push_back(slot);
+        }
+    }
+
+    fn count_drives(&mut self) {
+        if let Some(drives) = self.endpoint.drives() {
+            self.occupancy.drives_per_wakeup.record(drives - self.drives);
+            self.drives = drives;
         }
     }
 
@@ -313,6 +330,7 @@ impl Worker {
                 })
                 .collect(),
             sockets: self.endpoint.socket_stats(),
+            occupancy: self.occupancy.clone(),
             past: self.past.clone(),
         }
     }

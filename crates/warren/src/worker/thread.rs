@@ -11,7 +11,7 @@ use warren_quic::key::PrivateKey;
 use super::counters::Snapshot;
 use super::message::{Command, Report};
 use super::run::Worker;
-use crate::tuning::{TunBatches, Tuning};
+use crate::tuning::Tuning;
 
 /// Orders that may wait for a worker.
 const COMMAND_QUEUE: usize = 1024;
@@ -62,12 +62,12 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
                 Err(error) => return drop(started.send(Err(error))),
             };
             runtime.block_on(async move {
-                let tun_batches = carrier.tun_batches();
+                let tuning = carrier.tuning();
                 match carrier.endpoint() {
                     Ok(endpoint) => {
                         // Nobody waits for the answer when the daemon gave up meanwhile.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, tun_batches, command_queue, report_queue).run().await;
+                        Worker::new(endpoint, tuning, command_queue, report_queue).run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -79,9 +79,9 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
 }
 
 impl Carrier {
-    fn tun_batches(&self) -> TunBatches {
+    fn tuning(&self) -> Tuning {
         let (Self::Client { tuning, .. } | Self::Exit { tuning, .. }) = self;
-        tuning.tun_batches.clone()
+        tuning.clone()
     }
 
     fn endpoint(self) -> anyhow::Result<Endpoint> {

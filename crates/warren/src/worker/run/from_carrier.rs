@@ -1,4 +1,4 @@
-//! From the carrier to the TUN: events, datagrams, reassembly, the rules, the coalescer, one write a super-packet.
+//! From the carrier to the TUN: events, datagrams, reassembly, the rules, the coalescer.
 
 use std::task::Context;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use warren_packet::reason::DropReason;
 use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
 
-use super::{Device, Worker};
+use super::Worker;
 use crate::worker::message::Report;
 use crate::worker::pump::Pump;
 
@@ -175,19 +175,5 @@ impl Worker {
             packet = clamped.freeze();
         }
         device.coalescer.push(flags, packet)
-    }
-
-    /// Writes the packets of the batch. None waits for the next batch: what would follow it may never come.
-    fn write_to_device(&mut self) {
-        let Some(Device { queue, coalescer, .. }) = &mut self.device else { return };
-        let (totals, drops) = (&mut self.totals, &mut self.drops);
-        coalescer.flush(|write| match queue.write(write.header, write.parts) {
-            Ok(()) => {
-                totals.tun_writes += 1;
-                totals.tun_written_packets += write.packets;
-                totals.tun_written_bytes += write.bytes;
-            }
-            Err(_) => drops.to_tun.add_many(DropReason::TunWrite, write.packets),
-        });
     }
 }

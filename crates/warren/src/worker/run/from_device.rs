@@ -30,7 +30,7 @@ impl Worker {
     /// Reads the TUN; true when there may be more to read.
     pub(super) fn take_device(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         // Each read brings up to 64 KiB with offload and one packet without.
-        for _ in 0..self.tun_batches.get() {
+        for _ in 0..self.tuning.tun_batches.get() {
             if self.is_held_back(now) {
                 return false;
             }
@@ -39,7 +39,9 @@ impl Worker {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((header, range))) => {
                     self.totals.tun_reads += 1;
+                    let before = self.totals.tun_read_packets;
                     let slot = self.take_super_packet(header, range, now);
+                    self.occupancy.packets_per_tun_read.record(self.totals.tun_read_packets - before);
                     if self.has_enough(slot) {
                         return true;
                     }
