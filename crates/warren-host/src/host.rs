@@ -13,7 +13,7 @@ use crate::{
     journal::{Journal, Place},
     netlink::Netlink,
     nft::{self, NftError},
-    plan::Step,
+    plan::{Step, table_text},
     step::{self, StepError},
     undo::Undo,
     verify,
@@ -205,7 +205,7 @@ impl Host {
         let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { table: own }) if own == table);
         let owner = self.owners.iter_mut().find(|(entry, _)| is_its(entry));
         let (_, owner) = owner.ok_or(StepError::Nft(NftError::Gone))?;
-        owner.load(&format!("delete table inet {table}\n{ruleset}")).await?;
+        owner.load(&format!("delete table inet {table}\n{}", table_text(table, ruleset, true))).await?;
         Ok(())
     }
 
