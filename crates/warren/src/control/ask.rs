@@ -55,8 +55,10 @@ async fn exchange(path: &Path, request: &Request) -> Result<Response, AskError> 
 
 impl From<io::Error> for AskError {
     fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         let kind = error.kind();
-        if matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
+        // The last two are a daemon that was killed while it was asked.
+        if matches!(kind, NotFound | ConnectionRefused | ConnectionReset | BrokenPipe) {
             Self::NotRunning
         } else if kind == io::ErrorKind::PermissionDenied {
             Self::Forbidden
