@@ -1,12 +1,11 @@
 //! Staying alive: what happens on the path, to the host's network or to the exits does not end the tunnel.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
+
+use crate::support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
 
 #[test]
 fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_comes_back() {

@@ -1,10 +1,8 @@
 //! A minute of load: nothing is lost but what is counted.
 
-mod support;
-
 use std::time::Duration;
 
-use support::{Client, Exit, Net, Status, eventually, seconds};
+use crate::support::{Client, Exit, Net, Status, eventually, seconds};
 
 #[test]
 fn after_a_minute_under_eight_flows_both_ways_every_packet_is_accounted_for() {

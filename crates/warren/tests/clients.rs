@@ -1,10 +1,8 @@
 //! Enrolling clients and cutting them off, live on a running exit.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt as _;
 
-use support::{Client, Exit, ExitOptions, Net, flows, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, flows, seconds};
 
 #[test]
 fn a_client_enrolled_on_a_running_exit_connects_at_once() {

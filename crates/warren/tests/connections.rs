@@ -1,9 +1,7 @@
 //! N connections of one session: flows spread over them, and each stays on its own.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
-use support::{Client, Exit, Net, Status, flows};
+use crate::support::{self, Client, Exit, Net, Status, flows};
 
 #[test]
 fn flows_use_the_only_connection() {

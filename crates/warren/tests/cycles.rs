@@ -1,12 +1,11 @@
 //! That coming and going leaves nothing behind, however often.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::{Client, Exit, ExitOptions, HostState, Net, Status};
 use toml::Value;
+
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status};
 
 /// Scorecard L2 is `WARREN_CYCLES=500 cargo test -p warren --release --test cycles`; the suite goes round a few times.
 #[test]

@@ -1,10 +1,9 @@
 //! That `warren up --dry-run` says what `up` does, and does nothing.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
-use support::{Client, Exit, ExitOptions, Net};
 use toml::Value;
+
+use crate::support::{self, Client, Exit, ExitOptions, Net};
 
 #[test]
 fn dry_run_prints_what_up_does_and_changes_nothing() {

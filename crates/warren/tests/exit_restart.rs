@@ -1,12 +1,11 @@
 //! The exit goes away and comes back: traffic does too, with the same inner addresses.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::{Client, Exit, Net, Running, eventually, flows, seconds};
+
+use crate::support::{Client, Exit, Net, Running, eventually, flows, seconds};
 
 #[test]
 fn after_sigterm_traffic_is_back_within_five_seconds_and_tcp_flows_live_on() {

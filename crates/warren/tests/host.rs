@@ -1,12 +1,11 @@
 //! What the daemons do to their hosts, and that they undo it exactly.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
-use support::{Client, Exit, ExitOptions, HostState, Net, eventually, flows, seconds};
+
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, flows, seconds};
 
 const NOT_RUNNING: i32 = 3;
 

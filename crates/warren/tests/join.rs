@@ -1,10 +1,8 @@
 //! Enrolling a machine with an invitation, on a running exit.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt as _;
 
-use support::{Client, Exit, ExitOptions, Net, flows, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, flows, seconds};
 
 #[test]
 fn one_line_on_the_exit_and_one_on_the_client_make_a_tunnel() {

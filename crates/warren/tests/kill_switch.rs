@@ -1,10 +1,9 @@
 //! The kill switch: what leaves a client's host in every state, and that nothing but `down` and `cleanup` opens it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use rustix::process::Signal;
-use support::{Attempts, Client, Exit, LeakCounter, Net, Profile, eventually, seconds};
+
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Profile, eventually, seconds};
 
 #[test]
 fn nothing_leaves_outside_the_tunnel_in_any_state() {

@@ -1,9 +1,7 @@
 //! Paths that lose: a path's MTU is what it was, and with congestion control off everything else arrives.
 
-mod support;
-
-use support::flows::{Flood, flood};
-use support::{Client, Exit, Net, eventually, seconds};
+use crate::support::flows::{Flood, flood};
+use crate::support::{Client, Exit, Net, eventually, seconds};
 
 /// Mbit/s that a busy test machine carries without thinking, in packets as large as the TUN takes.
 const OFFERED: u64 = 40;

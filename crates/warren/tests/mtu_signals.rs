@@ -1,9 +1,7 @@
 //! Senders learn what the tunnel carries: by the MSS of a SYN, and by ICMP, from both of its ends.
 
-mod support;
-
-use support::flows::{answer_with_more, echo_sized};
-use support::{Client, Exit, Namespace, Net, eventually, seconds};
+use crate::support::flows::{answer_with_more, echo_sized};
+use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
 /// What the narrow path carries of an inner packet in one piece, roughly.
 const NARROW: std::ops::Range<u64> = 1_190..1_300;

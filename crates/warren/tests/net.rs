@@ -1,8 +1,6 @@
 //! The net itself, without a tunnel: what other tests take for granted about it.
 
-mod support;
-
-use support::{Family, HostState, Net, seconds};
+use crate::support::{self, Family, HostState, Net, seconds};
 
 #[test]
 fn the_client_reaches_every_service_from_its_own_address() {

@@ -1,8 +1,6 @@
 //! Packets of a flow are merged for the TUN where that is allowed, and nowhere else.
 
-mod support;
-
-use support::{Client, Exit, ExitOptions, Net, Status};
+use crate::support::{Client, Exit, ExitOptions, Net, Status};
 
 #[test]
 fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {

@@ -1,8 +1,6 @@
 //! Narrow paths: a 1280-byte packet, the least that IPv6 asks for, passes wherever QUIC itself does.
 
-mod support;
-
-use support::{Client, Exit, ExitOptions, Family, Net, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, Family, Net, eventually, seconds};
 
 #[test]
 fn packets_of_1280_bytes_pass_a_path_of_1228_under_ipv4() {

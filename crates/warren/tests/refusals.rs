@@ -1,11 +1,10 @@
 //! What cannot work ends with its exit code and one sentence, and the host is as it was.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
-use support::{Client, Exit, ExitOptions, Finished, HostState, Net, Profile, peer};
 use warren_quic::key::PrivateKey;
 use warren_session::message::{Goodbye, Message};
+
+use crate::support::{self, Client, Exit, ExitOptions, Finished, HostState, Net, Profile, peer};
 
 const FAILED: i32 = 1;
 const REFUSED: i32 = 4;

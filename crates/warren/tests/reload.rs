@@ -1,9 +1,8 @@
 //! Changing a running exit and its clients: who is not concerned notices nothing.
 
-mod support;
-
 use rustix::process::Signal;
-use support::{Client, Exit, Net, eventually, seconds};
+
+use crate::support::{self, Client, Exit, Net, eventually, seconds};
 
 #[test]
 fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {

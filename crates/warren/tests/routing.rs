@@ -1,9 +1,7 @@
 //! What goes through the tunnel, what goes around it, and what reaches the client's host and those behind it meanwhile.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
-use support::{Client, Exit, LeakCounter, Net, Running, eventually, seconds};
+use crate::support::{Client, Exit, LeakCounter, Net, Running, eventually, seconds};
 
 #[test]
 fn connections_from_outside_are_answered_the_way_they_came() {

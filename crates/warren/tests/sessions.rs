@@ -1,9 +1,8 @@
 //! Sessions and their inner addresses: who holds what, and who may send as whom.
 
-mod support;
-
 use rustix::process::Signal;
-use support::{Client, Exit, Net, seconds};
+
+use crate::support::{Client, Exit, Net, seconds};
 
 #[test]
 fn inner_addresses_stick_to_the_key_across_reconnects_and_restarts() {

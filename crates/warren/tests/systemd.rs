@@ -1,10 +1,9 @@
 //! The units of `configs/` under a real systemd.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use rustix::process::Signal;
-use support::{Client, Files, HostState, Net, Profile, Systemd, eventually, seconds};
+
+use crate::support::{self, Client, Files, HostState, Net, Profile, Systemd, eventually, seconds};
 
 #[test]
 fn units_leave_little_to_attack() {

@@ -1,10 +1,8 @@
 //! What a person does through the tunnel: ping, names, pages, datagrams.
 
-mod support;
-
 use std::collections::BTreeSet;
 
-use support::{Client, Exit, Net, flows};
+use crate::support::{Client, Exit, Net, flows};
 
 #[test]
 fn what_a_client_sends_leaves_from_the_exit_while_the_tunnel_is_up() {

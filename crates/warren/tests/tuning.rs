@@ -1,9 +1,7 @@
 //! `warren set`: what it changes acts at once, on connections that run.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
-use support::{Client, Exit, Net, Status, eventually, seconds};
+use crate::support::{Client, Exit, Net, Status, eventually, seconds};
 
 #[test]
 fn segments_per_send_follow_a_changed_cap_while_traffic_runs() {

@@ -1,11 +1,9 @@
 //! Others undo what the client has made on its host: it is made again, and what is theirs is left alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::collections::BTreeSet;
 
-use support::{Attempts, Client, Exit, HostState, LeakCounter, Net, eventually, seconds};
+use crate::support::{Attempts, Client, Exit, HostState, LeakCounter, Net, eventually, seconds};
 
 #[test]
 fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {

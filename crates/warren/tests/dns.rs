@@ -9,15 +9,16 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod managers;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::process::Signal;
-use support::{Client, Exit, ExitOptions, HostState, Namespace, Net, Running, eventually, seconds};
 use toml::Value;
+
+use crate::support::{
+    self, Client, Exit, ExitOptions, HostState, Namespace, Net, Running, eventually, seconds,
+};
 
 #[test]
 fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
