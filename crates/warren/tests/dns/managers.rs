@@ -9,7 +9,7 @@ use toml::Value;
 
 use super::{CountsQueries as _, ask_every_way, asks, exit_with_resolver, local_resolver};
 use crate::support::daemon::repository;
-use crate::support::{self, Client, Net, Running, eventually, seconds};
+use crate::support::{Client, Net, Running, eventually, seconds};
 
 #[test]
 fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
