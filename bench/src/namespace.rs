@@ -60,6 +60,11 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// Takes the namespace that is named, or makes one.
+    pub(crate) fn given_or_new(given: Option<&str>, role: &str) -> anyhow::Result<Self> {
+        given.map_or_else(|| Self::create(role), Self::existing)
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -57,12 +57,8 @@ pub(crate) struct Args {
 /// A sentence when a namespace or device cannot be made, or a device fails while it runs. Nothing is left behind.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
-    let namespace = |given: &Option<String>, role| match given {
-        Some(name) => Namespace::existing(name),
-        None => Namespace::create(role),
-    };
-    let client = namespace(&args.client_namespace, "client")?;
-    let exit = namespace(&args.exit_namespace, "exit")?;
+    let client = Namespace::given_or_new(args.client_namespace.as_deref(), "client")?;
+    let exit = Namespace::given_or_new(args.exit_namespace.as_deref(), "exit")?;
     if client.name() == exit.name() {
         bail!("both ends are in the namespace {}; name two", client.name());
     }

@@ -35,6 +35,11 @@ pub(crate) fn json(result: &impl serde::Serialize) -> anyhow::Result<String> {
     serde_json::to_string(result).context("cannot write the result as JSON")
 }
 
+/// Makes the directory that results go to, and those above it.
+pub(crate) fn make_directory(path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
+}
+
 /// Writes a result to a file.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))

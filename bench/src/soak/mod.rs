@@ -76,8 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.minutes > 0.0 && args.minutes <= 10_000.0, "--minutes takes more than 0");
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
-    std::fs::create_dir_all(&args.output)
-        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    report::make_directory(&args.output)?;
     topology::remove_leftovers();
     install_load_generators(&interrupt)?;
     let installed = Installed::find(&args.peer, &interrupt)?;

@@ -91,8 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(args.peer.is_warren(), "only warren is swept; the others have not these settings");
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
-    std::fs::create_dir_all(&args.output)
-        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    report::make_directory(&args.output)?;
     topology::remove_leftovers();
     install_load_generators(&interrupt)?;
     let installed = Installed::find(&args.peer, &interrupt)?;

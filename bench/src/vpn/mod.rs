@@ -83,8 +83,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
-    std::fs::create_dir_all(&args.output)
-        .with_context(|| format!("cannot make the directory {}", args.output.display()))?;
+    crate::report::make_directory(&args.output)?;
     topology::remove_leftovers();
     let seed = args.seed.unwrap_or_else(clock);
     let mut session = Session::new(args, &interrupt, seed)?;

@@ -159,12 +159,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
-    let namespace = |given: &Option<String>, role| match given {
-        Some(name) => Namespace::existing(name),
-        None => Namespace::create(role),
-    };
-    let client = namespace(&args.client_namespace, "client")?;
-    let exit = namespace(&args.exit_namespace, "exit")?;
+    let client = Namespace::given_or_new(args.client_namespace.as_deref(), "client")?;
+    let exit = Namespace::given_or_new(args.exit_namespace.as_deref(), "exit")?;
     let name = args.name.clone().unwrap_or_else(|| client.name().to_owned());
     let mut wire = Wire::start(
         &Ends { client: &client, exit: &exit, device: &args.device },

@@ -5,6 +5,7 @@ use std::{
     fmt, io,
     net::{SocketAddr, UdpSocket},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -26,6 +27,9 @@ pub const MAX_EVENTS_PER_POLL: usize = 64;
 
 /// Most control bytes of a connection that wait to be sent; more close the connection.
 pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
+
+/// How long a shutdown waits for the peers to be told.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Names a connection; never used again within an endpoint.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
@@ -254,10 +258,16 @@ impl Endpoint {
         sockets: Vec<UdpSocket>,
         reset_key: impl AsRef<[u8]>,
     ) -> Result<Self, EndpointError> {
-        let reset_key = reset_key.as_ref();
+        let (identity, reset_key) = (identity.first().ok_or(EndpointError::NoIdentity)?, reset_key.as_ref());
+        if !(32..=64).contains(&reset_key.len()) {
+            return Err(EndpointError::ResetKey(reset_key.len()));
+        }
+        if sockets.is_empty() {
+            return Err(EndpointError::NoSocket);
+        }
         match settings.driver {
-            Driver::Noq => NoqEndpoint::exit(settings, &identity, sockets, reset_key).map(Self::noq),
-            Driver::Warren => WarrenEndpoint::exit(settings, &identity, sockets, reset_key).map(Self::warren),
+            Driver::Noq => NoqEndpoint::exit(settings, identity, sockets, reset_key).map(Self::noq),
+            Driver::Warren => WarrenEndpoint::exit(settings, identity, sockets, reset_key).map(Self::warren),
         }
     }
 

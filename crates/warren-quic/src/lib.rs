@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod attempt;
 pub mod driver;
 pub mod key;
 mod noq_driver;

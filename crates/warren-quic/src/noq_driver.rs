@@ -15,13 +15,11 @@ use std::{
     net::{SocketAddr, UdpSocket},
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use noq::TokioRuntime;
 use tokio::time::{Instant, timeout_at};
-use zeroize::Zeroizing;
 
 use self::{
     connection::{Connection, Life},
@@ -30,9 +28,10 @@ use self::{
     ready::{ReadyList, Source},
 };
 use crate::{
+    attempt::{Attempt, SERVER_NAME},
     driver::{
         CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox,
-        MAX_EVENTS_PER_POLL, SendError, SocketStats,
+        MAX_EVENTS_PER_POLL, SHUTDOWN_TIMEOUT, SendError, SocketStats,
     },
     key::{PrivateKey, PublicKey},
     quic_config,
@@ -41,9 +40,6 @@ use crate::{
     stats::SocketCounters,
     tls,
 };
-
-/// How long a shutdown waits for its peers to be told.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// All connections of one worker over noq.
 pub struct NoqEndpoint {
@@ -67,17 +63,10 @@ impl NoqEndpoint {
 
     pub(crate) fn exit(
         settings: TransportSettings,
-        identity: &[PrivateKey],
+        identity: &PrivateKey,
         sockets: Vec<UdpSocket>,
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
-        let identity = identity.first().ok_or(EndpointError::NoIdentity)?;
-        if !(32..=64).contains(&reset_key.len()) {
-            return Err(EndpointError::ResetKey(reset_key.len()));
-        }
-        if sockets.is_empty() {
-            return Err(EndpointError::NoSocket);
-        }
         let mut this = Self::new(settings, None)?;
         for (index, socket) in sockets.into_iter().enumerate() {
             let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
@@ -108,25 +97,12 @@ impl NoqEndpoint {
         remote: SocketAddr,
         exit_keys: &[PublicKey],
     ) -> Result<ConnectionId, ConnectError> {
-        let identity = self.identity.as_ref().ok_or(ConnectError::NotAClient)?;
-        if exit_keys.is_empty() {
-            return Err(ConnectError::NoExitKey);
-        }
-        let refused = |reason: String| ConnectError::Address { remote, reason };
-        let local = socket.local_addr()?;
-        if local.is_ipv6() != remote.is_ipv6() {
-            return Err(refused(format!("the socket at {local} is of the other IP version")));
-        }
-        let presented = tls::PresentedKey::default();
-        let tls = tls::client(identity, exit_keys, presented.clone(), self.settings.cipher)?;
-        let config = quic_config::client(&self.settings, remote, tls);
-        let mut reset_key = Zeroizing::new([0; 64]);
-        getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
+        let Attempt { config, presented, reset_key } =
+            Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
         let endpoint = self.noq_endpoint(socket, &*reset_key, None)?;
-        // The name goes nowhere: there is no SNI, and the verifier knows keys alone.
         let connecting = endpoint
-            .connect_with(config, remote, "exit.invalid")
-            .map_err(|error| refused(error.to_string()))?;
+            .connect_with(config, remote, SERVER_NAME)
+            .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let id = self.next_id();
         let waker = self.ready.waker(Source::Connection(id));
         self.connections.insert(id, Connection::outgoing(id, waker, connecting, endpoint, presented));

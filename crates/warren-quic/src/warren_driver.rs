@@ -19,17 +19,20 @@ use std::{
     net::{SocketAddr, UdpSocket},
     sync::Arc,
     task::{Poll, Waker},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
 use noq_proto::Incoming;
 use noq_udp::RecvMeta;
-use zeroize::Zeroizing;
 
 use self::{connection::Connection, port::Port, table::Table, timers::Timers};
 use crate::{
-    driver::{ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SendError, SocketStats},
+    attempt::{Attempt, SERVER_NAME},
+    driver::{
+        ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SHUTDOWN_TIMEOUT, SendError,
+        SocketStats,
+    },
     key::{PrivateKey, PublicKey},
     quic_config,
     settings::TransportSettings,
@@ -37,9 +40,6 @@ use crate::{
     stats::SocketCounters,
     tls,
 };
-
-/// How long a shutdown waits for its peers to be told.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// All connections of one worker.
 pub struct WarrenEndpoint {
@@ -78,17 +78,10 @@ impl WarrenEndpoint {
 
     pub(crate) fn exit(
         settings: TransportSettings,
-        identity: &[PrivateKey],
+        identity: &PrivateKey,
         sockets: Vec<UdpSocket>,
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
-        let identity = identity.first().ok_or(EndpointError::NoIdentity)?;
-        if !(32..=64).contains(&reset_key.len()) {
-            return Err(EndpointError::ResetKey(reset_key.len()));
-        }
-        if sockets.is_empty() {
-            return Err(EndpointError::NoSocket);
-        }
         let mut this = Self::new(settings, None)?;
         for socket in sockets {
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
@@ -143,24 +136,14 @@ impl WarrenEndpoint {
         remote: SocketAddr,
         exit_keys: &[PublicKey],
     ) -> Result<ConnectionId, ConnectError> {
-        let identity = self.identity.as_ref().ok_or(ConnectError::NotAClient)?;
-        if exit_keys.is_empty() {
-            return Err(ConnectError::NoExitKey);
-        }
-        let refused = |reason: String| ConnectError::Address { remote, reason };
-        port::same_version(&socket, remote)?.map_err(refused)?;
-        let presented = tls::PresentedKey::default();
-        let tls = tls::client(identity, exit_keys, presented.clone(), self.settings.cipher)?;
-        let config = quic_config::client(&self.settings, remote, tls);
-        let mut reset_key = Zeroizing::new([0; 64]);
-        getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
+        let Attempt { config, presented, reset_key } =
+            Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
         let mut port = self.port(socket, &*reset_key, None)?;
         let now = Instant::now();
-        // The name goes nowhere: there is no SNI, and the verifier knows keys alone.
         let made = port
             .endpoint
-            .connect(now, config, remote, "exit.invalid")
-            .map_err(|error| refused(error.to_string()))?;
+            .connect(now, config, remote, SERVER_NAME)
+            .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let handle = made.0;
         let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         let (slot, id) =

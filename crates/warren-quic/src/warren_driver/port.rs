@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::UdpSocket,
     num::NonZeroUsize,
     sync::Arc,
     task::{Context, Poll},
@@ -228,11 +228,4 @@ fn received_mark(mark: noq_udp::EcnCodepoint) -> EcnCodepoint {
         noq_udp::EcnCodepoint::Ect1 => EcnCodepoint::Ect1,
         noq_udp::EcnCodepoint::Ce => EcnCodepoint::Ce,
     }
-}
-
-/// Checks that a client's socket and the remote address are of one IP version.
-pub(super) fn same_version(socket: &UdpSocket, remote: SocketAddr) -> io::Result<Result<(), String>> {
-    let local = socket.local_addr()?;
-    let same = local.is_ipv6() == remote.is_ipv6();
-    Ok(if same { Ok(()) } else { Err(format!("the socket at {local} is of the other IP version")) })
 }

@@ -6,7 +6,7 @@ use crate::config::profile;
 const HOME: &str = include_str!("../../../../../configs/home.toml");
 const EXIT: &str = include_str!("../../../../../configs/exit.toml");
 
-/// Every key that a file may have.
+/// Every key that a profile, and `exit.toml`, may have beside those of `[transport]`.
 const PROFILE_KEYS: &[&str] = &[
     "private_key_file",
     "endpoint",
@@ -21,18 +21,6 @@ const PROFILE_KEYS: &[&str] = &[
     "servers",
     "enabled",
     "allow_inbound",
-    "connections",
-    "max_transmit_segments",
-    "max_transmit_datagrams",
-    "receive_batches",
-    "tun_batches",
-    "congestion",
-    "driver",
-    "workers",
-    "pin",
-    "tun_offload",
-    "udp_gso",
-    "udp_gro",
 ];
 const EXIT_KEYS: &[&str] = &[
     "listen",
@@ -47,6 +35,9 @@ const EXIT_KEYS: &[&str] = &[
     "silent",
     "allow",
     "servers",
+];
+/// Every key of `[transport]`, which both have.
+const TRANSPORT_KEYS: &[&str] = &[
     "connections",
     "max_transmit_segments",
     "max_transmit_datagrams",
@@ -72,6 +63,7 @@ fn example_profile_shows_every_key_with_its_default() {
     assert_eq!(example.transport, minimal.transport);
     assert!(example.not_yet.is_empty());
     assert_shows(HOME, PROFILE_KEYS);
+    assert_shows(HOME, TRANSPORT_KEYS);
 }
 
 #[test]
@@ -86,6 +78,7 @@ fn example_exit_shows_every_key_with_its_default() {
     assert_eq!(example.transport, minimal.transport);
     assert!(example.not_yet.is_empty());
     assert_shows(EXIT, EXIT_KEYS);
+    assert_shows(EXIT, TRANSPORT_KEYS);
 }
 
 #[test]

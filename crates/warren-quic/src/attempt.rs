@@ -1,0 +1,52 @@
+//! What both drivers check and make before a client's connection starts.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use noq_proto::ClientConfig;
+use zeroize::Zeroizing;
+
+use crate::{
+    driver::ConnectError,
+    key::{PrivateKey, PublicKey},
+    quic_config,
+    settings::TransportSettings,
+    tls::{self, PresentedKey},
+};
+
+/// The name that a connection asks for. It goes nowhere: there is no SNI, and the verifier knows keys alone.
+pub(crate) const SERVER_NAME: &str = "exit.invalid";
+
+/// A connection that is about to be started.
+pub(crate) struct Attempt {
+    pub(crate) config: ClientConfig,
+    /// Where the verifier leaves a key that it refused.
+    pub(crate) presented: PresentedKey,
+    /// Of the endpoint that the connection has to itself.
+    pub(crate) reset_key: Zeroizing<[u8; 64]>,
+}
+
+impl Attempt {
+    /// Makes an attempt to reach an exit that holds one of `exit_keys`; `identity` is a client's endpoint's.
+    pub(crate) fn new(
+        settings: &TransportSettings,
+        identity: Option<&PrivateKey>,
+        socket: &UdpSocket,
+        remote: SocketAddr,
+        exit_keys: &[PublicKey],
+    ) -> Result<Self, ConnectError> {
+        let identity = identity.ok_or(ConnectError::NotAClient)?;
+        if exit_keys.is_empty() {
+            return Err(ConnectError::NoExitKey);
+        }
+        let local = socket.local_addr()?;
+        if local.is_ipv6() != remote.is_ipv6() {
+            let reason = format!("the socket at {local} is of the other IP version");
+            return Err(ConnectError::Address { remote, reason });
+        }
+        let presented = PresentedKey::default();
+        let tls = tls::client(identity, exit_keys, presented.clone(), settings.cipher)?;
+        let mut reset_key = Zeroizing::new([0; 64]);
+        getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
+        Ok(Self { config: quic_config::client(settings, remote, tls), presented, reset_key })
+    }
+}
