@@ -1,0 +1,35 @@
+//! What a client says of itself.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClientStatus {
+    pub(crate) profile: String,
+    pub(crate) exit: ExitPeer,
+    pub(crate) session: Option<ClientSessionStatus>,
+    pub(crate) last_error: Option<String>,
+    /// Whether nothing leaves the host outside the tunnel.
+    pub(crate) kill_switch: bool,
+    /// Why the latest reload changed nothing; none if it did, or there was none.
+    pub(crate) reload_error: Option<String>,
+    /// Times that every connection was lost since the start.
+    pub(crate) reconnects: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ExitPeer {
+    pub(crate) endpoint: String,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) public_key: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ClientSessionStatus {
+    pub(crate) id: u64,
+    pub(crate) ipv4: Option<String>,
+    pub(crate) ipv6: Option<String>,
+    pub(crate) mtu: u16,
+    pub(crate) connections: u32,
+}
