@@ -1,8 +1,12 @@
 //! What both drivers check and make before a client's connection starts.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::{
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+};
 
-use noq_proto::ClientConfig;
+use bytes::Bytes;
+use noq_proto::{ClientConfig, ConnectionId, TokenStore};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -10,6 +14,7 @@ use crate::{
     key::{PrivateKey, PublicKey},
     quic_config,
     settings::TransportSettings,
+    strangers,
     tls::{self, PresentedKey},
 };
 
@@ -47,6 +52,29 @@ impl Attempt {
         let tls = tls::client(identity, exit_keys, presented.clone(), settings.cipher)?;
         let mut reset_key = Zeroizing::new([0; 64]);
         getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
-        Ok(Self { config: quic_config::client(settings, remote, tls), presented, reset_key })
+        let mut config = quic_config::client(settings, remote, tls);
+        introduce(&mut config, exit_keys)?;
+        Ok(Self { config, presented, reset_key })
+    }
+}
+
+/// Puts the proof into the connection's Initials that a silent exit asks for; others take no notice of it.
+fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> std::io::Result<()> {
+    let mut first_id = [0; 20];
+    getrandom::fill(&mut first_id).map_err(std::io::Error::other)?;
+    let token = strangers::token(exit_keys, &first_id).into();
+    let first_id = ConnectionId::new(&first_id);
+    config.initial_dst_cid_provider(Arc::new(move || first_id)).token_store(Arc::new(OneToken(token)));
+    Ok(())
+}
+
+/// The token of a configuration's only connection.
+struct OneToken(Bytes);
+
+impl TokenStore for OneToken {
+    fn insert(&self, _server_name: &str, _token: Bytes) {}
+
+    fn take(&self, _server_name: &str) -> Option<Bytes> {
+        Some(self.0.clone())
     }
 }

@@ -13,5 +13,6 @@ mod quic_config;
 pub mod settings;
 pub mod socket;
 pub mod stats;
+pub mod strangers;
 pub mod tls;
 mod warren_driver;

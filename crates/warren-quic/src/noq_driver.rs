@@ -38,6 +38,7 @@ use crate::{
     settings::TransportSettings,
     socket::QuicSocket,
     stats::SocketCounters,
+    strangers::{Crowd, ExitSecrets, Gate},
     tls,
 };
 
@@ -68,9 +69,12 @@ impl NoqEndpoint {
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
         let mut this = Self::new(settings, None)?;
+        let secrets = ExitSecrets::new(reset_key);
         for (index, socket) in sockets.into_iter().enumerate() {
-            let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
-            let endpoint = this.noq_endpoint(socket, reset_key, Some(config))?;
+            let config =
+                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?, &secrets);
+            let gate = Gate::new(&this.settings.strangers, &identity.public(), &secrets);
+            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)))?;
             this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
         }
         Ok(this)
@@ -128,9 +132,9 @@ impl NoqEndpoint {
     }
 
     fn poll_listener(&mut self, index: usize) {
-        let handshakes = self.connections.values().filter(|connection| connection.is_in_handshake()).count();
+        let mut crowd = Crowd::of(self.connections.values().filter_map(Connection::remote_in_handshake));
         let Some(listener) = self.listeners.get_mut(index) else { return };
-        for connecting in listener.poll(handshakes) {
+        for connecting in listener.poll(&mut crowd, &self.settings.strangers) {
             let id = self.next_id();
             let waker = self.ready.waker(Source::Connection(id));
             self.connections.insert(id, Connection::incoming(id, waker, connecting));
@@ -183,7 +187,7 @@ impl NoqEndpoint {
             return Ok(());
         };
         let using = quic_config::socket_use(&self.settings, false);
-        endpoint.rebind_abstract(Box::new(QuicSocket::new(socket, using, self.counters.clone())?))?;
+        endpoint.rebind_abstract(Box::new(QuicSocket::new(socket, using, self.counters.clone(), None)?))?;
         endpoint.handle_network_change(None);
         Ok(())
     }
@@ -232,10 +236,11 @@ impl NoqEndpoint {
         &self,
         socket: UdpSocket,
         reset_key: &[u8],
-        server: Option<noq::ServerConfig>,
+        exit: Option<(noq::ServerConfig, Gate)>,
     ) -> std::io::Result<noq::Endpoint> {
-        let using = quic_config::socket_use(&self.settings, server.is_some());
-        let socket = QuicSocket::new(socket, using, self.counters.clone())?;
+        let using = quic_config::socket_use(&self.settings, exit.is_some());
+        let (server, gate) = exit.unzip();
+        let socket = QuicSocket::new(socket, using, self.counters.clone(), gate)?;
         let config = quic_config::endpoint(&self.settings, reset_key);
         noq::Endpoint::new_with_abstract_socket(config, server, Box::new(socket), Arc::new(TokioRuntime))
     }

@@ -19,6 +19,7 @@ use crate::{
     driver::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
     socket::SocketUse,
+    strangers::{ExitSecrets, IdKey},
 };
 
 /// Bytes by which IPv6's header is longer than IPv4's.
@@ -102,12 +103,12 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     }
 }
 
-/// Configures an endpoint whose connection IDs and stateless resets derive from `reset_key`.
+/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`.
 pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8]) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
-    let worker = settings.worker;
+    let (worker, id_key) = (settings.worker, IdKey::new(reset_key));
     config
-        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker))))
+        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone()))))
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
         .supported_versions(vec![1])
@@ -128,7 +129,7 @@ pub(crate) fn client(
     // The exit opens no streams.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(settings.keep_alive);
     let mut config = ClientConfig::new(Arc::new(tls));
-    config.transport_config(Arc::new(transport)).token_store(Arc::new(noq_proto::NoneTokenStore));
+    config.transport_config(Arc::new(transport));
     config
 }
 
@@ -136,13 +137,14 @@ pub(crate) fn exit(
     settings: &TransportSettings,
     local: SocketAddr,
     tls: rustls::ServerConfig,
+    secrets: &ExitSecrets,
 ) -> ServerConfig {
     let tls = QuicServerConfig::try_from(tls)
         .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
     let mut transport = transport(settings, local);
     // The control stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
-    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    let mut config = ServerConfig::new(Arc::new(tls), Arc::new(secrets.retry_tokens.clone()));
     config
         .transport_config(Arc::new(transport))
         .migration(true)

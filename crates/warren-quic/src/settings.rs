@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::strangers::Strangers;
+
 /// The smallest UDP payload that every QUIC path must carry (RFC 9000 section 14).
 pub const MINIMUM_MTU: u16 = 1_200;
 
@@ -61,6 +63,8 @@ pub struct TransportSettings {
     pub cipher: Option<Cipher>,
     /// Bytes of a control stream that may be under way.
     pub stream_window: u32,
+    /// Whether an exit answers strangers; a clone of the settings shares it, and it acts at once.
+    pub strangers: Strangers,
     /// First byte of every connection ID that an exit's endpoint gives out. Workers that share a port need distinct ones:
     /// a packet with another worker's byte is dropped, never answered with a reset.
     pub worker: u8,
@@ -90,6 +94,7 @@ impl Default for TransportSettings {
             reordering_threshold: 16,
             cipher: None,
             stream_window: 64 * 1024,
+            strangers: Strangers::default(),
             worker: 0,
         }
     }

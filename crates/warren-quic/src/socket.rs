@@ -23,7 +23,7 @@ pub(crate) use self::{
     counted::{CountedSocket, Resume},
     slab::Slabs,
 };
-use crate::{settings::Lacking, stats::SocketCounters};
+use crate::{settings::Lacking, stats::SocketCounters, strangers::Gate};
 
 mod counted;
 mod slab;
@@ -98,6 +98,8 @@ pub(crate) struct SocketUse {
 /// A socket as noq takes it.
 #[derive(Debug)]
 pub(crate) struct QuicSocket {
+    /// What an exit's endpoint gets to see.
+    gate: Option<Gate>,
     shared: Arc<CountedSocket>,
     receive_segments: NonZeroUsize,
 }
@@ -108,6 +110,7 @@ impl QuicSocket {
         socket: UdpSocket,
         using: SocketUse,
         counters: Arc<SocketCounters>,
+        gate: Option<Gate>,
     ) -> io::Result<Self> {
         // noq reserves this many of the largest payload for each receive; the kernel merges at most 64 KiB of any size.
         let receive_segments = match using.gro {
@@ -115,6 +118,7 @@ impl QuicSocket {
             false => 1,
         };
         Ok(Self {
+            gate,
             shared: Arc::new(CountedSocket::new(socket, using, counters)?),
             receive_segments: NonZeroUsize::new(receive_segments).unwrap_or(NonZeroUsize::MIN),
         })
@@ -137,6 +141,13 @@ impl AsyncUdpSocket for QuicSocket {
         for _ in 0..ATTEMPTS {
             ready!(self.shared.poll_readable(cx))?;
             if let Some(received @ 1..) = self.shared.receive(buffers, meta) {
+                if let Some(gate) = &self.gate {
+                    buffers
+                        .iter_mut()
+                        .zip(meta.iter())
+                        .take(received)
+                        .for_each(|batch| hide_strangers(gate, batch));
+                }
                 return Poll::Ready(Ok(received));
             }
         }
@@ -154,6 +165,19 @@ impl AsyncUdpSocket for QuicSocket {
 
     fn may_fragment(&self) -> bool {
         self.shared.may_fragment()
+    }
+}
+
+/// Overwrites the first byte of what must not be answered: without the fixed bit it is no QUIC packet (RFC 9000 section 17),
+/// and noq drops it without a word.
+fn hide_strangers(gate: &Gate, (batch, meta): (&mut IoSliceMut<'_>, &RecvMeta)) {
+    let received = batch.get_mut(..meta.len).unwrap_or_default();
+    for datagram in received.chunks_mut(meta.stride.max(1)) {
+        if !gate.lets_in(meta.addr, datagram)
+            && let Some(first) = datagram.first_mut()
+        {
+            *first = 0;
+        }
     }
 }
 

@@ -38,6 +38,7 @@ use crate::{
     settings::TransportSettings,
     socket::Slabs,
     stats::SocketCounters,
+    strangers::{ExitSecrets, Gate},
     tls,
 };
 
@@ -83,9 +84,12 @@ impl WarrenEndpoint {
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
         let mut this = Self::new(settings, None)?;
+        let secrets = ExitSecrets::new(reset_key);
         for socket in sockets {
-            let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?);
-            let port = this.port(socket, reset_key, Some(server))?;
+            let server =
+                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?, &secrets);
+            let mut port = this.port(socket, reset_key, Some(server))?;
+            port.gate = Some(Gate::new(&this.settings.strangers, &identity.public(), &secrets));
             this.ports.push(Some(port));
         }
         Ok(this)

@@ -18,6 +18,7 @@ use warren_quic::{
     key::PrivateKey,
     settings::TransportSettings,
     socket::{SocketConfig, bind},
+    strangers::Strangers,
 };
 
 test_every_driver!(
@@ -28,6 +29,7 @@ test_every_driver!(
     close_does_not_wait_long_for_a_peer_that_is_gone,
     shutdown_tells_the_peers,
     an_exit_that_was_killed_and_started_again_resets_its_old_connections_at_once,
+    a_silent_exit_resets_its_old_connections_as_well,
 );
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -143,10 +145,19 @@ async fn shutdown_tells_the_peers(drivers: Drivers) {
 }
 
 async fn an_exit_that_was_killed_and_started_again_resets_its_old_connections_at_once(drivers: Drivers) {
+    assert_reset_after_restart(drivers, Strangers::default()).await;
+}
+
+async fn a_silent_exit_resets_its_old_connections_as_well(drivers: Drivers) {
+    assert_reset_after_restart(drivers, Strangers::new(true)).await;
+}
+
+async fn assert_reset_after_restart(drivers: Drivers, strangers: Strangers) {
+    let settings = TransportSettings { strangers, ..Default::default() };
     let exit_key = PrivateKey::generate().unwrap();
     let listen = loopback_socket();
     let address = listen.local_addr().unwrap();
-    let first = Killable::start(drivers, exit_key.clone(), listen);
+    let first = Killable::start(drivers.exit(settings.clone()), exit_key.clone(), listen);
 
     let mut client = Side::new(
         Endpoint::client(drivers.client(TransportSettings::default()), PrivateKey::generate().unwrap())
@@ -157,7 +168,8 @@ async fn an_exit_that_was_killed_and_started_again_resets_its_old_connections_at
     wait(&mut client, |client| client.endpoint.stats(id).is_some_and(|stats| stats.mtu > 1_400)).await;
 
     first.kill();
-    let second = Killable::start(drivers, exit_key, bind(SocketConfig::new(address)).unwrap());
+    let listen = bind(SocketConfig::new(address)).unwrap();
+    let second = Killable::start(drivers.exit(settings), exit_key, listen);
     let start = Instant::now();
     client.endpoint.send_datagram(id, vec![0; 100].into()).unwrap();
     wait(&mut client, |client| !client.closed.is_empty()).await;
@@ -183,17 +195,12 @@ struct Killable {
 }
 
 impl Killable {
-    fn start(drivers: Drivers, key: PrivateKey, listen: UdpSocket) -> Self {
+    fn start(settings: TransportSettings, key: PrivateKey, listen: UdpSocket) -> Self {
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let mut exit = runtime.block_on(async {
-                let endpoint = Endpoint::exit(
-                    drivers.exit(TransportSettings::default()),
-                    vec![key],
-                    vec![listen],
-                    RESET_KEY,
-                );
+                let endpoint = Endpoint::exit(settings, vec![key], vec![listen], RESET_KEY);
                 Side::new(endpoint.unwrap())
             });
             let forever = poll_fn(|cx| {

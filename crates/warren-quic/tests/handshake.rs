@@ -12,6 +12,7 @@ use warren_quic::{
     driver::{CloseReason, ConnectError, Endpoint, EndpointError},
     key::PrivateKey,
     settings::TransportSettings,
+    strangers::{Strangers, Turned},
     tls,
 };
 
@@ -24,6 +25,7 @@ test_every_driver!(
     silence_ends_a_connection_after_the_idle_timeout,
     keep_alives_hold_an_idle_connection,
     a_crowd_is_taken_in_past_the_point_where_addresses_must_be_proven,
+    a_silent_exit_takes_a_crowd_in_as_well,
     an_idle_connection_lets_its_worker_sleep,
     a_client_of_another_quic_version_is_told_which_there_are,
     misuse_is_refused_with_its_reason,
@@ -109,14 +111,28 @@ async fn keep_alives_hold_an_idle_connection(drivers: Drivers) {
 }
 
 async fn a_crowd_is_taken_in_past_the_point_where_addresses_must_be_proven(drivers: Drivers) {
-    let mut pair = Pair::new(drivers, &TransportSettings::default());
-    const CROWD: usize = 200;
-    for _ in 0..CROWD {
+    let strangers = Strangers::default();
+    take_in_a_crowd(drivers, 160, &strangers).await;
+    assert!(strangers.turned_away(Turned::AddressUnproven) > 0);
+}
+
+async fn a_silent_exit_takes_a_crowd_in_as_well(drivers: Drivers) {
+    let strangers = Strangers::new(true);
+    take_in_a_crowd(drivers, 100, &strangers).await;
+    assert!(strangers.turned_away(Turned::AddressUnproven) > 0);
+    assert_eq!(strangers.turned_away(Turned::NoProof), 0);
+}
+
+/// All come from one network.
+async fn take_in_a_crowd(drivers: Drivers, number: usize, strangers: &Strangers) {
+    let settings = TransportSettings { strangers: strangers.clone(), ..Default::default() };
+    let mut pair = Pair::new(drivers, &settings);
+    for _ in 0..number {
         pair.client.endpoint.connect(loopback_socket(), pair.exit_address, &[pair.exit_key]).unwrap();
     }
     pair.until("all are connected", |pair| {
         assert_eq!(pair.client.closed, []);
-        pair.client.connected.len() == CROWD && pair.exit.connected.len() == CROWD
+        pair.client.connected.len() == number && pair.exit.connected.len() == number
     })
     .await;
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer};
 pub(crate) use connection::ConnectionStatus;
-pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus};
+pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
 pub(crate) use transport::{DeviceStatus, TransportStatus};
 
 use self::counters::{by_name, totals, transport_drops};
@@ -152,6 +152,10 @@ mod tests {
         let documentation = include_str!("../../../docs/counters.md");
         for reason in DropReason::ALL {
             let row = format!("| `{}` | {} |", reason.name(), reason.description());
+            assert!(documentation.contains(&row), "docs/counters.md lacks {row}");
+        }
+        for why in warren_quic::strangers::Turned::ALL {
+            let row = format!("| `{}` | {} |", why.name(), why.description());
             assert!(documentation.contains(&row), "docs/counters.md lacks {row}");
         }
         for name in totals(&Snapshot::default()).keys() {

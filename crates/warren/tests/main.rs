@@ -20,6 +20,7 @@ mod refusals;
 mod reload;
 mod routing;
 mod sessions;
+mod strangers;
 mod support;
 mod systemd;
 mod traffic;

@@ -26,7 +26,10 @@ fn a_key_that_is_not_enrolled_is_refused() {
 #[test]
 fn another_exit_key_than_the_profile_s_is_refused_and_shown() {
     let Some(net) = Net::new() else { return };
-    let exit = Exit::start(&net);
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    // A silent exit shows its key to nobody who does not know it.
+    exit.configure(|config| config.with("access", "silent", false));
+    exit.run();
     let expected = new_key().public().to_string();
     let client = Client::with(&net, &exit.enrol("laptop").with_exit("public_key", expected));
     let presented = exit.status().text("/public_key").to_owned();

@@ -76,8 +76,10 @@ impl Connection {
         Self { id, waker, state: State::Handshake { connecting, timeout }, client: None }
     }
 
-    pub(super) fn is_in_handshake(&self) -> bool {
-        matches!(self.state, State::Handshake { .. })
+    /// Returns the peer's address while the handshake is under way.
+    pub(super) fn remote_in_handshake(&self) -> Option<SocketAddr> {
+        let State::Handshake { connecting, .. } = &self.state else { return None };
+        Some(connecting.remote_address())
     }
 
     /// Returns the endpoint that serves this connection alone.

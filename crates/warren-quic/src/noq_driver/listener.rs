@@ -1,4 +1,4 @@
-//! Connection attempts at an exit, bounded: past a threshold, addresses must be proven; past the bound, none is taken.
+//! Connection attempts at an exit: taken, put off or refused.
 
 use std::{
     future::Future,
@@ -8,12 +8,7 @@ use std::{
 
 use noq::{Connecting, Endpoint, Incoming};
 
-/// Handshakes under way from which on a client must first prove its address (RFC 9000 section 8.1), so that forged
-/// addresses cannot take the rest of the room.
-const RETRY_FROM: usize = 128;
-
-/// Most handshakes under way at an endpoint.
-const MAX_HANDSHAKES: usize = 256;
+use crate::strangers::{Admission, Crowd, Strangers, Turned};
 
 /// Attempts looked at in one poll.
 const BATCH: usize = 32;
@@ -33,8 +28,8 @@ impl Listener {
         Self { endpoint, waker, accept }
     }
 
-    /// Takes the attempts that wait, given how many handshakes are under way.
-    pub(super) fn poll(&mut self, mut handshakes: usize) -> Vec<Connecting> {
+    /// Takes the attempts that wait, given the handshakes that are under way.
+    pub(super) fn poll(&mut self, crowd: &mut Crowd, strangers: &Strangers) -> Vec<Connecting> {
         let mut taken = Vec::new();
         for _ in 0..BATCH {
             let Some(future) = &mut self.accept else { return taken };
@@ -48,8 +43,7 @@ impl Listener {
                 }
                 Poll::Ready(Some(incoming)) => {
                     self.accept = Some(accept(&self.endpoint));
-                    if let Some(connecting) = admit(incoming, handshakes) {
-                        handshakes += 1;
+                    if let Some(connecting) = admit(incoming, crowd, strangers) {
                         taken.push(connecting);
                     }
                 }
@@ -69,24 +63,32 @@ fn accept(endpoint: &Endpoint) -> Accept {
     Box::pin(async move { endpoint.accept().await })
 }
 
-fn admit(incoming: Incoming, handshakes: usize) -> Option<Connecting> {
+fn admit(incoming: Incoming, crowd: &mut Crowd, strangers: &Strangers) -> Option<Connecting> {
     let remote = incoming.remote_address();
-    if handshakes >= RETRY_FROM && !incoming.remote_address_validated() {
-        if incoming.retry().is_err() {
-            tracing::debug!(%remote, "cannot ask for a proof of the address");
+    match crowd.admission(remote, incoming.remote_address_validated()) {
+        Admission::Take => match incoming.accept() {
+            Ok(connecting) => {
+                crowd.join(remote);
+                return Some(connecting);
+            }
+            Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
+        },
+        Admission::Prove => {
+            strangers.count(Turned::AddressUnproven);
+            if incoming.retry().is_err() {
+                tracing::debug!(%remote, "cannot ask for a proof of the address");
+            }
         }
-        return None;
-    }
-    if handshakes >= MAX_HANDSHAKES {
-        tracing::debug!(%remote, "too many handshakes are under way");
-        incoming.refuse();
-        return None;
-    }
-    match incoming.accept() {
-        Ok(connecting) => Some(connecting),
-        Err(error) => {
-            tracing::debug!(%remote, %error, "cannot accept");
-            None
+        Admission::Wait => {
+            strangers.count(Turned::NetworkFull);
+            tracing::debug!(%remote, "too many handshakes of its network are under way");
+            incoming.ignore();
+        }
+        Admission::Refuse => {
+            strangers.count(Turned::ExitFull);
+            tracing::debug!(%remote, "too many handshakes are under way");
+            incoming.refuse();
         }
     }
+    None
 }

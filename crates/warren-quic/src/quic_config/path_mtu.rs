@@ -171,8 +171,12 @@ impl World {
         let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
         let tls = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
         let mut client_config: ClientConfig = client(settings, ADDRESSES[EXIT].into(), tls);
-        let mut exit_config: ServerConfig =
-            exit(settings, ADDRESSES[EXIT].into(), tls::exit(&exit_key).unwrap());
+        let mut exit_config: ServerConfig = exit(
+            settings,
+            ADDRESSES[EXIT].into(),
+            tls::exit(&exit_key).unwrap(),
+            &ExitSecrets::new(&[2; 32]),
+        );
         if let Some(discovery) = discovery {
             let transport = || {
                 let mut config = transport(settings, ADDRESSES[EXIT].into());

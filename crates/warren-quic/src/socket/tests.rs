@@ -20,7 +20,7 @@ fn quic_socket(socket: UdpSocket) -> (QuicSocket, Arc<SocketCounters>) {
 fn quic_socket_sharing(socket: UdpSocket, lacking: Lacking) -> (QuicSocket, Arc<SocketCounters>) {
     let counters = Arc::new(SocketCounters::new());
     let using = SocketUse { gso: true, gro: true, lacking, max_payload: 1_472, keeps_source: true };
-    (QuicSocket::new(socket, using, counters.clone()).unwrap(), counters)
+    (QuicSocket::new(socket, using, counters.clone(), None).unwrap(), counters)
 }
 
 async fn send(socket: &QuicSocket, to: SocketAddr, contents: &[u8], segment_size: usize) {

@@ -1,45 +1,53 @@
-//! Connection attempts at an exit, bounded: past a threshold, addresses must be proven; past the bound, none is taken.
+//! Connection attempts at an exit: taken, put off or refused.
 
 use std::time::Instant;
 
 use noq_proto::{Connection, ConnectionHandle, Incoming};
 
 use super::port::Port;
-
-/// Handshakes under way from which on a client must first prove its address (RFC 9000 section 8.1), so that forged
-/// addresses cannot take the rest of the room.
-const RETRY_FROM: usize = 128;
-
-/// Most handshakes under way at an endpoint.
-const MAX_HANDSHAKES: usize = 256;
+use crate::strangers::{Admission, Strangers, Turned};
 
 /// Attempts looked at in one poll: each costs as much as some dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
-/// Takes an attempt, asks it to prove its address or refuses it, given how many handshakes are under way.
+/// Does with an attempt what was decided.
 pub(super) fn admit(
     port: &mut Port,
     incoming: Incoming,
-    handshakes: usize,
+    admission: Admission,
+    strangers: &Strangers,
     now: Instant,
 ) -> Option<(ConnectionHandle, Connection)> {
     let remote = incoming.remote_address();
-    if handshakes >= RETRY_FROM && !incoming.remote_address_validated() {
-        port.answer(|endpoint, buffer| match endpoint.retry(incoming, buffer) {
-            Ok(transmit) => Some(transmit),
-            Err(error) => {
-                tracing::debug!(%remote, "cannot ask for a proof of the address");
-                endpoint.ignore(error.into_incoming());
-                None
-            }
-        });
-        return None;
+    match admission {
+        Admission::Take => return take(port, incoming, now),
+        Admission::Prove => {
+            strangers.count(Turned::AddressUnproven);
+            port.answer(|endpoint, buffer| match endpoint.retry(incoming, buffer) {
+                Ok(transmit) => Some(transmit),
+                Err(error) => {
+                    tracing::debug!(%remote, "cannot ask for a proof of the address");
+                    endpoint.ignore(error.into_incoming());
+                    None
+                }
+            });
+        }
+        Admission::Wait => {
+            strangers.count(Turned::NetworkFull);
+            tracing::debug!(%remote, "too many handshakes of its network are under way");
+            port.endpoint.ignore(incoming);
+        }
+        Admission::Refuse => {
+            strangers.count(Turned::ExitFull);
+            tracing::debug!(%remote, "too many handshakes are under way");
+            port.answer(|endpoint, buffer| Some(endpoint.refuse(incoming, buffer)));
+        }
     }
-    if handshakes >= MAX_HANDSHAKES {
-        tracing::debug!(%remote, "too many handshakes are under way");
-        port.answer(|endpoint, buffer| Some(endpoint.refuse(incoming, buffer)));
-        return None;
-    }
+    None
+}
+
+fn take(port: &mut Port, incoming: Incoming, now: Instant) -> Option<(ConnectionHandle, Connection)> {
+    let remote = incoming.remote_address();
     let mut accepted = None;
     port.answer(|endpoint, buffer| match endpoint.accept(incoming, now, buffer, None) {
         Ok(connection) => {

@@ -137,6 +137,11 @@ impl Connection {
         self.quic.get_mut()
     }
 
+    /// Where the peer was when the connection began, or is by now.
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
     pub(super) fn is_in_handshake(&self) -> bool {
         matches!(self.state, State::Handshake(_)) && self.news.ended.is_none()
     }

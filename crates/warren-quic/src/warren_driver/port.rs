@@ -19,6 +19,7 @@ use noq_udp::RecvMeta;
 use crate::{
     socket::{CountedSocket, Resume, SocketUse},
     stats::SocketCounters,
+    strangers::Gate,
 };
 
 /// The largest UDP payload of an IPv4 packet, hence of a GSO send.
@@ -28,6 +29,8 @@ const MAX_GSO_BYTES: usize = 65_507;
 pub(super) struct Port {
     pub(super) socket: CountedSocket,
     pub(super) endpoint: Endpoint,
+    /// What an exit's endpoint gets to see.
+    pub(super) gate: Option<Gate>,
     /// Places of its connections by their handles.
     routes: Vec<Option<usize>>,
     parked: Option<Parked>,
@@ -71,6 +74,7 @@ impl Port {
         Ok(Self {
             socket,
             endpoint,
+            gate: None,
             routes: Vec::new(),
             parked: None,
             stalled: Vec::new(),
@@ -111,6 +115,9 @@ impl Port {
 
     /// Finds out what a datagram is, and answers what needs no connection.
     pub(super) fn route(&mut self, now: Instant, meta: &RecvMeta, datagram: BytesMut) -> Routed {
+        if self.gate.as_ref().is_some_and(|gate| !gate.lets_in(meta.addr, &datagram)) {
+            return Routed::Done;
+        }
         let path = FourTuple::new(meta.addr, meta.dst_ip);
         self.answer.clear();
         match self.endpoint.handle(now, path, meta.ecn.map(received_mark), datagram, &mut self.answer) {

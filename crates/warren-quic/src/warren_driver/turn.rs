@@ -14,7 +14,10 @@ use super::{
     connection::{Connection, Left, MAX_EVENTS},
     port::{Port, Routed},
 };
-use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
+use crate::{
+    driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL},
+    strangers::Crowd,
+};
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -139,14 +142,15 @@ impl WarrenEndpoint {
         if self.attempts.is_empty() {
             return;
         }
-        let mut handshakes =
-            self.connections.iter().filter(|connection| connection.is_in_handshake()).count();
+        let under_way = self.connections.iter().filter(|connection| connection.is_in_handshake());
+        let mut crowd = Crowd::of(under_way.map(Connection::remote));
         for _ in 0..ATTEMPTS_PER_POLL {
             let Some((index, incoming)) = self.attempts.pop_front() else { return };
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
             let remote = incoming.remote_address();
-            if let Some(accepted) = admit(port, incoming, handshakes, now) {
-                handshakes += 1;
+            let admission = crowd.admission(remote, incoming.remote_address_validated());
+            if let Some(accepted) = admit(port, incoming, admission, &self.settings.strangers, now) {
+                crowd.join(remote);
                 let handle = accepted.0;
                 let (slot, _) =
                     self.connections.insert(|id| Connection::new(id, index, accepted, remote, None, now));

@@ -8,7 +8,7 @@ use crate::cli::output;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{self, DaemonDir};
 use crate::exit_code::{ExitCode, Failure};
-use crate::status::{ConnectionStatus, Status};
+use crate::status::{ConnectionStatus, ExitStatus, Status};
 
 /// Prints the status of one daemon: the one named, or the only one that runs.
 ///
@@ -122,6 +122,7 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             "  clients      {} enrolled, {} connected",
             exit.clients.enrolled, exit.clients.connected
         )?;
+        writeln!(text, "  strangers    {}", strangers(exit))?;
         if let Some(error) = &exit.reload_error {
             writeln!(text, "  reload       {error}")?;
         }
@@ -178,6 +179,15 @@ fn write_counters(text: &mut String, status: &Status) -> std::fmt::Result {
         "process   {} KiB, {} threads, {} descriptors",
         status.process.rss_kib, status.process.threads, status.process.fds
     )
+}
+
+/// What who does not know the exit gets, and what was turned away.
+fn strangers(exit: &ExitStatus) -> String {
+    let mut text = if exit.silent { "no answer".to_owned() } else { "answered".to_owned() };
+    for (reason, count) in exit.strangers.iter().filter(|(_, count)| **count > 0) {
+        text += &format!(", {reason} {count}");
+    }
+    text
 }
 
 fn connection_row(status: &Status, connection: &ConnectionStatus) -> Vec<String> {

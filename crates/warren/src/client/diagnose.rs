@@ -68,12 +68,12 @@ impl Findings {
                 )
             }
             Self { tcp: Answer::Open | Answer::Refused, .. } => format!(
-                "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall, or try another \
-                 network, as this one may block UDP"
+                "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall, check public_key in \
+                 the profile, as an exit is silent to who has another key, or try another network, as this one may block UDP"
             ),
             Self { .. } => format!(
-                "{remote} does not answer: check the endpoint, that the exit's machine runs, and that UDP port {port} \
-                 reaches it"
+                "{remote} does not answer: check the endpoint and the exit's public_key, that its machine runs, and that UDP \
+                 port {port} reaches it"
             ),
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct ExitConfig {
     pub(crate) clients_file: PathBuf,
     /// Whether clients are kept from reaching each other.
     pub(crate) isolation: bool,
+    /// Whether who does not know the exit's key gets no answer at all.
+    pub(crate) silent: bool,
     /// Networks of the exit's side that clients may reach besides the internet.
     pub(crate) allow: Vec<IpNet>,
     /// Resolvers that clients are told of.
@@ -76,7 +78,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     let (ipv4, ipv6) = read_addresses(&mut document)?;
     let (nat, nat_interface) = read_nat(&mut document)?;
     let (clients_file, isolation) = read_clients(&mut document)?;
-    let allow = read_access(&mut document, &mut not_yet)?;
+    let (silent, allow) = read_access(&mut document)?;
     let dns = read_dns(&mut document)?;
     read_listeners(&mut document, &mut not_yet)?;
     let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
@@ -101,6 +103,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
         nat_interface,
         clients_file,
         isolation,
+        silent,
         allow,
         dns,
         transport,
@@ -176,17 +179,13 @@ fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigEr
     Ok((file, isolation))
 }
 
-fn read_access(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Vec<IpNet>, ConfigError> {
+fn read_access(document: &mut Document<'_>) -> Result<(bool, Vec<IpNet>), ConfigError> {
     let mut section = document.section("access")?;
-    let silent = section.optional("silent", boolean)?;
+    let silent = section.or("silent", true, boolean)?;
     let allow =
         section.or("allow", Vec::new(), list("a list of networks such as [\"192.168.1.0/24\"]", network))?;
     section.finish()?;
-    if let Some(Located { value: true, line }) = silent {
-        let consequence = "strangers get QUIC's answer to a handshake, and nothing more";
-        not_yet.push(NotYet::new(&section, "silent in [access]", line, consequence));
-    }
-    Ok(allow)
+    Ok((silent, allow))
 }
 
 fn read_dns(document: &mut Document<'_>) -> Result<Vec<IpAddr>, ConfigError> {

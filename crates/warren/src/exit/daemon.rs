@@ -24,7 +24,7 @@ use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
-use crate::status::{ClientCounts, ExitStatus, SessionStatus, State, Status};
+use crate::status::{ClientCounts, ExitStatus, SessionStatus, State, Status, turned_away};
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
@@ -76,6 +76,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         mtu,
     } = start;
     let tuning = config.transport.tuning();
+    tuning.settings.strangers.set_silent(config.silent);
     let carrier =
         Carrier::Exit { tuning: tuning.clone(), identity: config.private_key.clone(), sockets, reset_key };
     let served = async {
@@ -124,7 +125,7 @@ pub(super) struct Daemon {
     pub(super) sessions: ExitSessions,
     /// The registry's file, which this process has locked.
     pub(super) clients: PathBuf,
-    tuning: Tuning,
+    pub(super) tuning: Tuning,
     pub(super) worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
@@ -412,6 +413,8 @@ impl Daemon {
             reload_error: self.reload_error.clone(),
             clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
             sessions,
+            silent: self.config.silent,
+            strangers: turned_away(&self.tuning.settings.strangers),
         };
         let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
         serde_json::to_value(Status::exit(

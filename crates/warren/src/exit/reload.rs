@@ -36,6 +36,7 @@ impl Daemon {
         }
         self.sessions.adopt(Instant::now(), clients)?;
         self.config = config;
+        self.tuning.settings.strangers.set_silent(self.config.silent);
         self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
         save_clients(&self.clients, self.sessions.registry())?;
         for live in self.live.values_mut() {

@@ -1,8 +1,10 @@
 //! What an exit says of itself.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use warren_quic::strangers::{Strangers, Turned};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ExitStatus {
@@ -12,6 +14,15 @@ pub(crate) struct ExitStatus {
     pub(crate) reload_error: Option<String>,
     pub(crate) clients: ClientCounts,
     pub(crate) sessions: Vec<SessionStatus>,
+    /// Whether who does not know the exit's key gets no answer at all.
+    pub(crate) silent: bool,
+    /// Attempts to connect that were turned away, by reason, those at zero too.
+    pub(crate) strangers: BTreeMap<String, u64>,
+}
+
+/// Counts by reason.
+pub(crate) fn turned_away(strangers: &Strangers) -> BTreeMap<String, u64> {
+    Turned::ALL.into_iter().map(|why| (why.name().to_owned(), strangers.turned_away(why))).collect()
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use noq::crypto::rustls::QuicServerConfig;
+use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use warren_quic::driver::{Endpoint, Event, Inbox};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::TransportSettings;
+use warren_quic::tls::{self, PresentedKey};
 use warren_session::message::{Goodbye, Hello, Message, MessageDecoder, encode};
 
 use super::{Namespace, Net};
@@ -17,7 +18,7 @@ use super::{Namespace, Net};
 /// Answers on the exit's address with its key, but speaks another application protocol; lives as long as the test.
 pub fn exit_of_another_protocol(net: &Net, key: PrivateKey) {
     listen(&net.exit, move |socket| async move {
-        let mut tls = warren_quic::tls::exit(&key).unwrap();
+        let mut tls = tls::exit(&key).unwrap();
         tls.alpn_protocols = vec![b"other/1".to_vec()];
         let config = noq::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
         let runtime = Arc::new(noq::TokioRuntime);
@@ -83,6 +84,60 @@ pub fn hello(host: &Namespace, key: PrivateKey, exit_key: PublicKey, version: u3
     let inside =
         move || runtime().block_on(async { tokio::time::timeout(Duration::from_secs(5), talk).await.ok() });
     host.enter(inside).join().unwrap()
+}
+
+/// The first flight of a Warren client that believes in this key of the exit.
+pub fn first_flight_of_a_client(exit_key: PublicKey) -> Vec<Vec<u8>> {
+    let (listener, remote) = listener();
+    runtime().block_on(async move {
+        let mut endpoint = Endpoint::client(TransportSettings::default(), new_key()).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        endpoint.connect(socket, remote, &[exit_key]).unwrap();
+        let mut inbox = Inbox::new();
+        tokio::select! {
+            () = poll_fn(|context| endpoint.poll(context, &mut inbox)) => panic!("nobody answers it"),
+            flight = first_flight(listener) => flight,
+        }
+    })
+}
+
+/// The first flight of any other QUIC client.
+pub fn first_flight_of_plain_quic() -> Vec<Vec<u8>> {
+    let (listener, remote) = listener();
+    runtime().block_on(async move {
+        let tls = tls::client(&new_key(), &[new_key().public()], PresentedKey::default(), None).unwrap();
+        let config = noq::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
+        let endpoint = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting = endpoint.connect_with(config, remote, "exit.invalid").unwrap();
+        tokio::select! {
+            _ = connecting => panic!("nobody answers it"),
+            flight = first_flight(listener) => flight,
+        }
+    })
+}
+
+fn listener() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// A hello with a post-quantum key share takes two datagrams.
+async fn first_flight(listener: UdpSocket) -> Vec<Vec<u8>> {
+    let listener = tokio::net::UdpSocket::from_std(listener).unwrap();
+    let mut flight = Vec::new();
+    let mut buffer = [0; 2_048];
+    while flight.len() < 2 {
+        let length = listener.recv(&mut buffer).await.unwrap();
+        flight.push(buffer[..length].to_vec());
+    }
+    flight
+}
+
+fn new_key() -> PrivateKey {
+    PrivateKey::generate().unwrap()
 }
 
 /// Binds the exit's port on `host` and leaves `serve` running with it.

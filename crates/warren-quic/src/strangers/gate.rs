@@ -1,0 +1,207 @@
+//! What a silent exit lets in: decided for each datagram with a long header before the QUIC library sees it. Those of a
+//! connection have short headers, and cost one branch.
+
+use std::net::SocketAddr;
+
+use super::{
+    ExitSecrets, OWN_ID_LENGTH, Strangers, Turned,
+    initial::{LongHeader, is_long},
+    proof::{FIRST_ID_LENGTH, ProofKey, has, proofs},
+};
+use crate::{key::PublicKey, settings::MINIMUM_MTU};
+
+/// Watches one listening socket.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    strangers: Strangers,
+    proofs: ProofKey,
+    secrets: ExitSecrets,
+}
+
+impl Gate {
+    pub(crate) fn new(strangers: &Strangers, exit: &PublicKey, secrets: &ExitSecrets) -> Self {
+        Self { strangers: strangers.clone(), proofs: ProofKey::new(exit), secrets: secrets.clone() }
+    }
+
+    /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted.
+    pub(crate) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        if !is_long(datagram) || !self.strangers.is_silent() {
+            return true;
+        }
+        match self.judge(from, datagram) {
+            Ok(()) => true,
+            Err(why) => {
+                self.strangers.count(why);
+                false
+            }
+        }
+    }
+
+    /// One keyed hash at most for whoever knows nothing.
+    fn judge(&self, from: SocketAddr, datagram: &[u8]) -> Result<(), Turned> {
+        let (destination, token) = match LongHeader::read(datagram) {
+            None => return Err(Turned::NoProof),
+            Some(LongHeader::Later) => return Ok(()),
+            Some(LongHeader::Initial { destination, token }) => (destination, token),
+        };
+        if let Ok(first_id) = <&[u8; FIRST_ID_LENGTH]>::try_from(destination) {
+            return self.judge_first(from, first_id, token, datagram.len());
+        }
+        // Once the client knows an ID of the exit's, its Initials go there with the token of the first, or with that of a Retry.
+        if destination.len() == OWN_ID_LENGTH && self.secrets.ids.has_signed(destination) {
+            let known = self.strangers.replays().know(proofs(token), from);
+            if known || self.secrets.retry_tokens.made(token) {
+                return Ok(());
+            }
+        }
+        Err(Turned::NoProof)
+    }
+
+    fn judge_first(
+        &self,
+        from: SocketAddr,
+        id: &[u8; FIRST_ID_LENGTH],
+        token: &[u8],
+        length: usize,
+    ) -> Result<(), Turned> {
+        // RFC 9000 section 14.1; without a proof nothing is worth hashing.
+        if length < usize::from(MINIMUM_MTU) || proofs(token).is_empty() {
+            return Err(Turned::NoProof);
+        }
+        let proof = self.proofs.proof(id);
+        if !has(token, &proof) {
+            return Err(Turned::NoProof);
+        }
+        if !self.strangers.replays().admit(proof, from) {
+            return Err(Turned::Replayed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{key::PrivateKey, strangers::proof};
+
+    const RESET_KEY: [u8; 64] = [7; 64];
+    const FIRST_ID: [u8; FIRST_ID_LENGTH] = [3; FIRST_ID_LENGTH];
+
+    struct Exit {
+        key: PublicKey,
+        strangers: Strangers,
+        gate: Gate,
+    }
+
+    fn exit(silent: bool) -> Exit {
+        let key = PrivateKey::generate().unwrap().public();
+        let strangers = Strangers::new(silent);
+        let gate = Gate::new(&strangers, &key, &ExitSecrets::new(&RESET_KEY));
+        Exit { key, strangers, gate }
+    }
+
+    fn peer(port: u16) -> SocketAddr {
+        ([192, 0, 2, 1], port).into()
+    }
+
+    fn initial(destination: &[u8], token: &[u8]) -> Vec<u8> {
+        let length = |bytes: &[u8]| [u8::try_from(bytes.len()).unwrap()];
+        let token_length = u16::try_from(token.len()).unwrap() | 0x4000;
+        let mut packet = [
+            &[0xc0, 0, 0, 0, 1][..],
+            &length(destination),
+            destination,
+            &[0],
+            &token_length.to_be_bytes(),
+            token,
+        ]
+        .concat();
+        packet.resize(1_200, 0);
+        packet
+    }
+
+    fn own_id() -> [u8; OWN_ID_LENGTH] {
+        let mut id = [0, 1, 2, 3, 4, 0, 0, 0];
+        ExitSecrets::new(&RESET_KEY).ids.sign(&mut id);
+        id
+    }
+
+    #[test]
+    fn an_initial_needs_the_proof_of_its_own_id() {
+        let Exit { key, strangers, gate } = exit(true);
+        let token = proof::token(&[key], &FIRST_ID);
+        assert!(gate.lets_in(peer(1), &initial(&FIRST_ID, &token)));
+        for refused in [
+            initial(&FIRST_ID, &[]),
+            initial(&FIRST_ID, &[0; 16]),
+            initial(&[4; FIRST_ID_LENGTH], &token),
+            initial(&FIRST_ID[..19], &token),
+            initial(&FIRST_ID, &token)[..1_199].to_vec(),
+        ] {
+            assert!(!gate.lets_in(peer(1), &refused));
+        }
+        assert_eq!(strangers.turned_away(Turned::NoProof), 5);
+    }
+
+    #[test]
+    fn a_proof_of_another_exit_s_key_is_none() {
+        let Exit { key, gate, .. } = exit(true);
+        let other = exit(true).key;
+        assert!(!gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[other], &FIRST_ID))));
+        assert!(gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[other, key], &FIRST_ID))));
+    }
+
+    #[test]
+    fn a_proof_is_good_for_who_showed_it_first() {
+        let Exit { key, strangers, gate } = exit(true);
+        let packet = initial(&FIRST_ID, &proof::token(&[key], &FIRST_ID));
+        assert!(gate.lets_in(peer(1), &packet) && gate.lets_in(peer(1), &packet));
+        assert!(!gate.lets_in(peer(2), &packet));
+        assert_eq!(strangers.turned_away(Turned::Replayed), 1);
+    }
+
+    #[test]
+    fn later_initials_go_to_an_id_of_the_exit_s_with_the_token_of_the_first() {
+        let Exit { key, gate, .. } = exit(true);
+        let token = proof::token(&[key], &FIRST_ID);
+        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &token)), "nobody has shown it yet");
+        assert!(gate.lets_in(peer(1), &initial(&FIRST_ID, &token)));
+        assert!(gate.lets_in(peer(1), &initial(&own_id(), &token)));
+        assert!(!gate.lets_in(peer(2), &initial(&own_id(), &token)));
+        assert!(!gate.lets_in(peer(1), &initial(&[0; OWN_ID_LENGTH], &token)));
+    }
+
+    #[test]
+    fn a_retry_token_of_the_exit_s_own_is_let_in() {
+        use noq_proto::crypto::HandshakeTokenKey as _;
+        let gate = exit(true).gate;
+        let mut token = vec![1; 40];
+        ExitSecrets::new(&RESET_KEY).retry_tokens.seal(5, &mut token).unwrap();
+        token.extend(5_u128.to_le_bytes());
+        assert!(gate.lets_in(peer(1), &initial(&own_id(), &token)));
+        assert!(!gate.lets_in(peer(1), &initial(&[0; OWN_ID_LENGTH], &token)));
+        token[0] ^= 1;
+        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &token)));
+    }
+
+    #[test]
+    fn other_versions_are_refused_and_packets_of_connections_are_let_in() {
+        let Exit { strangers, gate, .. } = exit(true);
+        assert!(!gate.lets_in(peer(1), &[&[0xc0, 0xba, 0xba, 0xba, 0xba, 8][..], &[0; 1_200]].concat()));
+        assert!(!gate.lets_in(peer(1), &[0xff]));
+        assert_eq!(strangers.turned_away(Turned::NoProof), 2);
+        for passed in [&[0x40; 64][..], &[0xe0, 0, 0, 0, 1, 0], &[]] {
+            assert!(gate.lets_in(peer(1), passed));
+        }
+        assert_eq!(strangers.turned_away(Turned::NoProof), 2);
+    }
+
+    #[test]
+    fn an_exit_that_is_not_silent_lets_everything_in_at_once() {
+        let Exit { strangers, gate, .. } = exit(false);
+        let packet = initial(&FIRST_ID, &[]);
+        assert!(gate.lets_in(peer(1), &packet));
+        strangers.set_silent(true);
+        assert!(!gate.lets_in(peer(1), &packet));
+    }
+}

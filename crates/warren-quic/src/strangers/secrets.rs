@@ -1,0 +1,134 @@
+//! What an exit derives from its reset key: the tags of its connection IDs and the key of its Retry tokens. The reset key is
+//! kept over restarts, so that a new process knows the old one's connection IDs from a stranger's.
+
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    constant_time, hmac,
+};
+use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
+
+/// Bytes of the connection IDs that are given out: the worker's byte, a random part, a keyed tag.
+pub(crate) const OWN_ID_LENGTH: usize = 8;
+
+/// Where the tag starts.
+const TAG: usize = 5;
+
+/// Labels are longer than any connection ID, which the reset key signs as they are.
+const ID_LABEL: &[u8] = b"warren/1 tags of connection IDs";
+const RETRY_LABEL: &[u8] = b"warren/1 key of Retry tokens";
+
+/// The secrets of an endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct ExitSecrets {
+    pub(crate) ids: IdKey,
+    pub(crate) retry_tokens: RetryTokens,
+}
+
+impl ExitSecrets {
+    pub(crate) fn new(reset_key: &[u8]) -> Self {
+        let retry_tokens = RetryTokens(derive(reset_key, RETRY_LABEL));
+        Self { ids: IdKey::new(reset_key), retry_tokens }
+    }
+}
+
+fn derive(reset_key: &[u8], label: &[u8]) -> hmac::Key {
+    let master = hmac::Key::new(hmac::HMAC_SHA256, reset_key);
+    hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, label).as_ref())
+}
+
+/// Signs connection IDs, so that one which was never given out is known for that.
+#[derive(Clone, Debug)]
+pub(crate) struct IdKey(hmac::Key);
+
+impl IdKey {
+    pub(crate) fn new(reset_key: &[u8]) -> Self {
+        Self(derive(reset_key, ID_LABEL))
+    }
+
+    /// Writes the tag behind the rest of an ID.
+    pub(crate) fn sign(&self, id: &mut [u8; OWN_ID_LENGTH]) {
+        let (rest, tag) = id.split_at_mut(TAG);
+        for (to, from) in tag.iter_mut().zip(hmac::sign(&self.0, rest).as_ref()) {
+            *to = *from;
+        }
+    }
+
+    /// Whether an ID has the tag that it must have; of all others one in 16 million does.
+    pub(crate) fn has_signed(&self, id: &[u8]) -> bool {
+        let Ok(id) = <&[u8; OWN_ID_LENGTH]>::try_from(id) else { return false };
+        let mut signed = *id;
+        self.sign(&mut signed);
+        constant_time::verify_slices_are_equal(id, &signed).is_ok()
+    }
+}
+
+/// Seals what a Retry token says, under a key of its own for each token (its nonce is random, and longer than AES-GCM's).
+#[derive(Clone, Debug)]
+pub(crate) struct RetryTokens(hmac::Key);
+
+impl RetryTokens {
+    /// Whether a token is one of this exit's; what it says is the QUIC library's to check.
+    pub(crate) fn made(&self, token: &[u8]) -> bool {
+        // The library puts the nonce behind what is sealed (`noq-proto/src/token.rs`).
+        let Some((sealed, nonce)) = token.split_last_chunk() else { return false };
+        self.open(u128::from_le_bytes(*nonce), &mut sealed.to_vec()).is_ok()
+    }
+
+    fn key(&self, nonce: u128) -> LessSafeKey {
+        let key = hmac::sign(&self.0, &nonce.to_le_bytes());
+        let key = UnboundKey::new(&AES_256_GCM, key.as_ref()).expect("an HMAC-SHA256 has AES-256's 32 bytes");
+        LessSafeKey::new(key)
+    }
+
+    fn once() -> Nonce {
+        Nonce::assume_unique_for_key([0; NONCE_LEN])
+    }
+}
+
+impl HandshakeTokenKey for RetryTokens {
+    fn seal(&self, token_nonce: u128, data: &mut Vec<u8>) -> Result<(), CryptoError> {
+        let sealed = self.key(token_nonce).seal_in_place_append_tag(Self::once(), Aad::empty(), data);
+        sealed.map_err(|_| CryptoError)
+    }
+
+    fn open<'a>(&self, token_nonce: u128, data: &'a mut [u8]) -> Result<&'a [u8], CryptoError> {
+        let opened = self.key(token_nonce).open_in_place(Self::once(), Aad::empty(), data);
+        opened.map(|opened| &*opened).map_err(|_| CryptoError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_known_by_whoever_has_the_reset_key() {
+        let (key, after_restart) = (IdKey::new(&[7; 64]), IdKey::new(&[7; 64]));
+        let mut id = [1, 2, 3, 4, 5, 0, 0, 0];
+        key.sign(&mut id);
+        assert!(after_restart.has_signed(&id));
+        assert!(!IdKey::new(&[8; 64]).has_signed(&id));
+        for index in 0..id.len() {
+            let mut other = id;
+            other[index] ^= 1;
+            assert!(!key.has_signed(&other), "byte {index}");
+        }
+        assert!(!key.has_signed(&id[..7]));
+    }
+
+    #[test]
+    fn retry_tokens_open_with_their_own_nonce_and_key_alone() {
+        let tokens = ExitSecrets::new(&[7; 64]).retry_tokens;
+        let (nonce, mut token) = (u128::MAX / 3, b"what it says".to_vec());
+        tokens.seal(nonce, &mut token).unwrap();
+        token.extend(nonce.to_le_bytes());
+        assert!(tokens.made(&token));
+        assert!(!ExitSecrets::new(&[8; 64]).retry_tokens.made(&token));
+        for index in 0..token.len() {
+            let mut other = token.clone();
+            other[index] ^= 1;
+            assert!(!tokens.made(&other), "byte {index}");
+            assert!(!tokens.made(&token[..index]));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What somebody learns of an exit who does not know its key: nothing, if it is silent.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
+
+mod common;
+
+use common::{Drivers, Pair, Side, loopback_socket};
+use warren_quic::{
+    driver::Endpoint,
+    key::{PrivateKey, PublicKey},
+    settings::TransportSettings,
+    strangers::{Strangers, Turned},
+};
+
+test_every_driver!(
+    a_silent_exit_answers_no_probe_and_any_other_does,
+    a_proof_that_somebody_else_has_shown_is_worth_nothing,
+);
+
+async fn a_silent_exit_answers_no_probe_and_any_other_does(drivers: Drivers) {
+    for silent in [true, false] {
+        let strangers = Strangers::new(silent);
+        let mut pair = pair(drivers, &strangers);
+        let plain = loopback_socket();
+        let initials = initials_for(&mut pair, drivers, PrivateKey::generate().unwrap().public()).await;
+        for probe in &initials {
+            plain.send_to(probe, pair.exit_address).unwrap();
+        }
+        let of_another_version = loopback_socket();
+        of_another_version.send_to(&another_version(), pair.exit_address).unwrap();
+        let noise = loopback_socket();
+        for probe in noises() {
+            noise.send_to(&probe, pair.exit_address).unwrap();
+        }
+
+        // What was sent before this handshake is dealt with before it is done.
+        pair.connect().await;
+
+        for (scanner, answered) in [(&plain, !silent), (&of_another_version, !silent), (&noise, false)] {
+            assert_eq!(scanner.recv(&mut [0; 1_500]).is_ok(), answered, "silent: {silent}");
+        }
+        assert_eq!(strangers.turned_away(Turned::NoProof) > 0, silent);
+    }
+}
+
+async fn a_proof_that_somebody_else_has_shown_is_worth_nothing(drivers: Drivers) {
+    let strangers = Strangers::new(true);
+    let mut pair = pair(drivers, &strangers);
+    let exit_key = pair.exit_key;
+    let initials = initials_for(&mut pair, drivers, exit_key).await;
+    let (first, other) = (loopback_socket(), loopback_socket());
+    for scanner in [&first, &other] {
+        for initial in &initials {
+            scanner.send_to(initial, pair.exit_address).unwrap();
+        }
+        pair.connect().await;
+    }
+
+    assert!(first.recv(&mut [0; 1_500]).is_ok(), "the first who shows it is answered");
+    assert!(other.recv(&mut [0; 1_500]).is_err(), "whoever repeats it is not");
+    assert_eq!(strangers.turned_away(Turned::Replayed), initials.len() as u64);
+}
+
+fn pair(drivers: Drivers, strangers: &Strangers) -> Pair {
+    Pair::new(drivers, &TransportSettings { strangers: strangers.clone(), ..Default::default() })
+}
+
+/// The Initials of a client that believes in a key of the exit, and gets no answer.
+async fn initials_for(pair: &mut Pair, drivers: Drivers, key: PublicKey) -> Vec<Vec<u8>> {
+    let listener = loopback_socket();
+    let settings = drivers.client(TransportSettings::default());
+    let mut client = Side::new(Endpoint::client(settings, PrivateKey::generate().unwrap()).unwrap());
+    client.endpoint.connect(loopback_socket(), listener.local_addr().unwrap(), &[key]).unwrap();
+    std::mem::swap(&mut pair.client, &mut client);
+    let mut initials = Vec::new();
+    pair.until("a hello's two datagrams came", |_| {
+        let mut buffer = [0; 1_500];
+        while let Ok(length) = listener.recv(&mut buffer) {
+            initials.push(buffer[..length].to_vec());
+        }
+        initials.len() >= 2
+    })
+    .await;
+    std::mem::swap(&mut pair.client, &mut client);
+    initials
+}
+
+/// An Initial of a version that nobody speaks.
+fn another_version() -> Vec<u8> {
+    let mut packet = [&[0xc0, 0xba, 0xba, 0xba, 0xba, 8][..], &[2; 8], &[8], &[1; 8]].concat();
+    packet.resize(1_200, 0);
+    packet
+}
+
+/// Random bytes, and what looks like packets of connections that there never were.
+fn noises() -> Vec<Vec<u8>> {
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed.to_le_bytes()[3]
+    };
+    let mut packets = Vec::new();
+    for length in [1, 20, 40, 100, 1_200, 1_472] {
+        for first in [0x00, 0x40, 0x5f, 0xc0, 0xd0, 0xe0, 0xf0] {
+            // With the worker's byte in place, as far as anybody can know it.
+            let mut packet: Vec<u8> =
+                [first, 0].into_iter().chain((2..length.max(2)).map(|_| random())).collect();
+            packet.truncate(length);
+            packets.push(packet);
+        }
+    }
+    packets
+}
