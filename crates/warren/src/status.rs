@@ -64,6 +64,8 @@ pub(crate) enum State {
     Connecting,
     Up,
     Reconnecting,
+    /// The host is not as it should be and cannot be made so.
+    Error,
     Stopping,
 }
 
@@ -74,6 +76,7 @@ impl State {
             Self::Connecting => "connecting",
             Self::Up => "up",
             Self::Reconnecting => "reconnecting",
+            Self::Error => "error",
             Self::Stopping => "stopping",
         }
     }
@@ -166,6 +169,7 @@ mod tests {
     #[test]
     fn status_survives_the_control_socket() {
         let client = ClientStatus {
+            error: None,
             profile: "home".to_owned(),
             exit: ExitPeer {
                 endpoint: "exit.example.net:443".to_owned(),

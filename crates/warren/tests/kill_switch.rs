@@ -9,7 +9,7 @@ use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Profile, eventual
 fn nothing_leaves_outside_the_tunnel_in_any_state() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
-    let client = Client::with(&net, &guarded(exit.enrol("laptop")));
+    let client = Client::with(&net, &guarded(exit.enrol("laptop")).with("tun", "name", "warren0"));
     let leaks = LeakCounter::start(&net);
     leaks.assert_all("down");
 
@@ -26,6 +26,12 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
     let sockets = client.sh(&format!("ss -H -uanpe | grep pid={}, | grep -v 127.0.0.1", daemon.pid()));
     assert!(sockets.lines().all(|socket| socket.contains("fwmark:0x5761")), "{sockets}");
+
+    client.lose_device_to_another();
+    eventually(seconds(10), "the client notices", || client.status().text("/state") == "error");
+    leaks.assert_none("error");
+    client.sh("ip link delete warren0");
+    wait_until_up(&client);
 
     exit.stop(Signal::TERM);
     eventually(seconds(40), "the client notices", || client.status().text("/state") == "reconnecting");
@@ -91,8 +97,10 @@ fn a_killed_daemon_leaves_it_closed_whatever_routes_come() {
     client.up();
     leaks.assert_none("up again");
     client.sh("ip link delete warren0");
-    eventually(seconds(10), "the daemon ends", || net.client.pids().is_empty());
     leaks.assert_none("the device was deleted");
+    client.signal(Signal::KILL);
+    eventually(seconds(5), "the daemon is gone", || net.client.pids().is_empty());
+    leaks.assert_none("it was killed once more");
 
     client.warren.run("cleanup").ok();
     client.assert_host_unchanged();

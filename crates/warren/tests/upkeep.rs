@@ -60,21 +60,103 @@ fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
 }
 
 #[test]
-fn a_foreign_device_of_the_same_name_is_left_alone() {
+fn a_device_that_is_taken_away_is_made_anew_and_the_session_kept() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let leaks = LeakCounter::start(&net);
+    client.up();
+    eventually(seconds(10), "every connection is attached", || {
+        client.status().list("/connections").len() == 4
+    });
+    let index = || client.sh("cat /sys/class/net/warren0/ifindex || true");
+    let passes = "ping -c 1 -W 1 203.0.113.2 && ping -c 1 -W 1 2001:db8:3::2";
+    let session = client.status().number("/session/id");
+
+    let leaked = leaks.leaked();
+    let attempts = Attempts::start(&net.client, 6.0);
+    for change in [
+        "ip link delete warren0",
+        "ip link set warren0 down; ip link set warren0 name theirs; ip link set theirs up",
+        &format!("ip link set warren0 netns {}", net.internet.host.name()),
+    ] {
+        let before = index();
+        client.sh(change);
+        let took = eventually(seconds(10), change, || !["", &before].contains(&index().as_str()));
+        println!("{change}: made anew after {} ms", took.as_millis());
+        let took = eventually(seconds(10), change, || net.client.sh(passes).succeeded());
+        println!("{change}: carries traffic {} ms later", took.as_millis());
+    }
+    attempts.end();
+    assert_eq!(leaks.leaked(), leaked);
+
+    let devices = [&net.client, &net.internet.host].map(|host| host.sh("ip -o link show type tun").stdout);
+    assert!(devices[0].lines().count() == 1 && devices[1].is_empty(), "the others are gone: {devices:?}");
+    assert_eq!(client.status().number("/session/id"), session);
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    client.down();
+}
+
+#[test]
+fn a_foreign_device_of_the_same_name_is_left_alone_and_passed_by() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
 
-    client.sh(
-        "ip link delete warren0 && ip tuntap add warren0 mode tun && ip address add 10.9.9.9/32 dev warren0",
-    );
+    client.lose_device_to_another();
 
-    eventually(seconds(10), "the daemon ends", || net.client.pids().is_empty());
+    eventually(seconds(10), "another name is used", || {
+        client.status().0.pointer("/device/name").is_some_and(|name| name == "warren1")
+    });
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
+    assert_eq!(client.status().text("/state"), "up");
+    assert_foreign_device_is_there(&client);
+    client.sh("ip link delete warren0");
+    client.down();
+}
+
+#[test]
+fn while_a_foreign_device_has_the_name_of_the_profile_nothing_passes_and_status_says_why() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop").with("tun", "name", "warren0");
+    let client = Client::with(&net, &profile.with("routes", "exclude", vec!["192.0.2.0/24"]));
+    let leaks = LeakCounter::start(&net);
+    client.up();
+    let ping = "ping -c 5 -i 0.05 -W 1 203.0.113.2; ping -c 5 -i 0.05 -W 1 2001:db8:3::2";
+
+    client.lose_device_to_another();
+
+    let took = eventually(seconds(10), "the state is error", || client.status().text("/state") == "error");
+    println!("noticed after {} ms", took.as_millis());
+    let status = client.warren.run("status home").ok();
+    assert!(
+        status.contains("error        somebody has deleted or renamed the TUN device warren0"),
+        "{status}"
+    );
+    assert!(status.contains("a network device named warren0 exists already"), "{status}");
+    assert_foreign_device_is_there(&client);
+    let leaked = leaks.leaked();
+    assert!(!net.client.sh(ping).succeeded());
+    assert_eq!(leaks.leaked(), leaked, "what belongs into the tunnel left outside");
+    client.sh("ping -c 1 -W 5 192.0.2.1");
+    assert!(leaks.leaked() > leaked, "what does not is let out and counted");
+    let idle = ticks(&client);
+    std::thread::sleep(seconds(2));
+    assert!(ticks(&client) - idle < 10, "it takes more than 5 % of a processor");
+
+    client.sh("ip link delete warren0");
+    eventually(seconds(10), "the tunnel is up", || client.status().text("/state") == "up");
+    assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    client.down();
+}
+
+#[track_caller]
+fn assert_foreign_device_is_there(client: &Client<'_>) {
     let device = client.sh("ip -o address show dev warren0");
     assert!(device.contains("10.9.9.9") && device.lines().count() == 1, "{device}");
-    client.sh("ip link delete warren0");
-    client.assert_host_unchanged();
 }
 
 fn lines(text: &str) -> Vec<String> {

@@ -39,9 +39,14 @@ impl Dns {
     /// # Errors
     /// If the resolvers cannot be set; the host's own are there then, if the error does not say otherwise.
     pub async fn change(self, plan: DnsPlan) -> Result<Self, DnsError> {
-        if plan == self.plan {
-            return Ok(self);
-        }
+        if plan == self.plan { Ok(self) } else { self.renew(plan).await }
+    }
+
+    /// Sets what a plan says although it may be set already: what systemd-resolved knows of a device goes with it.
+    ///
+    /// # Errors
+    /// As for [`Self::change`].
+    pub async fn renew(self, plan: DnsPlan) -> Result<Self, DnsError> {
         let mut held = self.stop().await?;
         held.change(&plan).await?;
         Ok(Self::keep(plan, held))

@@ -99,6 +99,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
                 [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
             writeln!(text, "  addresses    {}", addresses.join(", "))?;
         }
+        if let Some(error) = &client.error {
+            writeln!(text, "  error        {error}")?;
+        }
         if let Some(error) = &client.last_error {
             writeln!(text, "  last error   {error}")?;
         }

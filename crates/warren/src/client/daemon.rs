@@ -19,6 +19,7 @@ use warren_quic::driver::ConnectionId;
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, Homing, Stop, Vigil, Welcome};
 use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
+use warren_tun::Queue;
 
 use self::connecting::{Opening, Purpose, Racing};
 use super::alerts::{Alert, Alerts};
@@ -91,7 +92,7 @@ struct Daemon {
     lockdown: Lockdown,
     watch: Watch,
     /// What of the host is not as it should be and could not be made so.
-    host_trouble: Option<String>,
+    host_trouble: Option<HostTrouble>,
     exits: Exits,
     servers: NameServers,
     lookups: mpsc::Sender<LookupAnswer>,
@@ -123,6 +124,12 @@ struct Daemon {
     last_error: Option<String>,
     /// Why the latest reload changed nothing.
     reload_error: Option<String>,
+}
+
+/// What is wrong on the host.
+struct HostTrouble {
+    sentence: String,
+    since: Instant,
 }
 
 /// What a look-up of an exit's name brought.
@@ -215,7 +222,6 @@ impl Daemon {
                     self.start_race(Purpose::Return).await?;
                 }
                 alert = self.alerts.next() => self.take_alert(alert).await,
-                () = self.host.device_gone() => anyhow::bail!("the TUN device was deleted or renamed; run `warren up` again"),
                 changed = self.watch.changed() => {
                     changed.context("cannot watch this host's network")?;
                     self.look_after_host().await;
@@ -325,10 +331,15 @@ impl Daemon {
         };
         self.worker.send(Command::OpenSession { session: SessionId(welcome.session), route }).await;
         if let Some(queue) = queue {
-            self.worker.send(Command::OpenDevice { queue, forwarding: Forwarding::Client }).await;
+            self.open_device(queue).await;
         }
         self.welcome = Some(welcome);
         Ok(())
+    }
+
+    /// Gives the worker a TUN device, in place of the one that it has.
+    async fn open_device(&self, queue: Queue) {
+        self.worker.send(Command::OpenDevice { queue, forwarding: Forwarding::Client }).await;
     }
 
     async fn attach(&mut self, index: u32) {
@@ -378,8 +389,9 @@ impl Daemon {
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
             Report::DeviceFailed { error } => {
-                let sentence = format!("the TUN device failed: {error}; run `warren up` again");
-                return Err(anyhow::anyhow!(sentence));
+                tracing::warn!("the TUN device failed: {error}");
+                self.host.device_failed();
+                self.look_after_host().await;
             }
         }
         Ok(())
@@ -454,6 +466,14 @@ impl Daemon {
 
     fn connection(&self, index: u32) -> Option<ConnectionId> {
         self.connections.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
+    }
+
+    /// The state that people see, and since when: that something is wrong on the host comes before what the session does.
+    fn shown_state(&self) -> (State, Instant) {
+        match &self.host_trouble {
+            Some(trouble) if self.state != State::Stopping => (State::Error, trouble.since),
+            _ => (self.state, self.since),
+        }
     }
 
     fn set_state(&mut self, state: State) {

@@ -36,11 +36,10 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
     for setting in &profile.not_yet {
         output::warn(setting.to_string());
     }
-    if device_watch::exists(&profile.device)? {
-        output::warn(format!(
-            "a network device named {} exists already, so `up` would be refused now",
-            profile.device
-        ));
+    if let Some(device) = &profile.device
+        && device_watch::exists(device)?
+    {
+        output::warn(format!("a network device named {device} exists already, so `up` would be refused now"));
     }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);

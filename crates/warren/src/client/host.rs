@@ -7,12 +7,12 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
 use warren_host::dns::{self, Dns, DnsFacts, DnsPlan, Servers};
-use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
+use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, Missing, Plan, StepError, facts};
 use warren_session::client::Welcome;
-use warren_tun::{Device, DeviceConfig, Queue};
+use warren_tun::Queue;
 
 use super::daemon::ClientStart;
-use crate::device_watch;
+use super::device::{self, DeviceSettings, Restored, TunDevice};
 use crate::status::DeviceStatus;
 
 /// How often a slot is chosen anew when another tunnel was faster.
@@ -20,9 +20,8 @@ const SLOT_ATTEMPTS: usize = 5;
 
 /// The TUN device and what is applied around it, or nothing of both.
 pub(crate) struct ClientHost {
-    name: String,
+    device: DeviceSettings,
     mtu: Option<u16>,
-    offload: bool,
     include: Vec<IpNet>,
     exclude: Vec<IpNet>,
     lan: bool,
@@ -33,6 +32,8 @@ pub(crate) struct ClientHost {
     state_dir: PathBuf,
     standing: Option<Standing>,
     dns: Option<Dns>,
+    /// Whether the device was made anew, and not all that belongs to it is.
+    device_is_new: bool,
 }
 
 /// What [`ClientHost::apply`] would do.
@@ -44,7 +45,7 @@ pub(crate) struct Preview {
 }
 
 struct Standing {
-    device: Device,
+    device: TunDevice,
     host: Host,
     applied: Applied,
     /// What the plan was made of; a Welcome that gives the same needs no new one.
@@ -56,9 +57,11 @@ struct Standing {
 impl ClientHost {
     pub(crate) fn new(start: &ClientStart) -> Self {
         Self {
-            name: start.profile.device.clone(),
+            device: DeviceSettings {
+                name: start.profile.device.clone(),
+                offload: start.profile.transport.tun_offload,
+            },
             mtu: start.profile.mtu,
-            offload: start.profile.transport.tun_offload,
             include: start.profile.include.clone(),
             exclude: start.profile.exclude.clone(),
             lan: start.profile.lan,
@@ -69,72 +72,101 @@ impl ClientHost {
             state_dir: start.state_dir.clone(),
             standing: None,
             dns: None,
+            device_is_new: false,
         }
     }
 
-    /// Makes the host fit a Welcome. The first time this makes the TUN device and returns its queue.
+    /// Makes the host fit a Welcome. Returns the queue of a TUN device that this made.
     ///
     /// # Errors
     /// What could not be done, after what was done is undone.
     pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Queue>> {
+        // Why there is none that carries anything is said by the next look at it.
+        let restored = self.restore_device().unwrap_or_default();
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             let (standing, queue) = self.stand(welcome).await?;
             self.standing = Some(standing);
-            self.set_dns(self.servers(welcome)).await?;
+            self.set_dns(self.servers(welcome), false).await?;
             return Ok(Some(queue));
         };
-        let slot = facts.slot;
         // What was found on the host before the first plan changed it stays true.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             firewall: facts.firewall.clone(),
-            ..self.facts(welcome, slot).await?
+            ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
         let servers = self.servers(welcome);
-        if let Some(standing) = &mut self.standing
-            && (wanted != facts || servers != standing.servers)
-        {
-            let plan = plan(&self.profile, self.lan, &wanted, &servers);
-            standing.host.change(&mut standing.applied, &plan).await?;
-            standing.servers.clone_from(&servers);
+        if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
+            standing.servers.clone_from(&servers);
+            let plan = standing.plan(&self.profile, self.lan);
+            match standing.change(&plan, self.device_is_new).await {
+                // The next look makes up for it.
+                Err(error) if self.device_is_new || !standing.device.is_in_use() => {
+                    tracing::debug!("the device has gone: {error}");
+                }
+                changed => drop(changed?),
+            }
         }
-        self.set_dns(servers).await?;
-        Ok(None)
+        self.set_dns(servers, false).await?;
+        Ok(restored.map(|Restored { queue, stood_in }| {
+            drop(stood_in);
+            queue
+        }))
     }
 
-    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN. A device that is another's now is left alone.
+    /// Makes the TUN device anew if somebody has taken it away. Its queue takes the old one's place, after
+    /// [`Self::repair`].
+    ///
+    /// # Errors
+    /// Why there is no device that carries anything; the host can be repaired nevertheless.
+    pub(crate) fn restore_device(&mut self) -> anyhow::Result<Option<Restored>> {
+        let Some(standing) = &mut self.standing else { return Ok(None) };
+        let restored = standing.device.restore(&self.device, standing.facts.mtu);
+        if standing.facts.device != *standing.device.name() || matches!(restored, Ok(Some(_))) {
+            standing.facts.device = standing.device.name().clone();
+            self.device_is_new = true;
+        }
+        restored
+    }
+
+    /// The TUN device failed for good, although it may be there still.
+    pub(crate) fn device_failed(&mut self) {
+        if let Some(standing) = &mut self.standing {
+            standing.device.failed();
+        }
+    }
+
+    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN.
     ///
     /// # Errors
     /// What could not be made again.
     pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let lan = self.lan().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
-        if !device_watch::is(standing.device.name(), standing.device.index()) {
-            return Ok(Vec::new());
-        }
-        let exclude = [self.exclude.clone(), lan].concat();
-        if standing.facts.exclude != exclude {
-            let wanted = PlanFacts { exclude, ..standing.facts.clone() };
-            standing
-                .host
-                .change(&mut standing.applied, &plan(&self.profile, self.lan, &wanted, &standing.servers))
-                .await?;
-            standing.facts = wanted;
-        }
-        let plan = plan(&self.profile, self.lan, &standing.facts, &standing.servers);
+        standing.facts.exclude = [self.exclude.clone(), lan].concat();
+        let plan = standing.plan(&self.profile, self.lan);
+        let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
             anyhow::bail!(
                 "{missing}, and cannot be made so: {error}; run `warren down` and `warren up` again"
             );
         }
-        Ok(found.repaired.iter().map(ToString::to_string).collect())
+        repaired.extend(found.repaired);
+        if self.device_is_new {
+            let servers = standing.servers.clone();
+            self.set_dns(servers, true).await?;
+            self.device_is_new = false;
+        }
+        Ok(repaired.iter().map(ToString::to_string).collect())
     }
 
     /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
-    async fn set_dns(&mut self, servers: Vec<IpAddr>) -> anyhow::Result<()> {
+    ///
+    /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.
+    async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
         if servers.is_empty() {
             if let Some(dns) = self.dns.take() {
                 dns.undo().await?;
@@ -146,9 +178,10 @@ impl ClientHost {
             }
             return Ok(());
         }
-        let device = DeviceName::new(self.name.clone())?;
-        let plan = DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await;
+        let Some(standing) = &self.standing else { return Ok(()) };
+        let plan = DnsPlan::of_host(&self.state_dir, &self.profile, standing.device.name(), servers).await;
         self.dns = Some(match self.dns.take() {
+            Some(dns) if anew => dns.renew(plan).await?,
             Some(dns) => dns.change(plan).await?,
             None => Dns::apply(plan).await?,
         });
@@ -171,10 +204,10 @@ impl ClientHost {
     /// # Errors
     /// When the host's state cannot be read.
     pub(crate) async fn preview(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<Preview> {
-        let device = DeviceName::new(self.name.clone())?;
+        let device = device::name_now(&self.device)?;
         // A device that is made takes this one's setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
-        let facts = self.facts_where(welcome, slot, takes_ipv6).await?;
+        let facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let servers = self.servers(welcome);
         let plan = plan(&self.profile, self.lan, &facts, &servers);
         let dns = match servers.is_empty() {
@@ -186,21 +219,14 @@ impl ClientHost {
 
     /// Makes the device and the first plan around it.
     async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Queue)> {
-        let config = DeviceConfig {
-            name: self.name.clone(),
-            mtu: self.mtu_for(welcome),
-            queues: 1,
-            offload: self.offload,
-        };
-        let (device, queues) = warren_tun::create(&config)?;
-        let queue = queues.into_iter().next().context("the TUN device has no queue")?;
+        let (device, queue) = TunDevice::make(&self.device, self.mtu_for(welcome))?;
         let mut host = Host::open(&self.journal).await?;
         let mut attempts = 0..SLOT_ATTEMPTS;
         loop {
             attempts.next();
             let slot = host.free_slot().await?;
             let slot = slot.context("256 tunnels are up on this host; take one down first")?;
-            let facts = self.facts(welcome, slot).await?;
+            let facts = self.facts(welcome, slot, device.name().clone()).await?;
             let servers = self.servers(welcome);
             match host.apply(&plan(&self.profile, self.lan, &facts, &servers)).await {
                 Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queue)),
@@ -224,25 +250,13 @@ impl ClientHost {
         dns.context("cannot restore the host's DNS")
     }
 
-    /// Waits until the device was deleted or renamed by somebody.
-    pub(crate) fn device_gone(&self) -> impl Future<Output = ()> + use<> {
-        let device = self
-            .standing
-            .as_ref()
-            .map(|standing| (standing.device.name().to_owned(), standing.device.index()));
-        async move {
-            match device {
-                Some((name, index)) => device_watch::gone(name, index).await,
-                None => std::future::pending().await,
-            }
-        }
-    }
-
+    /// The device that carries the tunnel's packets.
     pub(crate) fn device(&self) -> Option<DeviceStatus> {
-        self.standing.as_ref().map(|standing| DeviceStatus {
-            name: standing.device.name().to_owned(),
+        let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
+        Some(DeviceStatus {
+            name: standing.device.name().to_string(),
             mtu: standing.facts.mtu,
-            offload: self.offload,
+            offload: self.device.offload,
         })
     }
 
@@ -269,12 +283,18 @@ impl ClientHost {
         self.mtu.unwrap_or(welcome.mtu)
     }
 
-    async fn facts(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<PlanFacts> {
-        let takes_ipv6 = facts::takes_ipv6(&DeviceName::new(self.name.clone())?)?;
-        self.facts_where(welcome, slot, takes_ipv6).await
+    async fn facts(&self, welcome: &Welcome, slot: u8, device: DeviceName) -> anyhow::Result<PlanFacts> {
+        let takes_ipv6 = facts::takes_ipv6(&device)?;
+        self.facts_where(welcome, slot, device, takes_ipv6).await
     }
 
-    async fn facts_where(&self, welcome: &Welcome, slot: u8, takes_ipv6: bool) -> anyhow::Result<PlanFacts> {
+    async fn facts_where(
+        &self,
+        welcome: &Welcome,
+        slot: u8,
+        device: DeviceName,
+        takes_ipv6: bool,
+    ) -> anyhow::Result<PlanFacts> {
         Ok(PlanFacts {
             mtu: self.mtu_for(welcome),
             ipv4: welcome.ipv4.map(|(address, _)| address),
@@ -286,8 +306,25 @@ impl ClientHost {
             mark: CARRIER_MARK,
             slot,
             strict_reverse_path: facts::devices_with_strict_reverse_path()?,
-            device: DeviceName::new(self.name.clone())?,
+            device,
         })
+    }
+}
+
+impl Standing {
+    /// Turns what is applied into `plan`. Returns what was missing of a device that was made anew.
+    async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
+        let mut made = Vec::new();
+        if device_is_new {
+            // All of it, in the plan's order: routes cannot lead to a device that is down.
+            made = self.host.repair(plan, &mut self.applied).await?.repaired;
+        }
+        self.host.change(&mut self.applied, plan).await?;
+        Ok(made)
+    }
+
+    fn plan(&self, profile: &str, lan: bool) -> Plan {
+        plan(profile, lan, &self.facts, &self.servers)
     }
 }
 

@@ -3,6 +3,7 @@
 mod alerts;
 mod connect;
 mod daemon;
+mod device;
 mod diagnose;
 mod dns_message;
 mod dns_remains;

@@ -48,8 +48,9 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     for other in daemon_dir::clean_up(&global.runtime_dir, OnPurpose::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
-    if device_watch::exists(&profile.device)? {
-        let device = &profile.device;
+    if let Some(device) = &profile.device
+        && device_watch::exists(device)?
+    {
         let sentence = format!(
             "a network device named {device} exists already; stop what uses it, or set another `name` in [tun] of {}",
             file.display()

@@ -14,7 +14,7 @@ use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, address, auto_or, boolean, device_name, endpoint, list, network, number, quoted,
+    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number, quoted,
 };
 use super::{ConfigError, file};
 
@@ -28,8 +28,8 @@ pub(crate) struct ClientProfile {
     pub(crate) exit: RemoteExit,
     /// Those to use while it does not answer, in order.
     pub(crate) other_exits: Vec<RemoteExit>,
-    /// The TUN device's name.
-    pub(crate) device: String,
+    /// The TUN device's name, or nothing if the first free one of warren0, warren1 and so on will do.
+    pub(crate) device: Option<String>,
     /// The TUN device's MTU, or nothing if the exit's word is taken.
     pub(crate) mtu: Option<u16>,
     /// What goes through the tunnel.
@@ -150,9 +150,9 @@ fn check_exits(
 fn read_tun(
     document: &mut Document<'_>,
     not_yet: &mut Vec<NotYet>,
-) -> Result<(String, Option<u16>), ConfigError> {
+) -> Result<(Option<String>, Option<u16>), ConfigError> {
     let mut section = document.section("tun")?;
-    let name = section.or("name", "warren0".to_owned(), device_name)?;
+    let name = section.or("name", None, auto_or_device_name)?;
     let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
     let queues = section.optional("queues", auto_or(number(1..=256_u32)))?;
     section.finish()?;

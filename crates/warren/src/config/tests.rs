@@ -68,7 +68,7 @@ fn profile_without_options_has_the_defaults() {
     assert_eq!(profile.name.as_str(), "home");
     assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:443");
     assert_eq!(profile.exit.public_keys, [PUBLIC_KEY.parse().unwrap()]);
-    assert_eq!((profile.device.as_str(), profile.mtu), ("warren0", None));
+    assert_eq!((profile.device, profile.mtu), (None, None));
     assert_eq!(profile.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
     assert_eq!(profile.transport.connections, 4);
     assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
@@ -83,7 +83,7 @@ fn every_option_of_a_profile_is_taken() {
          udp_gso = false\nudp_gro = false\n",
     );
     let profile = parse_profile(&text).unwrap();
-    assert_eq!((profile.device.as_str(), profile.mtu), ("wt0", Some(1400)));
+    assert_eq!((profile.device.as_deref(), profile.mtu), (Some("wt0"), Some(1400)));
     assert_eq!(profile.include, ["10.0.0.0/8".parse().unwrap()]);
     let transport = profile.transport;
     assert_eq!(transport.connections, 32);
@@ -103,7 +103,7 @@ fn exit_may_have_several_keys_while_one_is_being_rotated() {
 #[test]
 fn byte_order_mark_and_windows_line_ends_are_no_error() {
     let text = format!("\u{feff}{}", profile_text("[tun]\nname = \"wt0\"\n").replace('\n', "\r\n"));
-    assert_eq!(parse_profile(&text).unwrap().device, "wt0");
+    assert_eq!(parse_profile(&text).unwrap().device.as_deref(), Some("wt0"));
 }
 
 #[test]

@@ -183,6 +183,11 @@ pub(super) fn endpoint(value: Value<'_>) -> Result<Endpoint, Problem> {
     text.parse::<Endpoint>().map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
 }
 
+/// `"auto"` as nothing, or a device's name.
+pub(super) fn auto_or_device_name(value: Value<'_>) -> Result<Option<String>, Problem> {
+    if value.0.get_ref().as_str() == Some("auto") { Ok(None) } else { device_name(value).map(Some) }
+}
+
 /// A network device's name as the kernel allows it.
 pub(super) fn device_name(value: Value<'_>) -> Result<String, Problem> {
     let text = value.text("a device name such as \"warren0\"")?;

@@ -9,6 +9,8 @@ pub(crate) struct ClientStatus {
     pub(crate) profile: String,
     pub(crate) exit: ExitPeer,
     pub(crate) session: Option<ClientSessionStatus>,
+    /// Why the state is `error`, and what to do.
+    pub(crate) error: Option<String>,
     pub(crate) last_error: Option<String>,
     /// Whether nothing leaves the host outside the tunnel.
     pub(crate) kill_switch: bool,

@@ -54,12 +54,27 @@ impl<'net> Warren<'net> {
         Running::new(self.command(line))
     }
 
+    /// Starts `warren LINE` by a program that runs others.
+    pub fn start_under(&self, program: &[&str], line: &str) -> Running {
+        let own = self.arguments(line);
+        let mut arguments = program.to_vec();
+        arguments.push(env!("CARGO_BIN_EXE_warren"));
+        arguments.extend(own.iter().map(String::as_str));
+        Running::new(self.host.command(&arguments))
+    }
+
     pub fn write(&self, file: &str, mode: u32, text: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt as _;
         let path = self.config(file);
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path
+    }
+
+    /// What `warren pubkey` makes of a private key.
+    pub fn public_key(&self, private: &str) -> String {
+        let file = self.write("private", 0o600, private);
+        self.host.sh(&format!("{} pubkey < {}", env!("CARGO_BIN_EXE_warren"), file.display())).ok()
     }
 
     /// The files in Warren's directories.
@@ -238,8 +253,15 @@ impl<'net> Client<'net> {
     /// Runs the daemon in the foreground, logging what `log` says, until the tunnel is up.
     #[track_caller]
     pub fn run(&self, log: &str) -> Running {
+        self.run_under(&[], log)
+    }
+
+    /// The same by a program that runs others.
+    #[track_caller]
+    pub fn run_under(&self, program: &[&str], log: &str) -> Running {
         let profile = self.warren.config("home.toml");
-        let mut daemon = self.warren.start(&format!("--log {log} client run {}", profile.display()));
+        let line = format!("--log {log} client run {}", profile.display());
+        let mut daemon = self.warren.start_under(program, &line);
         eventually(seconds(15), "the tunnel is up", || {
             assert!(daemon.is_running(), "the client ended: {}", daemon.output());
             self.warren.status().is_some_and(|status| status.text("/state") == "up")
@@ -272,6 +294,15 @@ impl<'net> Client<'net> {
 
     pub fn signal(&self, which: Signal) {
         signal(i32::try_from(self.status().number("/pid")).unwrap(), which);
+    }
+
+    /// Deletes the TUN device and makes another one of its name before the daemon can do anything about it.
+    pub fn lose_device_to_another(&self) {
+        let pid = self.status().number("/pid");
+        self.sh(&format!(
+            "kill -STOP {pid}; ip link delete warren0 && ip tuntap add warren0 mode tun && \
+             ip address add 10.9.9.9/32 dev warren0; kill -CONT {pid}"
+        ));
     }
 
     /// The client's inner addresses, with their prefix lengths.

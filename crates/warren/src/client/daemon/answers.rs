@@ -45,13 +45,14 @@ impl Daemon {
                 mtu: welcome.mtu,
                 connections: welcome.connections,
             }),
-            last_error: self.host_trouble.clone().or_else(|| self.last_error.clone()),
+            error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
+            last_error: self.last_error.clone(),
             kill_switch: self.lockdown.is_closed(),
             reload_error: self.reload_error.clone(),
             reconnects: self.reconnects,
         };
-        let status =
-            Status::client(client, self.state, self.since, self.host.device(), &self.tuning, snapshot);
+        let (state, since) = self.shown_state();
+        let status = Status::client(client, state, since, self.host.device(), &self.tuning, snapshot);
         serde_json::to_value(status).map_err(Refusal::new)
     }
 }

@@ -1,30 +1,59 @@
 //! Keeping the host as the plan wants it while others work on it too.
 
-use super::Daemon;
+use std::time::Instant;
+
+use super::{Daemon, HostTrouble};
+use crate::client::device::Restored;
 use crate::notify;
+use crate::status::State;
 
 impl Daemon {
     /// Something on the host has changed: what somebody has undone is made again, at the latest with the next look.
     pub(super) async fn look_after_host(&mut self) {
         let mut trouble = Vec::new();
-        for looked in [self.lockdown.repair().await, self.host.repair().await] {
+        let closed = self.lockdown.repair().await;
+        let device = self.host.restore_device();
+        for looked in [closed, self.host.repair().await] {
             match looked {
                 Ok(repaired) => repaired.iter().for_each(|what| tracing::warn!("{what}; made again")),
                 Err(error) => trouble.push(format!("{error:#}")),
             }
         }
+        match device {
+            Ok(Some(Restored { queue, stood_in })) => {
+                self.open_device(queue).await;
+                // No route leads there any more.
+                drop(stood_in);
+            }
+            Ok(None) => {}
+            Err(error) => trouble.push(format!("{error:#}")),
+        }
         if let Err(error) = self.follow_network().await {
             trouble.push(format!("{error:#}"));
         }
-        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
-        if let Some(sentence) = &trouble {
-            self.watch.look_again();
-            if self.host_trouble != trouble {
-                tracing::error!("{sentence}");
-                notify::status(sentence);
+        self.note((!trouble.is_empty()).then(|| trouble.join("; ")));
+    }
+
+    /// Notes what is wrong on the host, and says so if that is news.
+    fn note(&mut self, trouble: Option<String>) {
+        let known = self.host_trouble.as_ref().map(|known| &known.sentence);
+        if known != trouble.as_ref() {
+            match &trouble {
+                Some(sentence) => {
+                    tracing::error!("{sentence}");
+                    notify::status(sentence);
+                }
+                None => {
+                    tracing::info!("the host is as it should be again");
+                    notify::status(self.state.name());
+                }
             }
         }
-        self.host_trouble = trouble;
+        let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
+        self.host_trouble = trouble.map(|sentence| HostTrouble { sentence, since });
+        if self.host_trouble.is_some() && self.state != State::Stopping {
+            self.watch.look_again();
+        }
     }
 
     /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now.
