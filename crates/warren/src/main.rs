@@ -127,16 +127,16 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 
 /// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
+    let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
     let Some(name) = arguments.daemon else {
         client::clean_up_dns(&global.state_dir).await?;
-        return daemon_dir::clean_up(&global.runtime_dir, OnPurpose::Remove).await.map(drop);
+        return daemon_dir::clean_up(&global.runtime_dir, on_purpose).await.map(drop);
     };
     let name =
         if name == daemon_dir::EXIT { daemon_dir::EXIT.to_owned() } else { client::profile_name(&name)? };
     if name != daemon_dir::EXIT {
         warren_host::dns::recover(&global.state_dir, &name).await?;
     }
-    let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
     DaemonDir::new(&global.runtime_dir, &name).clean_up(on_purpose).await.map(drop)
 }
 

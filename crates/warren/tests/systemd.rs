@@ -144,10 +144,45 @@ fn kill_switch_is_closed_before_the_network_and_opened_by_down() {
     client.sh(&ping).ok();
 }
 
+#[test]
+fn what_a_power_cut_left_in_etc_is_put_right_at_boot_and_the_kill_switch_closes() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let exit = support::Exit::start(&net);
+    let profile =
+        exit.enrol("laptop").with("kill_switch", "enabled", true).with("dns", "servers", vec!["203.0.113.2"]);
+    let ping = format!("ping -c 1 -W 2 {}", Net::INTERNET_V4);
+    let files = units();
+    files.write("etc/resolv.conf", "# mine\nnameserver 203.0.113.2\n");
+    files.write_private("etc/warren/home.toml", &profile.text());
+    files.enable("warren-lockdown", "home", "sysinit.target");
+    files.enable_plain("warren-cleanup", "sysinit.target");
+    let client = Systemd::boot(&net.client, files);
+    client.sh("warren up home").ok();
+    client.sh(&ping).ok();
+
+    let files = client.cut_power();
+    let left = std::fs::read_to_string(files.path("etc/resolv.conf")).unwrap();
+    assert!(left.contains("warren"), "it was left behind: {left}");
+    net.client.sh(&ping).ok();
+    let client = Systemd::boot(&net.client, files);
+
+    assert_eq!(client.sh("cat /etc/resolv.conf").stdout, "# mine\nnameserver 203.0.113.2\n");
+    assert!(!client.sh(&ping).succeeded(), "nothing leaves after boot");
+    client.sh("warren up home").ok();
+    client.sh(&ping).ok();
+    client.sh("warren down home").ok();
+    client.sh(&ping).ok();
+}
+
 /// A host with Warren's units, none of them enabled.
 fn units() -> Files {
     let files = Files::new();
-    for unit in ["warren-exit.service", "warren@.service", "warren-lockdown@.service"] {
+    for unit in
+        ["warren-exit.service", "warren@.service", "warren-lockdown@.service", "warren-cleanup.service"]
+    {
         let text = std::fs::read_to_string(repository_file(unit)).unwrap();
         files.write(&format!("etc/systemd/system/{unit}"), &text);
     }

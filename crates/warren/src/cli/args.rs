@@ -241,9 +241,9 @@ pub(crate) struct CleanupArgs {
     /// The profile that was up, or "exit"; every daemon's unless said.
     #[arg(value_name = "PROFILE")]
     pub(crate) daemon: Option<OsString>,
-    /// Keep what the daemon left on purpose for the one that follows it, such as a closed kill switch, as a unit does
-    /// when the daemon ends.
-    #[arg(long, requires = "daemon")]
+    /// Keep what a daemon left on purpose for the one that follows it, such as a closed kill switch, as the units do when
+    /// a daemon ends and at boot.
+    #[arg(long)]
     pub(crate) keep: bool,
 }
 

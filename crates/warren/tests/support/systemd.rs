@@ -60,9 +60,18 @@ impl Files {
 
     /// Makes `NAME@INSTANCE.service` start at boot, by a target that wants it.
     pub fn enable(&self, name: &str, instance: &str, target: &str) {
-        let link = self.path(&format!("etc/systemd/system/{target}.wants/{name}@{instance}.service"));
+        self.want(&format!("{name}@{instance}"), &format!("{name}@"), target);
+    }
+
+    /// Makes `NAME.service` start at boot, by a target that wants it.
+    pub fn enable_plain(&self, name: &str, target: &str) {
+        self.want(name, name, target);
+    }
+
+    fn want(&self, wanted: &str, unit: &str, target: &str) {
+        let link = self.path(&format!("etc/systemd/system/{target}.wants/{wanted}.service"));
         std::fs::create_dir_all(link.parent().unwrap()).unwrap();
-        std::os::unix::fs::symlink(format!("/etc/systemd/system/{name}@.service"), link).unwrap();
+        std::os::unix::fs::symlink(format!("/etc/systemd/system/{unit}.service"), link).unwrap();
     }
 
     /// Where a file is written before boot, and where what the host wrote is found.
@@ -82,7 +91,8 @@ impl Files {
 #[derive(Debug)]
 pub struct Systemd<'net> {
     pub host: &'net Namespace,
-    files: Files,
+    /// None once the power was cut.
+    files: Option<Files>,
     /// `unshare`, whose only child is systemd.
     unshare: Running,
     init: i32,
@@ -105,12 +115,15 @@ impl<'net> Systemd<'net> {
     pub fn boot(host: &'net Namespace, files: Files) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/systemd.sh");
         let cgroup = cgroup2().expect("cgroup2 is mounted").join(host.name());
-        std::fs::copy(host.etc().join("resolv.conf"), files.path("etc/resolv.conf")).unwrap();
+        let resolver = files.path("etc/resolv.conf");
+        if !resolver.exists() {
+            std::fs::copy(host.etc().join("resolv.conf"), resolver).unwrap();
+        }
         let mut boot = Command::new("sh");
         boot.arg(script).arg(host.name()).arg(&cgroup).arg(files.directory.path());
         boot.arg(env!("CARGO_BIN_EXE_warren"));
         let unshare = Running::new(boot);
-        let mut systemd = Self { host, files, unshare, init: 0, cgroup };
+        let mut systemd = Self { host, files: Some(files), unshare, init: 0, cgroup };
         eventually(seconds(20), "systemd has booted", || {
             assert!(systemd.unshare.is_running(), "it ended: {}", systemd.unshare.output());
             systemd.init = child_of(systemd.unshare.pid()).unwrap_or_default();
@@ -171,25 +184,43 @@ impl<'net> Systemd<'net> {
 
     /// The host's files, to be looked at.
     pub fn files(&self) -> &Files {
-        &self.files
+        self.files.as_ref().expect("the power was not cut")
     }
-}
 
-impl Drop for Systemd<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.run(&["journalctl", "--no-pager", "--output=short-monotonic", "--lines=100"]);
-            println!("--- journal of {}\n{}{}", self.host.name(), log.stdout, log.stderr);
-        }
+    /// Ends everything at once, and what was not on disk goes: `/run`, and what was changed of the network by Warren. What
+    /// is returned can be booted again.
+    pub fn cut_power(mut self) -> Files {
+        self.end();
+        self.host.sh(FORGET).ok();
+        self.files.take().expect("the power was not cut before")
+    }
+
+    fn end(&mut self) {
         if self.init != 0 {
             signal(self.init, Signal::KILL);
             while self.unshare.is_running() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
+            self.init = 0;
         }
         remove_cgroup(&self.cgroup);
     }
 }
+
+impl Drop for Systemd<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.files.is_some() {
+            let log = self.run(&["journalctl", "--no-pager", "--output=short-monotonic", "--lines=100"]);
+            println!("--- journal of {}\n{}{}", self.host.name(), log.stdout, log.stderr);
+        }
+        self.end();
+    }
+}
+
+/// The network namespace stays over a boot.
+const FORGET: &str = "nft flush ruleset; for version in 4 6; do \
+                      while ip -$version rule delete protocol 87 2>/dev/null; do :; done; \
+                      ip -$version route flush table all protocol 87 || true; done";
 
 const SYSINIT: &str = "[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service local-fs.target\n\
                        After=systemd-journald.service local-fs.target\n";

@@ -51,6 +51,7 @@ fn command_lines_of_the_contract_are_understood() {
         "warren keygen",
         "warren pubkey",
         "warren cleanup",
+        "warren cleanup --keep",
         "warren cleanup exit",
         "warren cleanup home --keep",
         "warren completions bash",
