@@ -7,6 +7,7 @@
 )]
 
 mod broken;
+mod corpus;
 mod examples;
 mod files;
 mod properties;

@@ -61,7 +61,7 @@ fn plausible() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 0..12).prop_map(|lines| lines.join("\n"))
 }
 
-fn assert_one_line_or_value(text: &str) {
+pub(super) fn assert_one_line_or_value(text: &str) {
     for error in [parse_profile(text).err(), parse_exit(text).err()].into_iter().flatten() {
         let error = error.to_string();
         assert!(!error.chars().any(char::is_control), "{error:?}");

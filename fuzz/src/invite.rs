@@ -1,0 +1,23 @@
+//! An invitation that somebody pasted.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use warren_session::invite::{Invite, InviteToken};
+
+/// The text, or with a first byte below 128 what is behind the encoding and the checksum, which no fuzzer would guess.
+pub fn run(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let text = if *first < 0x80 {
+        let sum = digest(&SHA256, rest);
+        let sum = sum.as_ref().get(..4).unwrap_or_default();
+        format!("warren1:{}", URL_SAFE_NO_PAD.encode([rest, sum].concat()))
+    } else {
+        String::from_utf8_lossy(rest).into_owned()
+    };
+    if let Ok(invite) = text.parse::<Invite>() {
+        let again: Invite = invite.to_string().parse().expect("what it writes it reads");
+        assert_eq!(again, invite);
+        assert_eq!(InviteToken::from_wire(&invite.token.to_wire()), Some(invite.token));
+    }
+}
