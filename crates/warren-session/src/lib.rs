@@ -12,7 +12,10 @@ pub mod goodbye;
 pub mod invite;
 mod key;
 pub mod message;
+mod planted;
 pub mod pool;
+#[cfg(test)]
+mod simulation;
 mod token;
 
 pub use goodbye::Goodbye;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{ClientAction, ClientSession, ClientState, Loss, backoff};
 use crate::goodbye::Goodbye;
 use crate::message::MessageDecoder;
+use crate::planted::{Bug, is_planted};
 
 /// Time that a connection or session must have held for its loss to begin a new outage. What breaks sooner continues the one
 /// before, so that an exit which accepts and drops at once is not asked without a pause.
@@ -139,7 +140,7 @@ impl ClientSession {
         let since = link.attached_since();
         link.phase = Phase::Parked;
         link.decoder = MessageDecoder::new();
-        if since.is_some() {
+        if since.is_some() && !is_planted(Bug::LostLinkNotDetached) {
             self.actions.push_back(ClientAction::Detach { index });
         }
         self.actions.extend(closing.map(|reason| ClientAction::Close { index, reason }));
@@ -170,7 +171,7 @@ impl ClientSession {
             Some(attempted) => (attempted + wait).max(now),
             None => now + wait,
         };
-        link.phase = Phase::Waiting { at };
+        link.phase = if is_planted(Bug::RetryForgotten) { Phase::Parked } else { Phase::Waiting { at } };
     }
 
     /// Lets what waits try at once, as at the beginning of an outage.

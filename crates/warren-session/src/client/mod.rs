@@ -32,6 +32,7 @@ use self::link::{Link, Phase};
 use crate::clients::MAX_NAME_LENGTH;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message;
+use crate::planted::{Bug, is_planted};
 use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
 
 /// Configuration of a client's session.
@@ -177,10 +178,10 @@ impl ClientSession {
     /// The exit said why it ends a connection that is gone already, or that is to be closed with `closing`.
     fn farewell(&mut self, now: Instant, index: u32, reason: Goodbye, closing: Option<Goodbye>) {
         let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting | Goodbye::Draining);
-        if reason.is_final() {
+        if reason.is_final() && !is_planted(Bug::FinalGoodbyeIgnored) {
             self.drop_link(index, closing);
             self.stop_with(Stop::Goodbye(reason));
-        } else if restarted && self.session.is_some() {
+        } else if restarted && self.session.is_some() && !is_planted(Bug::ForgottenSessionKept) {
             self.begin_anew(now, index, Loss { closing, ..Loss::said(reason) });
         } else {
             self.lost(now, index, Loss { closing, ..Loss::said(reason) });

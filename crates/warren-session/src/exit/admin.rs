@@ -8,6 +8,7 @@ use super::config::{check_prefixes, reserve};
 use super::{ConfigError, EndReason, ExitSessions};
 use crate::clients::{Client, ClientRegistry, Invitation, RegistryError};
 use crate::goodbye::Goodbye;
+use crate::planted::{Bug, is_planted};
 
 /// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -207,7 +208,9 @@ impl ExitSessions {
 
     /// Ends the session of a key and closes every other connection of it.
     fn cut_off(&mut self, now: Instant, key: crate::PeerKey, reason: EndReason) {
-        if let Some(session) = self.by_key.get(&key).copied() {
+        if let Some(session) = self.by_key.get(&key).copied()
+            && !is_planted(Bug::RevokedSessionKept)
+        {
             self.end(now, session, reason);
         }
         let goodbye: Goodbye = reason.goodbye();

@@ -10,6 +10,7 @@ use crate::clients::{Client, MAX_NAME_LENGTH};
 use crate::goodbye::{Goodbye, Versions, Violation};
 use crate::invite::InviteToken;
 use crate::message::{self, Attach, Attached, Enrol, Enrolled, Hello, Message, Network, Welcome, ip_to_wire};
+use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PeerKey};
 
@@ -51,6 +52,8 @@ impl ExitSessions {
         self.end_previous(now, key, wish.nonce);
         // Ending the previous session counted the key as offline.
         let lease = self.pool.lease(key).map_or(leased.lease, |leased| leased.lease);
+        let others = self.sessions.values().map(|session| session.lease).next();
+        let lease = others.filter(|_| is_planted(Bug::LeaseGivenTwice)).unwrap_or(lease);
         self.record_leases(now, key, &leased.taken_from);
         let session = self.open(now, key, lease, wish);
         let (id, welcome) = (session.id, self.welcome(&session));
@@ -74,14 +77,20 @@ impl ExitSessions {
         }
         // A wrong token is answered as a session that is not there: who guesses learns nothing.
         let token = AttachToken::from_wire(&attach.attach_token);
-        let session =
-            self.sessions.get(&id).filter(|session| session.key == key && Some(session.token) == token);
+        let session = self.sessions.get(&id).filter(|session| {
+            (session.key == key || is_planted(Bug::AttachByAnotherKey))
+                && (Some(session.token) == token || is_planted(Bug::StaleAttachToken))
+        });
         let session = session.ok_or(Goodbye::UnknownSession)?;
         if attach.index >= session.connections() {
             return Err(Goodbye::Protocol(Violation::BadIndex));
         }
+        let attached = Message::Attached(Attached { index: attach.index });
+        if is_planted(Bug::AttachedTooEarly) {
+            self.send(connection, &attached);
+        }
         self.attach_connection(now, id, connection, attach.index);
-        self.send(connection, &Message::Attached(Attached { index: attach.index }));
+        self.send(connection, &attached);
         Ok(())
     }
 
@@ -101,6 +110,9 @@ impl ExitSessions {
     /// Ends the session that the key has, if any: another host's for good, the same process's silently.
     fn end_previous(&mut self, now: Instant, key: PeerKey, nonce: Nonce) {
         let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
+        if is_planted(Bug::PreviousSessionKept) {
+            return;
+        }
         let (id, previous_nonce) = (previous.id, previous.nonce);
         if previous_nonce == nonce {
             return self.end(now, id, EndReason::Superseded);
@@ -116,14 +128,14 @@ impl ExitSessions {
             news |= self.registry.record_lease(changed, self.pool.lease_of(changed));
         }
         self.registry.record_seen(key, self.clock.at(now));
-        if news {
+        if news && !is_planted(Bug::LeaseNotPersisted) {
             self.persist();
         }
     }
 
     fn open(&mut self, now: Instant, key: PeerKey, lease: Lease, wish: Wish) -> Session {
         let id = SessionId(self.next_session);
-        self.next_session = self.next_session.wrapping_add(1);
+        self.next_session = self.next_session.wrapping_add(u64::from(!is_planted(Bug::NumberUsedTwice)));
         let mut token = [0; AttachToken::LENGTH];
         (self.entropy)(&mut token);
         let client = self.registry.by_key(key);
@@ -154,7 +166,9 @@ impl ExitSessions {
             self.deadlines.remove(deadline, super::Deadline::Session(id));
         }
         let before = session.attach(connection, index).flatten();
-        if let Some(before) = before {
+        if let Some(before) = before
+            && !is_planted(Bug::ReplacedNotDetached)
+        {
             self.actions.push_back(ExitAction::Detach { session: id, connection: before, index });
         }
         if let Some(deadline) = self.connections.attach(connection, id, index) {

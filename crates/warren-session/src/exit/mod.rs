@@ -30,6 +30,7 @@ use self::session::Predecessors;
 use crate::clients::ClientRegistry;
 use crate::goodbye::Goodbye;
 use crate::message;
+use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 use crate::{Entropy, PeerKey};
 
@@ -233,7 +234,9 @@ impl ExitSessions {
             self.deadlines.remove(deadline, Deadline::Handshake(connection));
         }
         let bytes = message::encode(&reason.to_message());
-        self.actions.push_back(ExitAction::Send { connection, bytes });
+        if !is_planted(Bug::LostGoodbye) {
+            self.actions.push_back(ExitAction::Send { connection, bytes });
+        }
         self.actions.push_back(ExitAction::Close { connection, reason });
     }
 
@@ -252,6 +255,9 @@ impl ExitSessions {
         } else if let Some(state) = self.sessions.get_mut(&session) {
             let deadline = now + SESSION_TIMEOUT;
             state.offline_deadline = Some(deadline);
+            if is_planted(Bug::SessionNeverTimesOut) {
+                return;
+            }
             self.deadlines.add(deadline, Deadline::Session(session));
         }
     }

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use self::range::Range;
 use crate::PeerKey;
+use crate::planted::{Bug, is_planted};
 
 /// The inner addresses of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -321,6 +322,9 @@ impl AddressPool {
             Presence::OfflineSince(since) => {
                 let held = holder.held(family).filter(|held| !held.is_static)?;
                 Some((since, *key, held.address))
+            }
+            Presence::Online if is_planted(Bug::OnlineLeaseTaken) => {
+                Some((SystemTime::UNIX_EPOCH, *key, holder.held(family)?.address))
             }
             Presence::Online => None,
         });

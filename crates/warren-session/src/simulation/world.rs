@@ -3,45 +3,45 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use warren_session::client::{ConnectionEnd, Stop};
-use warren_session::clients::{Client, ClientRegistry};
-use warren_session::exit::{ExitAction, ExitConfig, ExitSessions};
-use warren_session::pool::Lease;
-use warren_session::{Entropy, Goodbye, PeerKey};
+use crate::client::{ConnectionEnd, Stop};
+use crate::clients::{Client, ClientRegistry};
+use crate::exit::{ExitAction, ExitConfig, ExitSessions};
+use crate::pool::Lease;
+use crate::{Entropy, Goodbye, PeerKey};
 
-use crate::exit_model::ExitModel;
-use crate::host::{Host, lost};
-use crate::network::{Network, Packet, Wire};
+use super::exit_model::ExitModel;
+use super::host::{Host, lost};
+use super::network::{Network, Packet, Wire};
 
 /// Keys of the hosts; the last host has the key of the first.
-pub(crate) const KEYS: [u8; 5] = [1, 2, 3, 4, 1];
+pub(super) const KEYS: [u8; 5] = [1, 2, 3, 4, 1];
 
 /// How many inner addresses there are: five, or two for four keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Room {
+pub(super) enum Room {
     Enough,
     Tight,
 }
 
-pub(crate) struct World {
-    pub(crate) now: Instant,
-    pub(crate) began: Instant,
-    pub(crate) seed: u64,
-    pub(crate) room: Room,
-    pub(crate) exit: Option<ExitSessions>,
-    pub(crate) model: ExitModel,
+pub(super) struct World {
+    pub(super) now: Instant,
+    pub(super) began: Instant,
+    pub(super) seed: u64,
+    pub(super) room: Room,
+    pub(super) exit: Option<ExitSessions>,
+    pub(super) model: ExitModel,
     /// What the exit has persisted.
-    pub(crate) disk: ClientRegistry,
+    pub(super) disk: ClientRegistry,
     /// The lease that each key had last, while there is room for all.
-    pub(crate) leases: BTreeMap<PeerKey, Lease>,
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) network: Network,
+    pub(super) leases: BTreeMap<PeerKey, Lease>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) network: Network,
     /// Whether the operator has removed or disabled anybody.
-    pub(crate) was_refused: bool,
+    pub(super) was_refused: bool,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, room: Room) -> Self {
+    pub(super) fn new(seed: u64, room: Room) -> Self {
         let now = Instant::now();
         let mut disk = ClientRegistry::new();
         for number in 1..=4 {
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// Ends the trouble and checks that everybody who may is connected in the end.
-    pub(crate) fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.start_exit();
         for number in 0..4 {
             self.add_client(number);
@@ -111,17 +111,17 @@ impl World {
     }
 
     /// Which hosts are up.
-    pub(crate) fn up(&self) -> Vec<bool> {
+    pub(super) fn up(&self) -> Vec<bool> {
         self.hosts.iter().map(|host| host.attached().count() > 0).collect()
     }
 
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let wanted: usize = self.hosts.iter().filter(|host| host.stopped.is_none()).map(|_| 3).sum();
         let attached: usize = self.hosts.iter().map(|host| host.attached().count()).sum();
         attached == if self.room == Room::Tight { wanted.min(6) } else { wanted }
     }
 
-    pub(crate) fn check_settled(&self) {
+    pub(super) fn check_settled(&self) {
         let exit = self.exit.as_ref().unwrap();
         for host in &self.hosts {
             match &host.stopped {
@@ -149,14 +149,14 @@ impl World {
         assert!(self.is_settled(), "{:?} {:?}", self.up(), exit);
     }
 
-    pub(crate) fn deliver_oldest(&mut self) {
+    pub(super) fn deliver_oldest(&mut self) {
         if let Some(&(number, to_exit)) = self.network.pending().first() {
             self.deliver(number, to_exit);
             self.act();
         }
     }
 
-    pub(crate) fn deliver(&mut self, number: u64, to_exit: bool) {
+    pub(super) fn deliver(&mut self, number: u64, to_exit: bool) {
         let now = self.now;
         let wire = self.network.wire(number);
         if to_exit {
@@ -173,6 +173,7 @@ impl World {
                 Some(exit) => match packet {
                     Packet::Connected => {
                         wire.exit_has_it = true;
+                        wire.connected = Some(now);
                         wire.to_client.push_back(Packet::Connected);
                         exit.connected(now, number, wire.key);
                     }
@@ -200,7 +201,7 @@ impl World {
     }
 
     /// The sides named learn now that the connection is gone; nothing else on it is delivered to them.
-    pub(crate) fn cut_wire(&mut self, number: u64, client_side: bool, exit_side: bool) {
+    pub(super) fn cut_wire(&mut self, number: u64, client_side: bool, exit_side: bool) {
         let now = self.now;
         let wire = self.network.wire(number);
         if client_side {
@@ -222,7 +223,7 @@ impl World {
         }
     }
 
-    pub(crate) fn wait_until(&mut self, then: Instant) {
+    pub(super) fn wait_until(&mut self, then: Instant) {
         self.now = self.now.max(then);
         if let Some(exit) = &mut self.exit {
             exit.handle_timeout(self.now);
@@ -233,12 +234,12 @@ impl World {
         }
     }
 
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
         let exit = self.exit.iter().filter_map(ExitSessions::timeout);
         exit.chain(self.hosts.iter().filter_map(|host| host.session.timeout())).min()
     }
 
-    pub(crate) fn start_exit(&mut self) {
+    pub(super) fn start_exit(&mut self) {
         if self.exit.is_some() {
             return;
         }
@@ -256,7 +257,7 @@ impl World {
     }
 
     /// Carries out what everybody wants done, checking each action, and then what must always hold.
-    pub(crate) fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         if let Some(exit) = &mut self.exit {
             while let Some(action) = exit.poll_action() {
                 if action == ExitAction::Persist {
@@ -265,7 +266,8 @@ impl World {
                 self.model.take(&action, exit.registry(), &self.disk);
                 carry_out(action, &mut self.network, &mut self.leases, self.room);
             }
-            self.model.compare(exit);
+            self.model.compare(exit, self.now);
+            self.network.check_patience(self.now, &self.model);
         }
         for host in &mut self.hosts {
             host.act(&mut self.network, &self.model);
@@ -273,11 +275,11 @@ impl World {
         self.network.sweep();
     }
 
-    pub(crate) fn wall(&self) -> SystemTime {
+    pub(super) fn wall(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(1_800_000_000) + (self.now - self.began)
     }
 
-    pub(crate) fn next_seed(&mut self) -> u64 {
+    pub(super) fn next_seed(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.seed
     }
@@ -300,8 +302,10 @@ fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<Pe
                 "a lease sticks to its key"
             );
         }
-        ExitAction::Attach { .. }
-        | ExitAction::Detach { .. }
+        ExitAction::Attach { connection, .. } => {
+            assert!(!network.wire(connection).is_forger, "attached with another's token or key");
+        }
+        ExitAction::Detach { .. }
         | ExitAction::End { .. }
         | ExitAction::Enrolled { .. }
         | ExitAction::Persist => {}
@@ -309,7 +313,7 @@ fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<Pe
 }
 
 /// Random bytes that a seed repeats (SplitMix64).
-pub(crate) fn random(seed: u64) -> Entropy {
+pub(super) fn random(seed: u64) -> Entropy {
     let mut state = seed;
     Box::new(move |bytes| {
         for byte in bytes {

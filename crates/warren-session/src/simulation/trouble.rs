@@ -2,18 +2,18 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::clients::Client;
+use crate::message::{Attach, Hello, Message, encode};
+use crate::{Goodbye, PeerKey};
 use proptest::sample::Index;
-use warren_session::clients::Client;
-use warren_session::message::{Attach, Hello, Message, encode};
-use warren_session::{Goodbye, PeerKey};
 
-use crate::host::{Host, lost};
-use crate::network::{Packet, Wire};
-use crate::world::{KEYS, World};
+use super::host::{Host, lost};
+use super::network::{Packet, Wire};
+use super::world::{KEYS, World};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub(super) enum Step {
     Deliver(Index),
     DeliverMany(usize),
     CutBothSides(Index),
@@ -32,12 +32,15 @@ pub(crate) enum Step {
     AddClient(Index),
     SayToExit(Index, Vec<u8>),
     SayToClient(Index, Vec<u8>),
-    ForgeAttach(Index, u64, u32),
+    /// Attach to an open session, or to one of this number, with its own key and a token that is wrong.
+    ForgeAttach(u64, u32),
+    /// Attach to a host's session with its token and another enrolled key.
+    StealToken(Index, Index, u32),
     Stranger(bool),
 }
 
 impl World {
-    pub(crate) fn take(&mut self, step: &Step) {
+    pub(super) fn take(&mut self, step: &Step) {
         let now = self.now;
         match step {
             Step::Deliver(which) => self.deliver_any(which),
@@ -71,15 +74,19 @@ impl World {
                     self.network.wire(number).to_client.push_back(Packet::Bytes(bytes.clone()));
                 }
             }
-            Step::ForgeAttach(which, session, index) => {
-                let existing =
-                    self.exit.as_ref().and_then(|exit| exit.sessions().next()).map(|open| open.id().0);
-                let attach = Attach {
-                    session: existing.unwrap_or(*session),
-                    attach_token: vec![0; 16],
-                    index: *index,
-                };
-                self.say_to_exit(which, &encode(&Message::Attach(attach)));
+            Step::ForgeAttach(session, index) => {
+                let open = self.exit.as_ref().and_then(|exit| exit.sessions().next());
+                let (session, key) =
+                    open.map_or((*session, PeerKey([1; 32])), |open| (open.id().0, open.key()));
+                self.forge(key, Attach { session, attach_token: vec![0; 16], index: *index });
+            }
+            Step::StealToken(host, key, index) => {
+                let host = &self.hosts[host.index(self.hosts.len())];
+                let key = PeerKey([KEYS[key.index(KEYS.len())]; 32]);
+                if let Some(welcome) = host.session.welcome().filter(|_| host.key != key) {
+                    let attach_token = welcome.attach_token.as_bytes().to_vec();
+                    self.forge(key, Attach { session: welcome.session, attach_token, index: *index });
+                }
             }
             Step::Stranger(says_hello) => {
                 let number = self.network.dial(PeerKey([99; 32]), None);
@@ -89,6 +96,14 @@ impl World {
             }
         }
         self.act();
+    }
+
+    /// Asks on a connection of its own for what must not be granted.
+    fn forge(&mut self, key: PeerKey, attach: Attach) {
+        let number = self.network.dial(key, None);
+        let wire = self.network.wire(number);
+        wire.is_forger = true;
+        Wire::send(&mut wire.to_exit, &encode(&Message::Attach(attach)));
     }
 
     fn deliver_any(&mut self, which: &Index) {
@@ -169,7 +184,7 @@ impl World {
         }
     }
 
-    pub(crate) fn add_client(&mut self, number: usize) {
+    pub(super) fn add_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
         let key = PeerKey([KEYS[number]; 32]);
         let existed = exit.registry().by_key(key).is_some();

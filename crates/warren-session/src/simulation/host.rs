@@ -3,29 +3,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
-use warren_session::{Goodbye, PeerKey};
+use crate::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
+use crate::{Goodbye, PeerKey};
 
-use crate::exit_model::ExitModel;
-use crate::network::{Network, Packet, Wire};
-use crate::world::random;
+use super::exit_model::ExitModel;
+use super::network::{Network, Packet, Wire};
+use super::world::random;
 
 /// Number of connections that each host asks for.
-pub(crate) const CONNECTIONS: u32 = 3;
+pub(super) const CONNECTIONS: u32 = 3;
 
 /// A host with one client process.
-pub(crate) struct Host {
-    pub(crate) number: usize,
-    pub(crate) key: PeerKey,
-    pub(crate) session: ClientSession,
-    pub(crate) wires: BTreeMap<u32, u64>,
+pub(super) struct Host {
+    pub(super) number: usize,
+    pub(super) key: PeerKey,
+    pub(super) session: ClientSession,
+    pub(super) wires: BTreeMap<u32, u64>,
     attached: BTreeSet<u32>,
     is_welcome: bool,
-    pub(crate) stopped: Option<Stop>,
+    pub(super) stopped: Option<Stop>,
 }
 
 impl Host {
-    pub(crate) fn new(number: usize, key: PeerKey, seed: u64, now: Instant) -> Self {
+    pub(super) fn new(number: usize, key: PeerKey, seed: u64, now: Instant) -> Self {
         let config = ClientConfig {
             connections: CONNECTIONS,
             name: format!("host-{number}"),
@@ -45,7 +45,7 @@ impl Host {
     }
 
     /// Checks and carries out everything that the session wants done.
-    pub(crate) fn act(&mut self, network: &mut Network, exit: &ExitModel) {
+    pub(super) fn act(&mut self, network: &mut Network, exit: &ExitModel) {
         let mut count = 0;
         while let Some(action) = self.session.poll_action() {
             count += 1;
@@ -113,12 +113,12 @@ impl Host {
     }
 
     /// The wires that carry traffic, by index.
-    pub(crate) fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(super) fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
         self.attached.iter().map(|index| (*index, self.wires[index]))
     }
 }
 
 /// A connection that ended for no reason of ours.
-pub(crate) fn lost() -> warren_session::client::ConnectionEnd {
-    warren_session::client::ConnectionEnd::Lost("the connection was cut".into())
+pub(super) fn lost() -> crate::client::ConnectionEnd {
+    crate::client::ConnectionEnd::Lost("the connection was cut".into())
 }

@@ -2,21 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Instant;
 
-use warren_session::PeerKey;
-use warren_session::clients::ClientRegistry;
-use warren_session::exit::{ExitAction, ExitSessions, SessionId};
-use warren_session::message::{Message, MessageDecoder};
-use warren_session::pool::Lease;
+use crate::PeerKey;
+use crate::clients::ClientRegistry;
+use crate::exit::{ExitAction, ExitSessions, SESSION_TIMEOUT, SessionId};
+use crate::message::{Message, MessageDecoder};
+use crate::pool::Lease;
 
 /// The sessions of one run of an exit.
 #[derive(Debug, Default)]
-pub(crate) struct ExitModel {
+pub(super) struct ExitModel {
     open: BTreeMap<SessionId, Opened>,
     ended: BTreeSet<SessionId>,
     /// Connections that carried traffic at some time.
-    pub(crate) ever_attached: BTreeSet<u64>,
+    pub(super) ever_attached: BTreeSet<u64>,
     closed: BTreeSet<u64>,
+    /// The code of the Goodbye that a connection was told last.
+    told: BTreeMap<u64, u32>,
 }
 
 #[derive(Debug)]
@@ -25,16 +28,18 @@ struct Opened {
     lease: Lease,
     connections: u32,
     attached: BTreeMap<u32, u64>,
+    /// Since when no connection is attached.
+    empty_since: Option<Instant>,
 }
 
 impl ExitModel {
     /// A new run of the exit knows no session; what the run before said may still be on its way.
-    pub(crate) fn restarted(&self) -> Self {
+    pub(super) fn restarted(&self) -> Self {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
     /// Checks an action and takes it in. `disk` is what a restart would find.
-    pub(crate) fn take(&mut self, action: &ExitAction, registry: &ClientRegistry, disk: &ClientRegistry) {
+    pub(super) fn take(&mut self, action: &ExitAction, registry: &ClientRegistry, disk: &ClientRegistry) {
         match action {
             ExitAction::Open { session, key, name, lease, connections, .. } => {
                 let client = registry.by_key(*key).expect("a session of a key that is enrolled");
@@ -52,8 +57,13 @@ impl ExitModel {
                 }
                 let kept = disk.by_key(*key).map(|client| client.lease());
                 assert_eq!(kept, Some(*lease), "a lease is on the disk before the client has it");
-                let opened =
-                    Opened { key: *key, lease: *lease, connections: *connections, attached: BTreeMap::new() };
+                let opened = Opened {
+                    key: *key,
+                    lease: *lease,
+                    connections: *connections,
+                    attached: BTreeMap::new(),
+                    empty_since: None,
+                };
                 self.open.insert(*session, opened);
             }
             ExitAction::Attach { session, connection, index } => {
@@ -78,11 +88,17 @@ impl ExitModel {
             }
             ExitAction::Send { connection, bytes } => {
                 assert!(!self.closed.contains(connection), "said after closing");
-                if allows_traffic(bytes) {
-                    assert!(self.is_attached(*connection), "told before attached");
+                match said(bytes) {
+                    Message::Welcome(_) | Message::Attached(_) => {
+                        assert!(self.is_attached(*connection), "told before attached");
+                    }
+                    Message::Goodbye(goodbye) => drop(self.told.insert(*connection, goodbye.reason)),
+                    Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) | Message::Enrolled(_) => {}
                 }
             }
-            ExitAction::Close { connection, .. } => {
+            ExitAction::Close { connection, reason } => {
+                let told = self.told.remove(connection);
+                assert_eq!(told, Some(reason.code()), "closed without a word");
                 assert!(!self.is_attached(*connection), "closed while attached");
                 assert!(self.closed.insert(*connection), "closed twice");
             }
@@ -91,7 +107,16 @@ impl ExitModel {
     }
 
     /// Compares what the actions said with what the exit says of itself.
-    pub(crate) fn compare(&self, exit: &ExitSessions) {
+    pub(super) fn compare(&mut self, exit: &ExitSessions, now: Instant) {
+        for opened in self.open.values_mut() {
+            let is_empty = opened.attached.is_empty();
+            opened.empty_since = is_empty.then(|| opened.empty_since.unwrap_or(now));
+            let empty_for = opened.empty_since.map(|since| now - since);
+            assert!(
+                empty_for.is_none_or(|time| time < SESSION_TIMEOUT),
+                "a session without connections goes on"
+            );
+        }
         let said: Vec<_> = exit
             .sessions()
             .map(|session| {
@@ -118,18 +143,17 @@ impl ExitModel {
         }
     }
 
-    pub(crate) fn is_attached(&self, connection: u64) -> bool {
+    pub(super) fn is_attached(&self, connection: u64) -> bool {
         self.open.values().any(|opened| opened.attached.values().any(|attached| *attached == connection))
     }
 
-    pub(crate) fn has_attached(&self, connection: u64, index: u32) -> bool {
+    pub(super) fn has_attached(&self, connection: u64, index: u32) -> bool {
         self.open.values().any(|opened| opened.attached.get(&index) == Some(&connection))
     }
 }
 
-fn allows_traffic(bytes: &[u8]) -> bool {
+fn said(bytes: &[u8]) -> Message {
     let mut decoder = MessageDecoder::new();
     decoder.push(bytes);
-    let message = decoder.next().expect("an exit sends what decodes").expect("and whole messages");
-    matches!(message, Message::Welcome(_) | Message::Attached(_))
+    decoder.next().expect("an exit sends what decodes").expect("and whole messages")
 }

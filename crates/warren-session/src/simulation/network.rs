@@ -1,13 +1,15 @@
 //! Connections between hosts and the exit: two queues each, in order within, in any order between.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 
-use warren_session::PeerKey;
-use warren_session::client::ConnectionEnd;
+use super::exit_model::ExitModel;
+use crate::client::ConnectionEnd;
+use crate::{HANDSHAKE_TIMEOUT, PeerKey};
 
 /// What is on its way.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Packet {
+pub(super) enum Packet {
     Connected,
     Bytes(Vec<u8>),
     Closed(ConnectionEnd),
@@ -15,31 +17,35 @@ pub(crate) enum Packet {
 
 /// One QUIC connection. A side that is gone gets nothing more.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
-    pub(crate) key: PeerKey,
+pub(super) struct Wire {
+    pub(super) key: PeerKey,
     /// Who has the client's end, and at what index; `None` for strangers and hosts that were restarted.
-    pub(crate) owner: Option<(usize, u32)>,
+    pub(super) owner: Option<(usize, u32)>,
     /// Which host began it; `None` for strangers.
-    pub(crate) dialler: Option<usize>,
-    pub(crate) to_exit: VecDeque<Packet>,
-    pub(crate) to_client: VecDeque<Packet>,
+    pub(super) dialler: Option<usize>,
+    pub(super) to_exit: VecDeque<Packet>,
+    pub(super) to_client: VecDeque<Packet>,
     /// Whether the exit has heard of it and not of its end.
-    pub(crate) exit_has_it: bool,
+    pub(super) exit_has_it: bool,
     /// Whether the exit has ended it, or has died with it.
-    pub(crate) exit_is_done: bool,
+    pub(super) exit_is_done: bool,
     /// Nothing gets through any more, and nobody is told.
-    pub(crate) is_silent: bool,
+    pub(super) is_silent: bool,
+    /// Nobody may attach it.
+    pub(super) is_forger: bool,
+    /// When the exit heard of it.
+    pub(super) connected: Option<Instant>,
 }
 
 /// All connections by number.
 #[derive(Debug, Default)]
-pub(crate) struct Network {
-    pub(crate) wires: BTreeMap<u64, Wire>,
+pub(super) struct Network {
+    pub(super) wires: BTreeMap<u64, Wire>,
     next: u64,
 }
 
 impl Network {
-    pub(crate) fn dial(&mut self, key: PeerKey, owner: Option<(usize, u32)>) -> u64 {
+    pub(super) fn dial(&mut self, key: PeerKey, owner: Option<(usize, u32)>) -> u64 {
         let number = self.next;
         self.next += 1;
         let wire = Wire {
@@ -51,32 +57,42 @@ impl Network {
             exit_has_it: false,
             exit_is_done: false,
             is_silent: false,
+            is_forger: false,
+            connected: None,
         };
         self.wires.insert(number, wire);
         number
     }
 
-    pub(crate) fn wire(&mut self, number: u64) -> &mut Wire {
+    pub(super) fn wire(&mut self, number: u64) -> &mut Wire {
         self.wires.get_mut(&number).expect("a wire stays until both sides are done")
     }
 
     /// Every queue that holds something: the wire, and whether it leads to the exit.
-    pub(crate) fn pending(&self) -> Vec<(u64, bool)> {
+    pub(super) fn pending(&self) -> Vec<(u64, bool)> {
         let queues = self.wires.iter().filter(|(_, wire)| !wire.is_silent).flat_map(|(&number, wire)| {
             [(number, true, wire.to_exit.is_empty()), (number, false, wire.to_client.is_empty())]
         });
         queues.filter(|(.., is_empty)| !is_empty).map(|(number, to_exit, _)| (number, to_exit)).collect()
     }
 
+    /// Checks that no connection waits longer to say what it wants than it may.
+    pub(super) fn check_patience(&self, now: Instant, exit: &ExitModel) {
+        for (number, wire) in self.wires.iter().filter(|(_, wire)| wire.exit_has_it) {
+            let is_late = wire.connected.is_some_and(|connected| now >= connected + HANDSHAKE_TIMEOUT);
+            assert!(!is_late || exit.ever_attached.contains(number), "it may say something for ever");
+        }
+    }
+
     /// Forgets wires that neither side has.
-    pub(crate) fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         self.wires.retain(|_, wire| wire.owner.is_some() || wire.exit_has_it || !wire.to_exit.is_empty());
     }
 }
 
 impl Wire {
     /// Sends in two pieces, so that decoders see parts of messages.
-    pub(crate) fn send(queue: &mut VecDeque<Packet>, bytes: &[u8]) {
+    pub(super) fn send(queue: &mut VecDeque<Packet>, bytes: &[u8]) {
         let (first, second) = bytes.split_at(bytes.len() / 3);
         queue.extend([first, second].map(|piece| Packet::Bytes(piece.to_vec())));
     }

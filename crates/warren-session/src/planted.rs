@@ -1,0 +1,85 @@
+//! Bugs that the simulation has to find, which shows that it would find such that nobody planted. Only test builds have
+//! them, and there each thread plants its own.
+
+/// A mistake in one place.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A session gets the addresses of another one.
+    LeaseGivenTwice,
+    /// A lease is granted before it is persisted.
+    LeaseNotPersisted,
+    /// Where the pool is full, the lease of a client that is online is taken.
+    OnlineLeaseTaken,
+    /// The session that a key has goes on beside its new one.
+    PreviousSessionKept,
+    /// A session's number is that of the one before.
+    NumberUsedTwice,
+    /// Any token attaches.
+    StaleAttachToken,
+    /// Any enrolled key attaches with a session's token.
+    AttachByAnotherKey,
+    /// A client is told that it is attached before the packet path is.
+    AttachedTooEarly,
+    /// The connection that an attached one replaces is not detached.
+    ReplacedNotDetached,
+    /// A connection is closed without a word.
+    LostGoodbye,
+    /// A session without connections never ends.
+    SessionNeverTimesOut,
+    /// A connection may wait for its first message for ever.
+    HandshakeNeverTimesOut,
+    /// A removed client's session goes on.
+    RevokedSessionKept,
+    /// The client comes back after a reason that is final.
+    FinalGoodbyeIgnored,
+    /// The client holds on to a session that the exit has forgotten.
+    ForgottenSessionKept,
+    /// The client plans no next attempt after a loss.
+    RetryForgotten,
+    /// The client's packet path keeps a connection that is gone.
+    LostLinkNotDetached,
+}
+
+#[cfg(test)]
+thread_local!(static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) });
+
+/// Plants a bug in this thread, or none, in place of the one before.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether the bug is to show itself here.
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    #[cfg(test)]
+    return PLANTED.get() == Some(bug);
+    #[cfg(not(test))]
+    {
+        let _ = bug;
+        false
+    }
+}
+
+#[cfg(test)]
+impl Bug {
+    /// Every one.
+    pub(crate) const ALL: [Self; 17] = [
+        Self::LeaseGivenTwice,
+        Self::LeaseNotPersisted,
+        Self::OnlineLeaseTaken,
+        Self::PreviousSessionKept,
+        Self::NumberUsedTwice,
+        Self::StaleAttachToken,
+        Self::AttachByAnotherKey,
+        Self::AttachedTooEarly,
+        Self::ReplacedNotDetached,
+        Self::LostGoodbye,
+        Self::SessionNeverTimesOut,
+        Self::HandshakeNeverTimesOut,
+        Self::RevokedSessionKept,
+        Self::FinalGoodbyeIgnored,
+        Self::ForgottenSessionKept,
+        Self::RetryForgotten,
+        Self::LostLinkNotDetached,
+    ];
+}
