@@ -55,6 +55,13 @@ impl DnsPlan {
         let methods = method::of_host(Path::new(RESOLV_CONF), device).await;
         Self { owner: owner.to_owned(), servers, state: state.join(DIRECTORY), methods }
     }
+
+    /// What it changes on this host, each in a few words.
+    pub fn changes(&self) -> Vec<String> {
+        let servers: Vec<String> = self.servers.iter().map(IpAddr::to_string).collect();
+        let change = |method| format!("{method}: {}", servers.join(", "));
+        self.methods.iter().map(change).collect()
+    }
 }
 
 impl fmt::Display for DnsPlan {

@@ -227,6 +227,11 @@ impl Host {
         self.undo_entries(entries).await.map(drop)
     }
 
+    /// What is changed on this host as the journal has it, in the order in which it was made, each in a few words.
+    pub fn changes(&self) -> Vec<String> {
+        self.journal.outstanding().values().map(Undo::change).collect()
+    }
+
     /// A slot whose routing table and rule priorities nothing on this host uses; none if all 256 are taken.
     ///
     /// # Errors

@@ -118,6 +118,11 @@ impl KillSwitch {
         }
     }
 
+    /// What it has changed on this host, in a few words.
+    pub fn change(&self) -> String {
+        Undo::Nftables { table: self.table.clone() }.to_string()
+    }
+
     /// What it lets out now.
     pub fn rules(&self) -> &KillSwitchRules {
         &self.rules

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceName, Route, Rule,
+    DeviceName, Family, Route, Rule,
     netlink::{LinkChange, Netlink},
     nft,
     step::StepError,
@@ -75,6 +75,21 @@ impl Undo {
             }
         }
         Ok(())
+    }
+
+    /// What was changed, in a few words.
+    pub(crate) fn change(&self) -> String {
+        match self {
+            Self::Sysctl { key, set, previous, .. } => format!("sysctl {key} = {set}, was {previous}"),
+            // Those of both versions read the same.
+            Self::Rule(rule) => match rule.family {
+                Family::Ipv4 => format!("IPv4 rule {rule}"),
+                Family::Ipv6 => format!("IPv6 rule {rule}"),
+            },
+            Self::Address { .. } | Self::Link { .. } | Self::Route { .. } | Self::Nftables { .. } => {
+                self.to_string()
+            }
+        }
     }
 }
 

@@ -57,10 +57,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Up(arguments) => up(global, arguments),
         Command::Down(arguments) => block_on(down(global, arguments)),
         Command::Join(arguments) => block_on(cli::join::run(global, arguments)),
-        Command::Status(arguments) => {
-            let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
-            block_on(cli::status::run(global, profile.as_deref(), arguments.json))
-        }
+        Command::Status(arguments) => block_on(cli::status::run(global, arguments)),
         Command::Set(arguments) => block_on(cli::set::run(global, arguments)),
         Command::Reload(arguments) => {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());

@@ -6,16 +6,18 @@ mod counters;
 mod exit;
 mod occupancy;
 mod process;
+mod rates;
 mod transport;
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer};
 pub(crate) use connection::ConnectionStatus;
 pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
+pub(crate) use rates::{RateMeter, Rates, percent};
 pub(crate) use transport::{DeviceStatus, TransportStatus};
 
 use self::counters::{by_name, totals, transport_drops};
@@ -33,12 +35,18 @@ pub(crate) struct Status {
     pub(crate) state: State,
     /// Seconds in this state.
     pub(crate) since_seconds: f64,
+    /// When it began, in UTC (RFC 3339).
+    pub(crate) since: String,
     #[serde(flatten)]
     pub(crate) client: Option<ClientStatus>,
     #[serde(flatten)]
     pub(crate) exit: Option<ExitStatus>,
     pub(crate) device: Option<DeviceStatus>,
+    /// What is changed on this host and will be undone, in the order in which it was made.
+    pub(crate) host_changes: Vec<String>,
     pub(crate) transport: TransportStatus,
+    /// All connections together.
+    pub(crate) rates: Rates,
     pub(crate) connections: Vec<ConnectionStatus>,
     pub(crate) totals: BTreeMap<String, u64>,
     pub(crate) drops_to_carrier: BTreeMap<String, u64>,
@@ -82,63 +90,67 @@ impl State {
     }
 }
 
+/// What a daemon of either role knows of itself.
+pub(crate) struct Observed<'a> {
+    pub(crate) state: State,
+    pub(crate) since: Instant,
+    pub(crate) device: Option<DeviceStatus>,
+    pub(crate) host_changes: Vec<String>,
+    pub(crate) tuning: &'a Tuning,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) meter: &'a RateMeter,
+}
+
 impl Status {
     /// A client's status.
-    pub(crate) fn client(
-        client: ClientStatus,
-        state: State,
-        since: Instant,
-        device: Option<DeviceStatus>,
-        tuning: &Tuning,
-        snapshot: Snapshot,
-    ) -> Self {
-        Self { client: Some(client), ..Self::new(Role::Client, state, since, device, tuning, &snapshot) }
+    pub(crate) fn client(client: ClientStatus, observed: Observed<'_>) -> Self {
+        Self { client: Some(client), ..Self::new(Role::Client, observed) }
     }
 
     /// An exit's status.
-    pub(crate) fn exit(
-        exit: ExitStatus,
-        state: State,
-        since: Instant,
-        device: DeviceStatus,
-        tuning: &Tuning,
-        snapshot: Snapshot,
-    ) -> Self {
-        Self { exit: Some(exit), ..Self::new(Role::Exit, state, since, Some(device), tuning, &snapshot) }
+    pub(crate) fn exit(exit: ExitStatus, observed: Observed<'_>) -> Self {
+        Self { exit: Some(exit), ..Self::new(Role::Exit, observed) }
     }
 
-    fn new(
-        role: Role,
-        state: State,
-        since: Instant,
-        device: Option<DeviceStatus>,
-        tuning: &Tuning,
-        snapshot: &Snapshot,
-    ) -> Self {
+    fn new(role: Role, observed: Observed<'_>) -> Self {
+        let Observed { state, since, device, host_changes, tuning, snapshot, meter } = observed;
         let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
         let drops_to_tun = by_name(&snapshot.drops_to_tun);
-        let transport_drops = transport_drops(snapshot);
+        let transport_drops = transport_drops(&snapshot);
         let mut drops = drops_to_carrier.clone();
         for (reason, count) in drops_to_tun.iter().chain(&transport_drops) {
             *drops.entry(reason.clone()).or_default() += count;
         }
+        let now = Instant::now();
+        let since = now.duration_since(since);
+        let rates = meter.rates(now, &snapshot);
         Self {
             role,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             state,
-            since_seconds: since.elapsed().as_secs_f64(),
+            since_seconds: since.as_secs_f64(),
+            since: humantime::format_rfc3339_seconds(SystemTime::now() - since).to_string(),
             client: None,
             exit: None,
             device,
+            host_changes,
             transport: TransportStatus::of(tuning),
-            connections: snapshot.connections.iter().map(ConnectionStatus::of).collect(),
-            totals: totals(snapshot),
+            rates: meter.total(now, &snapshot),
+            connections: snapshot
+                .connections
+                .iter()
+                .map(|connection| {
+                    let rates = rates.get(&connection.connection.0).copied().unwrap_or_default();
+                    ConnectionStatus::of(connection, rates)
+                })
+                .collect(),
+            totals: totals(&snapshot),
             drops_to_carrier,
             drops_to_tun,
             transport_drops,
             drops,
-            occupancy: Occupancy::of(snapshot),
+            occupancy: Occupancy::of(&snapshot),
             process: ProcessStatus::read(),
         }
     }
@@ -147,8 +159,10 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use warren_packet::reason::DropReason;
+    use warren_quic::driver::ConnectionId;
 
     use super::*;
+    use crate::worker::ConnectionSnapshot;
 
     #[test]
     fn documentation_lists_every_drop_reason_and_total() {
@@ -168,6 +182,29 @@ mod tests {
 
     #[test]
     fn status_survives_the_control_socket() {
+        let value = serde_json::to_value(client()).unwrap();
+        assert_eq!(value["role"], "client");
+        assert_eq!(value["reconnects"], 2);
+        let back: Status = serde_json::from_value(value).unwrap();
+        assert!(back.client.is_some() && back.exit.is_none());
+        assert_eq!(back.drops.len(), DropReason::ALL.len());
+    }
+
+    #[test]
+    fn documentation_lists_every_field() {
+        let documentation =
+            [include_str!("../../../docs/status.md"), include_str!("../../../docs/counters.md")].concat();
+        let mut fields = Vec::new();
+        for status in [client(), exit()] {
+            collect_fields(&serde_json::to_value(status).unwrap(), &mut fields);
+        }
+        assert!(fields.len() > 100);
+        for field in fields {
+            assert!(documentation.contains(&format!("`{field}`")), "docs/status.md lacks {field}");
+        }
+    }
+
+    fn client() -> Status {
         let client = ClientStatus {
             error: None,
             profile: "home".to_owned(),
@@ -176,25 +213,74 @@ mod tests {
                 address: None,
                 public_key: String::new(),
             },
-            session: None,
+            session: Some(ClientSessionStatus { id: 1, ipv4: None, ipv6: None, mtu: 1380, connections: 4 }),
             last_error: None,
             kill_switch: false,
             reload_error: None,
             reconnects: 2,
         };
-        let status = Status::client(
-            client,
-            State::Connecting,
-            Instant::now(),
-            None,
-            &Tuning::default(),
-            Snapshot::default(),
-        );
-        let value = serde_json::to_value(&status).unwrap();
-        assert_eq!(value["role"], "client");
-        assert_eq!(value["reconnects"], 2);
-        let back: Status = serde_json::from_value(value).unwrap();
-        assert!(back.client.is_some() && back.exit.is_none());
-        assert_eq!(back.drops.len(), DropReason::ALL.len());
+        Status::client(client, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
+    }
+
+    fn exit() -> Status {
+        let session = SessionStatus {
+            id: 1,
+            name: "laptop".to_owned(),
+            public_key: String::new(),
+            ipv4: None,
+            ipv6: None,
+            since_seconds: 1.0,
+            connections: vec![0],
+        };
+        let exit = ExitStatus {
+            listen: Vec::new(),
+            public_key: String::new(),
+            reload_error: None,
+            clients: ClientCounts { enrolled: 1, connected: 1 },
+            sessions: vec![session],
+            silent: true,
+            strangers: turned_away(&Tuning::default().settings.strangers),
+        };
+        Status::exit(exit, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
+    }
+
+    fn observed<'a>(tuning: &'a Tuning, meter: &'a RateMeter) -> Observed<'a> {
+        let connection = ConnectionSnapshot {
+            connection: ConnectionId(1),
+            session: None,
+            index: None,
+            packets_out: 0,
+            bytes_out: 0,
+            packets_in: 0,
+            bytes_in: 0,
+            queue_packets: 0,
+            queue_bytes: 0,
+            quic: None,
+        };
+        Observed {
+            state: State::Connecting,
+            since: Instant::now(),
+            device: Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1380, offload: true }),
+            host_changes: Vec::new(),
+            tuning,
+            snapshot: Snapshot { connections: vec![connection], ..Snapshot::default() },
+            meter,
+        }
+    }
+
+    fn collect_fields(value: &serde_json::Value, fields: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(object) => {
+                for (field, value) in object {
+                    fields.push(field.clone());
+                    collect_fields(value, fields);
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| collect_fields(value, fields)),
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_) => {}
+        }
     }
 }

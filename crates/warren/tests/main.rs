@@ -20,6 +20,7 @@ mod refusals;
 mod reload;
 mod routing;
 mod sessions;
+mod status;
 mod strangers;
 mod support;
 mod systemd;

@@ -97,7 +97,9 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  warren down\n  warren down home\n  warren down --all")]
     Down(DownArgs),
     /// Show state, session, connections, rates and every drop by reason.
-    #[command(after_help = "Examples:\n  warren status\n  warren status home\n  warren status exit --json")]
+    #[command(
+        after_help = "Examples:\n  warren status\n  warren status home\n  warren status --watch\n  warren status exit --json"
+    )]
     Status(StatusArgs),
     /// Change a setting of a running client or exit, until it ends.
     ///
@@ -186,9 +188,12 @@ pub(crate) struct StatusArgs {
     /// The profile to show, or "exit" for this machine's exit; may be left out if only one daemon runs.
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
-    /// Write one JSON object.
-    #[arg(long)]
+    /// Write one JSON object; docs/status.md says what is in it.
+    #[arg(long, conflicts_with = "watch")]
     pub(crate) json: bool,
+    /// Show it as it changes, with the rate, round-trip time and loss of each connection, until `q` is pressed.
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 /// `warren set`.

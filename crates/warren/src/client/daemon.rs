@@ -35,7 +35,7 @@ use crate::daemon_dir::DaemonDir;
 use crate::deadline::until;
 use crate::exit_code::{ExitCode, Failure};
 use crate::notify;
-use crate::status::State;
+use crate::status::{RateMeter, State};
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
@@ -120,6 +120,7 @@ struct Daemon {
     welcome: Option<Welcome>,
     state: State,
     since: Instant,
+    meter: RateMeter,
     reconnects: u64,
     last_error: Option<String>,
     /// Why the latest reload changed nothing.
@@ -185,6 +186,7 @@ impl Daemon {
             welcome: None,
             state: State::Connecting,
             since: Instant::now(),
+            meter: RateMeter::new(Instant::now()),
             reconnects: 0,
             last_error: None,
             reload_error: None,
@@ -214,6 +216,7 @@ impl Daemon {
                 probed = finished(&mut self.probe) => self.take_probe(probed),
                 said = finished(&mut self.diagnosis) => self.take_diagnosis(said),
                 answer = self.lookup_answers.recv() => if let Some(answer) = answer { self.take_lookup(answer).await? },
+                () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(timeout) => self.session.handle_timeout(Instant::now()),
                 () = until(race) => self.run_race().await?,
                 () = until(vigil) => self.keep_vigil().await?,

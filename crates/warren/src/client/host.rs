@@ -260,6 +260,15 @@ impl ClientHost {
         })
     }
 
+    /// What is changed on this host as long as the tunnel stands, each in a few words.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let Some(standing) = &self.standing else { return Vec::new() };
+        let mut changes = vec![format!("TUN device {}", standing.device.name())];
+        changes.extend(standing.host.changes());
+        changes.extend(self.dns.iter().flat_map(|dns| dns.plan().changes()));
+        changes
+    }
+
     /// The private networks that this host is on now; none if they are not to be reachable.
     ///
     /// # Errors

@@ -47,6 +47,11 @@ impl Lockdown {
         self.closed.is_some()
     }
 
+    /// What it has changed on this host, in a few words.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.closed.iter().map(KillSwitch::change).collect()
+    }
+
     /// Lets the carrier's packets go to an exit.
     ///
     /// # Errors

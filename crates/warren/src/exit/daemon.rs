@@ -24,7 +24,9 @@ use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
-use crate::status::{ClientCounts, ExitStatus, SessionStatus, State, Status, turned_away};
+use crate::status::{
+    ClientCounts, ExitStatus, Observed, RateMeter, SessionStatus, State, Status, turned_away,
+};
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
@@ -101,6 +103,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             ruleset,
             live: HashMap::new(),
             since: Instant::now(),
+            meter: RateMeter::new(Instant::now()),
             stopping: None,
             drained_by: None,
             reload_error: None,
@@ -135,6 +138,7 @@ pub(super) struct Daemon {
     pub(super) ruleset: String,
     pub(super) live: HashMap<SessionId, LiveSession>,
     since: Instant,
+    meter: RateMeter,
     /// Set once the daemon is to end.
     stopping: Option<Ending>,
     /// While clients are sent away: when the exit ends even if some are left.
@@ -182,6 +186,7 @@ impl Daemon {
                     Some(report) => self.take_report(report)?,
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
                 },
+                () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(timeout) => self.sessions.handle_timeout(Instant::now()),
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
@@ -306,7 +311,7 @@ impl Daemon {
 
     async fn answer(&mut self, asked: Asked, host: &mut Host) {
         let response = match asked.request {
-            Request::Status => self.status().await,
+            Request::Status => self.status(host).await,
             Request::Stop => {
                 self.stopping = Some(Ending::Stop);
                 Ok(serde_json::Value::Null)
@@ -391,7 +396,13 @@ impl Daemon {
         Ok(changed)
     }
 
-    async fn status(&self) -> Result<serde_json::Value, Refusal> {
+    /// Remembers what the connections have carried until now.
+    async fn measure(&mut self) {
+        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        self.meter.take(Instant::now(), &snapshot);
+    }
+
+    async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let mut sessions: Vec<SessionStatus> = self
             .live
@@ -417,14 +428,16 @@ impl Daemon {
             strangers: turned_away(&self.tuning.settings.strangers),
         };
         let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
-        serde_json::to_value(Status::exit(
-            exit,
+        let device = format!("TUN device {}", self.device.name);
+        let observed = Observed {
             state,
-            self.since,
-            self.device.clone(),
-            &self.tuning,
+            since: self.since,
+            device: Some(self.device.clone()),
+            host_changes: [vec![device], host.changes()].concat(),
+            tuning: &self.tuning,
             snapshot,
-        ))
-        .map_err(Refusal::new)
+            meter: &self.meter,
+        };
+        serde_json::to_value(Status::exit(exit, observed)).map_err(Refusal::new)
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use warren_quic::driver::ConnectionStats;
 
+use super::Rates;
 use crate::worker::ConnectionSnapshot;
 
 /// One QUIC connection. Sizes in bytes, counters since the connection began.
@@ -15,6 +16,7 @@ pub(crate) struct ConnectionStatus {
     pub(crate) index: Option<u32>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) rtt_ms: f64,
+    pub(crate) rates: Rates,
     pub(crate) cwnd: u64,
     pub(crate) mtu: u16,
     pub(crate) sent_packets: u64,
@@ -31,7 +33,7 @@ pub(crate) struct ConnectionStatus {
 }
 
 impl ConnectionStatus {
-    pub(super) fn of(snapshot: &ConnectionSnapshot) -> Self {
+    pub(super) fn of(snapshot: &ConnectionSnapshot, rates: Rates) -> Self {
         let quic = snapshot.quic.as_ref();
         let count = |of: fn(&ConnectionStats) -> u64| quic.map(of).unwrap_or_default();
         Self {
@@ -40,6 +42,7 @@ impl ConnectionStatus {
             index: snapshot.index,
             remote: quic.map(|quic| quic.remote),
             rtt_ms: quic.map(|quic| quic.rtt.as_secs_f64() * 1e3).unwrap_or_default(),
+            rates,
             cwnd: count(|quic| quic.cwnd),
             mtu: quic.map(|quic| quic.mtu).unwrap_or_default(),
             sent_packets: count(|quic| quic.sent_packets),

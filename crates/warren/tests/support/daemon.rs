@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::namespace::{finished, signal};
-use super::{Finished, HostState, Namespace, Net, Profile, Running, Status, eventually, seconds};
+use super::{Finished, HostState, Namespace, Net, Profile, Running, Status, Terminal, eventually, seconds};
 
 /// Warren's three directories on one host, and its commands there.
 #[derive(Debug)]
@@ -61,6 +61,14 @@ impl<'net> Warren<'net> {
         arguments.push(env!("CARGO_BIN_EXE_warren"));
         arguments.extend(own.iter().map(String::as_str));
         Running::new(self.host.command(&arguments))
+    }
+
+    /// Starts `warren LINE` on a terminal of 80 columns and 24 rows.
+    pub fn on_terminal(&self, line: &str) -> Terminal {
+        let own = self.arguments(line);
+        let mut arguments = vec![env!("CARGO_BIN_EXE_warren")];
+        arguments.extend(own.iter().map(String::as_str));
+        Terminal::start(self.host, &arguments, 80, 24)
     }
 
     pub fn write(&self, file: &str, mode: u32, text: &str) -> PathBuf {

@@ -30,6 +30,7 @@ pub mod peer;
 pub mod profile;
 pub mod status;
 pub mod systemd;
+pub mod terminal;
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ pub use net::{Family, Net};
 pub use profile::Profile;
 pub use status::Status;
 pub use systemd::{Files, Systemd};
+pub use terminal::Terminal;
 
 /// Tells whether tests may make namespaces; says so when not, and fails where CI relies on them.
 pub fn root() -> bool {

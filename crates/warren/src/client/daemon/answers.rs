@@ -1,8 +1,10 @@
 //! Answers on the control socket.
 
+use std::time::Instant;
+
 use super::Daemon;
 use crate::control::{Asked, Refusal, Request};
-use crate::status::{ClientSessionStatus, ClientStatus, ExitPeer, Status};
+use crate::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, Status};
 
 impl Daemon {
     pub(super) async fn answer(&mut self, asked: Asked) {
@@ -26,6 +28,12 @@ impl Daemon {
         };
         // Whoever asked may have gone away.
         drop(asked.answer.send(response));
+    }
+
+    /// Remembers what the connections have carried until now.
+    pub(super) async fn measure(&mut self) {
+        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        self.meter.take(Instant::now(), &snapshot);
     }
 
     async fn status(&self) -> Result<serde_json::Value, Refusal> {
@@ -52,7 +60,16 @@ impl Daemon {
             reconnects: self.reconnects,
         };
         let (state, since) = self.shown_state();
-        let status = Status::client(client, state, since, self.host.device(), &self.tuning, snapshot);
+        let observed = Observed {
+            state,
+            since,
+            device: self.host.device(),
+            host_changes: [self.lockdown.changes(), self.host.changes()].concat(),
+            tuning: &self.tuning,
+            snapshot,
+            meter: &self.meter,
+        };
+        let status = Status::client(client, observed);
         serde_json::to_value(status).map_err(Refusal::new)
     }
 }

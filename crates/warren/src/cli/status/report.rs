@@ -1,0 +1,229 @@
+//! A status for people, in 80 columns.
+
+use super::layout::{Fields, hanging};
+use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
+use crate::cli::output;
+use crate::status::{
+    ClientStatus, ConnectionStatus, ExitStatus, Rates, SessionStatus, Status, percent as percent_of,
+};
+use warren_packet::reason::DropReason;
+
+/// The whole report.
+pub(super) fn report(status: &Status) -> String {
+    let mut text = format!("{}\n{}", headline(status), fields(status));
+    if let Some(exit) = &status.exit {
+        text += &sessions(status, exit);
+    }
+    text + &connections(status) + &drops(status) + &host_changes(status)
+}
+
+/// Who it is, its state, and since when.
+pub(super) fn headline(status: &Status) -> String {
+    let name = status.client.as_ref().map_or("exit", |client| client.profile.as_str());
+    format!(
+        "{name}: {} for {}, since {}",
+        status.state.name(),
+        time(status.since_seconds),
+        moment(&status.since)
+    )
+}
+
+fn fields(status: &Status) -> Fields {
+    let mut fields = Fields::default();
+    if let Some(client) = &status.client {
+        add_client(&mut fields, client);
+    }
+    if let Some(exit) = &status.exit {
+        add_exit(&mut fields, exit);
+    }
+    if let Some(device) = &status.device {
+        let offload = if device.offload { "on" } else { "off" };
+        fields.add("device", format!("{}, MTU {}, offload {offload}", device.name, device.mtu));
+    }
+    add_traffic(&mut fields, status);
+    let process = &status.process;
+    fields.add(
+        "process",
+        format!(
+            "{}, {} of memory, {} threads, {} descriptors",
+            status.pid,
+            bytes(process.rss_kib * 1024),
+            process.threads,
+            process.fds
+        ),
+    );
+    fields
+}
+
+fn add_client(fields: &mut Fields, client: &ClientStatus) {
+    let address = client.exit.address.map(|address| address.to_string());
+    let address = address.filter(|address| *address != client.exit.endpoint);
+    let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
+    fields.add("exit", format!("{}{address}", client.exit.endpoint));
+    if let Some(session) = &client.session {
+        let addresses: Vec<&str> =
+            [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
+        fields.add("addresses", addresses.join(", "));
+    }
+    fields.add_some("error", client.error.clone());
+    fields.add_some("last error", client.last_error.clone());
+    if client.kill_switch {
+        let name = &client.profile;
+        fields.add(
+            "kill switch",
+            format!("closed: nothing leaves outside the tunnel until `warren down {name}`"),
+        );
+    }
+    fields.add_some("reload", client.reload_error.clone());
+    if client.reconnects > 0 {
+        fields.add("reconnects", client.reconnects.to_string());
+    }
+}
+
+fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
+    let listen: Vec<String> = exit.listen.iter().map(ToString::to_string).collect();
+    fields.add("listening", format!("UDP {}", listen.join(", ")));
+    fields.add("public key", exit.public_key.clone());
+    fields
+        .add("clients", format!("{} enrolled, {} connected", exit.clients.enrolled, exit.clients.connected));
+    fields.add("strangers", strangers(exit));
+    fields.add_some("reload", exit.reload_error.clone());
+}
+
+/// What who does not know the exit gets, and what was turned away.
+fn strangers(exit: &ExitStatus) -> String {
+    let mut text = if exit.silent { "no answer".to_owned() } else { "answered".to_owned() };
+    for (reason, count) in exit.strangers.iter().filter(|(_, count)| **count > 0) {
+        text += &format!(", {reason} {count}");
+    }
+    text
+}
+
+fn add_traffic(fields: &mut Fields, status: &Status) {
+    let Rates { seconds, loss_percent, .. } = status.rates;
+    let Rates { bits_per_second_out, bits_per_second_in, .. } = status.rates;
+    let Rates { packets_per_second_out, packets_per_second_in, .. } = status.rates;
+    let total = |name: &str| status.totals.get(name).copied().unwrap_or_default();
+    fields.add("out", {
+        let (rate, packets) = (bit_rate(bits_per_second_out), packet_rate(packets_per_second_out));
+        let sent = total("carrier_sent_packets");
+        format!("{rate}, {packets}; in all {}, {sent} packets", bytes(total("tun_read_bytes")))
+    });
+    fields.add("in", {
+        let (rate, packets) = (bit_rate(bits_per_second_in), packet_rate(packets_per_second_in));
+        let written = total("tun_written_packets");
+        format!("{rate}, {packets}; in all {}, {written} packets", bytes(total("tun_written_bytes")))
+    });
+    if status.connections.is_empty() {
+        return;
+    }
+    let sum = |of: fn(&ConnectionStatus) -> u64| status.connections.iter().map(of).sum();
+    let lost = percent_of(sum(|one| one.lost_packets), sum(|one| one.sent_packets));
+    fields.add(
+        "loss",
+        match seconds > 0.0 {
+            true => format!("{} in the last {seconds:.0} s, {} in all", percent(loss_percent), percent(lost)),
+            false => percent(lost),
+        },
+    );
+}
+
+/// Each session in two lines: addresses may be long.
+fn sessions(status: &Status, exit: &ExitStatus) -> String {
+    exit.sessions.iter().map(|session| session_lines(status, session)).collect()
+}
+
+fn session_lines(status: &Status, session: &SessionStatus) -> String {
+    let own: Vec<&ConnectionStatus> =
+        status.connections.iter().filter(|connection| connection.session == Some(session.id)).collect();
+    let sum = |of: fn(&Rates) -> f64| own.iter().map(|connection| of(&connection.rates)).sum::<f64>();
+    let inner: Vec<&str> = [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
+    let remote = own.iter().find_map(|connection| connection.remote);
+    let remote = remote.map(|remote| format!(" from {}", remote.ip())).unwrap_or_default();
+    let carried = format!(
+        "out {}, in {}; {} of {} connections attached",
+        bit_rate(sum(|rates| rates.bits_per_second_out)),
+        bit_rate(sum(|rates| rates.bits_per_second_in)),
+        session.connections.len(),
+        own.len().max(session.connections.len()),
+    );
+    let since = time(session.since_seconds);
+    format!(
+        "\n{}{}",
+        hanging("", &format!("{} for {since}: {}{remote}", session.name, inner.join(", "))),
+        hanging("  ", &carried)
+    )
+}
+
+fn connections(status: &Status) -> String {
+    if status.connections.is_empty() {
+        return String::new();
+    }
+    let header = ["CONNECTION", "RTT", "LOSS", "MTU", "OUT", "IN", "QUEUED"];
+    let rows: Vec<Vec<String>> =
+        status.connections.iter().map(|connection| connection_row(status, connection)).collect();
+    format!("\n{}", output::table(&header, &rows))
+}
+
+fn connection_row(status: &Status, connection: &ConnectionStatus) -> Vec<String> {
+    vec![
+        connection_name(status, connection),
+        round_trip(connection.rtt_ms),
+        percent(connection.rates.loss_percent),
+        connection.mtu.to_string(),
+        bit_rate(connection.rates.bits_per_second_out),
+        bit_rate(connection.rates.bits_per_second_in),
+        connection.queue_packets.to_string(),
+    ]
+}
+
+/// A connection's number in its session, and on an exit whose it is.
+pub(super) fn connection_name(status: &Status, connection: &ConnectionStatus) -> String {
+    let sessions = status.exit.as_ref().map(|exit| exit.sessions.as_slice()).unwrap_or_default();
+    let session = sessions.iter().find(|session| Some(session.id) == connection.session);
+    match (session, connection.index) {
+        (Some(session), Some(index)) => format!("{} {index}", shortened(&session.name, MOST_OF_A_NAME)),
+        (None, Some(index)) => index.to_string(),
+        (_, None) => "new".to_owned(),
+    }
+}
+
+/// The beginning of a name that is too long for its column.
+fn shortened(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    let beginning: String = name.chars().take(most - 1).collect();
+    format!("{beginning}~")
+}
+
+fn drops(status: &Status) -> String {
+    let dropped: Vec<(&String, &u64)> = status.drops.iter().filter(|(_, count)| **count > 0).collect();
+    if dropped.is_empty() {
+        return "\ndropped: nothing\n".to_owned();
+    }
+    let width = dropped.iter().map(|(reason, _)| reason.len()).max().unwrap_or(0);
+    let digits = dropped.iter().map(|(_, count)| count.to_string().len()).max().unwrap_or(0);
+    let mut text = "\ndropped, by reason\n".to_owned();
+    for (reason, count) in dropped {
+        let meaning = DropReason::ALL.into_iter().find(|known| known.name() == reason);
+        let meaning = meaning.map(DropReason::description).unwrap_or_default();
+        text += &hanging(&format!("  {reason:<width$}  {count:>digits$}  "), meaning);
+    }
+    text
+}
+
+fn host_changes(status: &Status) -> String {
+    if status.host_changes.is_empty() {
+        return String::new();
+    }
+    let undoing = match &status.client {
+        Some(client) => format!("`warren down {}` undoes it", client.profile),
+        None => "undone when the exit stops".to_owned(),
+    };
+    let lines = status.host_changes.iter().map(|change| hanging("  ", change));
+    format!("\nchanged on this host; {undoing}\n{}", lines.collect::<String>())
+}
+
+/// Of a client's name, so that a table keeps to its columns.
+const MOST_OF_A_NAME: usize = 12;

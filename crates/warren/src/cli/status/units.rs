@@ -1,0 +1,92 @@
+//! Figures as people say them.
+
+use std::time::Duration;
+
+/// A time as people say it; what is no time at all is none.
+pub(super) fn time(seconds: f64) -> String {
+    let whole = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
+    humantime::format_duration(Duration::from_secs(whole)).to_string()
+}
+
+/// A moment in UTC without the letters between its parts.
+pub(super) fn moment(rfc3339: &str) -> String {
+    format!("{} UTC", rfc3339.trim_end_matches('Z').replace('T', " "))
+}
+
+/// A number of bytes with a decimal unit, as link speeds are said.
+pub(super) fn bytes(count: u64) -> String {
+    scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
+}
+
+/// A rate of bits.
+pub(super) fn bit_rate(bits_per_second: f64) -> String {
+    scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+}
+
+/// A rate of packets.
+pub(super) fn packet_rate(packets_per_second: f64) -> String {
+    format!("{packets_per_second:.0} packets/s")
+}
+
+/// A part of a hundred; what is not none does not read as none.
+pub(super) fn percent(percent: f64) -> String {
+    if percent == 0.0 {
+        "0 %".to_owned()
+    } else if percent < 0.05 {
+        "<0.1 %".to_owned()
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// A round-trip time; unmeasured reads as a dash.
+pub(super) fn round_trip(milliseconds: f64) -> String {
+    if milliseconds == 0.0 { "-".to_owned() } else { format!("{milliseconds:.1} ms") }
+}
+
+fn scaled(mut value: f64, units: &[&str]) -> String {
+    let (Some(first), Some(last)) = (units.first(), units.last()) else { return value.to_string() };
+    for unit in units {
+        // What would be rounded up to a thousand has the next unit.
+        if value < 999.95 || unit == last {
+            return if unit == first { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1000.0;
+    }
+    value.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_decimal_units() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1_500), "1.5 kB");
+        assert_eq!(bytes(999_960), "1.0 MB");
+        assert_eq!(bytes(2_340_000_000), "2.3 GB");
+        assert_eq!(bytes(u64::MAX), "18446744.1 TB");
+    }
+
+    #[test]
+    fn rates_have_the_units_of_links() {
+        assert_eq!(bit_rate(0.0), "0 bit/s");
+        assert_eq!(bit_rate(1_840_000_000.0), "1.8 Gbit/s");
+        assert_eq!(packet_rate(12.4), "12 packets/s");
+    }
+
+    #[test]
+    fn little_loss_is_not_none() {
+        assert_eq!(percent(0.0), "0 %");
+        assert_eq!(percent(0.01), "<0.1 %");
+        assert_eq!(percent(12.34), "12.3 %");
+    }
+
+    #[test]
+    fn moments_read_as_date_and_time() {
+        assert_eq!(moment("2026-11-21T16:20:03Z"), "2026-11-21 16:20:03 UTC");
+        assert_eq!(time(61.9), "1m 1s");
+        assert_eq!(time(f64::NAN), "0s");
+    }
+}

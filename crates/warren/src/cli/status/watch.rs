@@ -1,0 +1,141 @@
+//! `warren status --watch`: the status as it changes, on the whole terminal.
+
+mod history;
+mod screen;
+mod sparkline;
+mod terminal;
+
+use std::time::{Duration, Instant};
+
+use self::history::History;
+use self::screen::screen;
+use self::terminal::{Input, Terminal};
+use super::not_running;
+use crate::control::{AskError, Request, ask};
+use crate::daemon_dir::DaemonDir;
+use crate::exit_code::{ExitCode, Failure};
+use crate::status::Status;
+
+/// How often the daemon is asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Shows a daemon's status until somebody ends it or the daemon ends.
+///
+/// # Errors
+/// When standard output is no terminal that can show it, and when the daemon does not run or has ended; the terminal is as it was.
+pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+    let mut history = History::default();
+    // What cannot be watched is said before the terminal is touched.
+    let asked = ask(&directory.socket(), &Request::Status).await;
+    history.add(
+        Instant::now(),
+        serde_json::from_value(asked.map_err(|error| failure(error, directory, name))?)?,
+    );
+    let mut terminal = Terminal::open()?;
+    let mut notice = None;
+    let mut next = Box::pin(look(directory, EVERY));
+    loop {
+        if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
+            // It has gone away, and nobody is left to be told.
+            return Ok(());
+        }
+        tokio::select! {
+            looked = &mut next => {
+                next = Box::pin(look(directory, EVERY));
+                match looked {
+                    Ok(status) => {
+                        notice = None;
+                        history.add(Instant::now(), status);
+                    }
+                    Err(AskError::TimedOut) => notice = Some("the daemon does not answer; these are its last words".to_owned()),
+                    Err(error) => return Err(failure(error, directory, name)),
+                }
+            }
+            input = terminal.input() => match input {
+                Input::Redraw => {}
+                Input::Suspend => terminal.suspend()?,
+                Input::End => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The status after a pause.
+async fn look(directory: &DaemonDir, pause: Duration) -> Result<Status, AskError> {
+    tokio::time::sleep(pause).await;
+    let value = ask(&directory.socket(), &Request::Status).await?;
+    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
+}
+
+fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::Error {
+    match error {
+        AskError::NotRunning => not_running(directory, name).into(),
+        other @ (AskError::Refused(_) | AskError::TimedOut | AskError::Forbidden | AskError::Io(_)) => {
+            other.into()
+        }
+    }
+}
+
+/// Refuses what cannot be watched.
+pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
+    let sentence = match terminal::is_capable() {
+        Ok(()) => return Ok(()),
+        Err(sentence) => sentence,
+    };
+    Err(Failure::new(ExitCode::Usage, sentence).into())
+}
+
+/// A client's status with connections by number, bytes either way, and packets of which half were lost.
+#[cfg(test)]
+fn example(connections: &[(u64, u64, u64)]) -> Status {
+    use crate::status::{ClientStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Rates, State};
+    use crate::tuning::Tuning;
+    use crate::worker::Snapshot;
+
+    let now = Instant::now();
+    let client = ClientStatus {
+        profile: "home".to_owned(),
+        exit: ExitPeer {
+            endpoint: "exit.example.net:443".to_owned(),
+            address: None,
+            public_key: String::new(),
+        },
+        session: None,
+        error: None,
+        last_error: None,
+        kill_switch: false,
+        reload_error: None,
+        reconnects: 0,
+    };
+    let observed = Observed {
+        state: State::Up,
+        since: now.checked_sub(Duration::from_secs(61)).unwrap_or(now),
+        device: None,
+        host_changes: Vec::new(),
+        tuning: &Tuning::default(),
+        snapshot: Snapshot::default(),
+        meter: &RateMeter::new(now),
+    };
+    let connection = |(id, bytes, packets): &(u64, u64, u64)| ConnectionStatus {
+        id: *id,
+        session: Some(1),
+        index: u32::try_from(*id).ok(),
+        remote: None,
+        rtt_ms: 10.5,
+        rates: Rates::default(),
+        cwnd: 0,
+        mtu: 1452,
+        sent_packets: *packets,
+        lost_packets: packets / 2,
+        black_holes: 0,
+        datagrams_sent: 0,
+        datagrams_received: 0,
+        queue_packets: 0,
+        queue_bytes: 0,
+        packets_out: 0,
+        bytes_out: *bytes,
+        packets_in: 0,
+        bytes_in: *bytes,
+    };
+    Status { connections: connections.iter().map(connection).collect(), ..Status::client(client, observed) }
+}

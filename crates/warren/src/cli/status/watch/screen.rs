@@ -1,0 +1,180 @@
+//! What the terminal shows, as lines: a function of what was seen and of the terminal's size.
+
+use super::super::report::{connection_name, headline};
+use super::super::units::{bit_rate, bytes, percent, round_trip};
+use super::history::{History, Series};
+use super::sparkline::{Bars, sparkline};
+use crate::status::{ConnectionStatus, State, Status};
+
+/// How the terminal takes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) columns: usize,
+    pub(super) rows: usize,
+    pub(super) bars: Bars,
+    pub(super) colour: bool,
+}
+
+/// At most as many lines as the terminal has rows, each with at most as many characters as it has columns, and codes for
+/// bold and, if asked for, colour around them.
+pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec<String> {
+    let Some(status) = history.status() else { return Vec::new() };
+    let mut lines = vec![paint(&cut(&headline(status), look), tone(status.state), look)];
+    lines.extend(facts(status).iter().map(|line| cut(line, look)));
+    let (out, into) = history.rates();
+    lines.push(String::new());
+    lines.push(total("out", out, look));
+    lines.push(total("in", into, look));
+    lines.push(String::new());
+    let ending = ending(status, notice, look);
+    let room = look.rows.saturating_sub(lines.len() + ending.len());
+    lines.extend(connections(history, status, room, look));
+    let above = look.rows.saturating_sub(ending.len());
+    lines.truncate(above);
+    lines.resize(above, String::new());
+    lines.extend(ending);
+    lines.truncate(look.rows);
+    lines
+}
+
+/// What else is worth a line.
+fn facts(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(client) = &status.client {
+        let session = client.session.as_ref();
+        let addresses = session.map(|session| [&session.ipv4, &session.ipv6]).into_iter().flatten().flatten();
+        let addresses: Vec<&str> = addresses.map(String::as_str).collect();
+        let device = status.device.as_ref().map(|device| format!(", MTU {}", device.mtu));
+        let device = device.unwrap_or_default();
+        lines.push(format!("exit {}  {}{device}", client.exit.endpoint, addresses.join(", ")));
+        lines.extend(client.error.as_ref().map(|error| format!("error: {error}")));
+        lines.extend(client.last_error.as_ref().map(|error| format!("last error: {error}")));
+    }
+    if let Some(exit) = &status.exit {
+        lines.push(format!(
+            "{} clients enrolled, {} connected",
+            exit.clients.enrolled, exit.clients.connected
+        ));
+    }
+    lines
+}
+
+/// All connections' rate in one direction, over the whole width.
+fn total(label: &str, series: &Series, look: Look) -> String {
+    let value = bit_rate(series.last());
+    let width = look.columns.saturating_sub(LABEL + RATE + 1);
+    let line = sparkline(series.values(), width, 0.0, look.bars);
+    cut(&format!("{label:<LABEL$}{line} {value:>RATE$}"), look)
+}
+
+/// A line for each connection that there is room for.
+fn connections(history: &History, status: &Status, room: usize, look: Look) -> Vec<String> {
+    let mut shown: Vec<(String, &ConnectionStatus)> = status
+        .connections
+        .iter()
+        .map(|connection| (connection_name(status, connection), connection))
+        .collect();
+    shown.sort_by(|(one, _), (other, _)| one.len().cmp(&other.len()).then_with(|| one.cmp(other)));
+    let name = shown.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(LABEL - 1);
+    // Three lines of bars share what names and values leave.
+    let values = [RATE, ROUND_TRIP, LOSS];
+    let taken = name + values.iter().sum::<usize>() + 3 * 3;
+    let width = look.columns.saturating_sub(taken) / 3;
+    let column = |title: &str, value: usize| format!("  {title:<width$} {:value$}", "");
+    let titles = [("RATE, BOTH WAYS", RATE), ("RTT", ROUND_TRIP), ("LOSS", LOSS)];
+    let header: String = titles.iter().map(|(title, value)| column(title, *value)).collect();
+    let mut lines = vec![paint(&cut(&format!("{:<name$}{header}", ""), look), Tone::Strong, look)];
+    let fits = room.saturating_sub(1);
+    let (shown, hidden) = match shown.len() > fits {
+        true => shown.split_at(fits.saturating_sub(1)),
+        false => (shown.as_slice(), [].as_slice()),
+    };
+    for (label, connection) in shown {
+        let history = history.connection(connection.id);
+        let bars = |of: Option<&Series>, full: f64| match of {
+            Some(series) => sparkline(series.values(), width, full, look.bars),
+            None => " ".repeat(width),
+        };
+        let rate = history.map(|history| &history.rate);
+        let loss = history.map(|history| &history.loss_percent);
+        let line = format!(
+            "{label:<name$}  {} {:>RATE$}  {} {:>ROUND_TRIP$}  {} {:>LOSS$}",
+            bars(rate, 0.0),
+            bit_rate(rate.map(Series::last).unwrap_or_default()),
+            bars(history.map(|history| &history.rtt_ms), 0.0),
+            round_trip(connection.rtt_ms),
+            bars(loss, FULL_LOSS),
+            percent(loss.map(Series::last).unwrap_or_default()),
+        );
+        lines.push(cut(&line, look));
+    }
+    if !hidden.is_empty() {
+        lines.push(cut(&format!("and {} more, for which the terminal is too low", hidden.len()), look));
+    }
+    lines
+}
+
+/// What stands at the bottom.
+fn ending(status: &Status, notice: Option<&str>, look: Look) -> Vec<String> {
+    let dropped: Vec<String> = status
+        .drops
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    let dropped = if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") };
+    let total = |name: &str| bytes(status.totals.get(name).copied().unwrap_or_default());
+    let carried = format!("in all out {}, in {}", total("tun_read_bytes"), total("tun_written_bytes"));
+    let mut lines =
+        vec![cut(&format!("dropped: {dropped}"), look), cut(&format!("{carried}    q ends"), look)];
+    lines.extend(notice.map(|notice| paint(&cut(notice, look), Tone::Bad, look)));
+    lines
+}
+
+/// How a line stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tone {
+    Strong,
+    Good,
+    Bad,
+}
+
+fn tone(state: State) -> Tone {
+    match state {
+        State::Up => Tone::Good,
+        State::Connecting | State::Reconnecting | State::Error | State::Stopping => Tone::Bad,
+    }
+}
+
+/// ECMA-48's codes for graphic rendition.
+fn paint(line: &str, tone: Tone, look: Look) -> String {
+    let code = match (tone, look.colour) {
+        (Tone::Strong, _) | (_, false) => "1",
+        (Tone::Good, true) => "1;32",
+        (Tone::Bad, true) => "1;31",
+    };
+    format!("\x1b[{code}m{line}\x1b[0m")
+}
+
+/// The beginning that fits; what a terminal would act on is left out.
+fn cut(line: &str, look: Look) -> String {
+    line.chars()
+        .filter(|letter| !letter.is_control())
+        .take(look.columns)
+        .collect::<String>()
+        .trim_end()
+        .to_owned()
+}
+
+const LABEL: usize = 4;
+/// `999.9 Mbit/s`.
+const RATE: usize = 12;
+/// `1234.5 ms`.
+const ROUND_TRIP: usize = 9;
+/// `100.0 %`.
+const LOSS: usize = 7;
+/// Per cent of loss that fill a line's height if it never was more.
+const FULL_LOSS: f64 = 5.0;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! The terminal: taken over for as long as something is watched, and given back as it was, however that ends.
+
+use std::io::{self, Read as _, Write as _};
+use std::sync::{Mutex, Once, PoisonError};
+
+use anyhow::Context as _;
+use rustix::process::{Signal as ProcessSignal, getpid, kill_process};
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::screen::Look;
+use super::sparkline::Bars;
+
+/// Takes the screen of its own that terminals have for this, hides the cursor, and lets long lines end at the edge.
+const TAKE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+/// Undoes that.
+const GIVE_BACK: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// What a person or the system wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Another size.
+    Redraw,
+    /// Ctrl-Z.
+    Suspend,
+    /// `q`, Ctrl-C, or a signal that ends programs.
+    End,
+}
+
+/// The terminal, taken over; dropping it gives it back.
+pub(super) struct Terminal {
+    colour: bool,
+    bars: Bars,
+    keys: mpsc::Receiver<u8>,
+    resized: Signal,
+    suspended: Signal,
+    endings: [Signal; 4],
+}
+
+impl Terminal {
+    pub(super) fn open() -> anyhow::Result<Self> {
+        let watched = |kind: SignalKind| signal(kind).context("cannot watch signals");
+        let suspend = SignalKind::from_raw(ProcessSignal::TSTP.as_raw());
+        let terminal = Self {
+            colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            bars: if is_utf8() { Bars::Blocks } else { Bars::Ascii },
+            keys: keys(),
+            resized: watched(SignalKind::window_change())?,
+            suspended: watched(suspend)?,
+            endings: [
+                watched(SignalKind::interrupt())?,
+                watched(SignalKind::terminate())?,
+                watched(SignalKind::hangup())?,
+                watched(SignalKind::quit())?,
+            ],
+        };
+        give_back_on_panic();
+        take().context("cannot draw on this terminal")?;
+        Ok(terminal)
+    }
+
+    /// What it takes, as it is now.
+    pub(super) fn look(&self) -> Look {
+        let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
+        Look { columns, rows, bars: self.bars, colour: self.colour }
+    }
+
+    /// Shows lines in place of those before, without a moment between the two.
+    pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
+        let text = lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\r\n");
+        write(&format!("\x1b[H{text}\x1b[J"))
+    }
+
+    /// Waits for the next event. Nothing is lost when the wait is given up.
+    pub(super) async fn input(&mut self) -> Input {
+        let Self { keys, resized, suspended, endings: [interrupt, terminate, hangup, quit], .. } = self;
+        tokio::select! {
+            () = end_key(keys) => Input::End,
+            _ = interrupt.recv() => Input::End,
+            _ = terminate.recv() => Input::End,
+            _ = hangup.recv() => Input::End,
+            _ = quit.recv() => Input::End,
+            _ = suspended.recv() => Input::Suspend,
+            _ = resized.recv() => Input::Redraw,
+        }
+    }
+
+    /// Gives the terminal back and stops this process, until somebody lets it go on.
+    pub(super) fn suspend(&self) -> anyhow::Result<()> {
+        give_back();
+        kill_process(getpid(), ProcessSignal::STOP).context("cannot stop")?;
+        take().context("cannot draw on this terminal")
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Whether standard output is a terminal on which lines can be drawn anew; else a sentence that says what to do.
+pub(super) fn is_capable() -> Result<(), String> {
+    let instead = "use `warren status`, or `warren status --json` for programs";
+    if !isatty(stdout()) {
+        return Err(format!("--watch needs a terminal to draw on, and standard output is none; {instead}"));
+    }
+    match std::env::var("TERM") {
+        Ok(kind) if kind == "dumb" => {
+            Err(format!("--watch cannot draw on a terminal of the kind \"dumb\"; {instead}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is typed. The thread that reads it waits for ever, so it ends with the process.
+fn keys() -> mpsc::Receiver<u8> {
+    let (sender, keys) = mpsc::channel(16);
+    if isatty(stdin()) {
+        std::thread::spawn(move || {
+            for key in io::stdin().lock().bytes().map_while(Result::ok) {
+                if sender.blocking_send(key).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    keys
+}
+
+/// Waits until somebody presses a key that ends; for ever without a keyboard.
+async fn end_key(keys: &mut mpsc::Receiver<u8>) {
+    loop {
+        match keys.recv().await {
+            Some(b'q' | b'Q' | CTRL_C | CTRL_D) => return,
+            Some(_) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+const CTRL_C: u8 = 0x03;
+const CTRL_D: u8 = 0x04;
+
+/// The settings of the terminal that has been taken over.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+fn take() -> io::Result<()> {
+    if isatty(stdin()) {
+        let before = tcgetattr(stdin())?;
+        let mut settings = before.clone();
+        // Keys come at once and unseen; Ctrl-C and Ctrl-Z still send signals.
+        settings.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+        settings.special_codes[SpecialCodeIndex::VMIN] = 1;
+        settings.special_codes[SpecialCodeIndex::VTIME] = 0;
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        tcsetattr(stdin(), OptionalActions::Now, &settings)?;
+    }
+    write(TAKE)
+}
+
+/// Gives the terminal back; there is nothing to be done about one that has gone away.
+fn give_back() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        // Keys that were pressed meanwhile are nobody else's.
+        let _ = tcsetattr(stdin(), OptionalActions::Flush, &before);
+    }
+    let _ = write(GIVE_BACK);
+}
+
+/// A panic ends a release build without dropping anything.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            give_back();
+            usual(panic);
+        }));
+    });
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Whether the locale shows more than ASCII; one variable overrides the next, locale(7).
+fn is_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}

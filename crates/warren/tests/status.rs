@@ -1,0 +1,96 @@
+//! What `warren status` tells people, on paper and on a terminal.
+#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, Net, eventually, seconds};
+
+#[test]
+fn report_has_what_the_json_has_and_fits_80_columns() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    client.up();
+    eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
+    client.sh("ping -c 5 -i 0.2 -s 1000 203.0.113.2");
+    eventually(seconds(10), "the rates cover some time", || {
+        client.status().0["rates"]["seconds"].as_f64().unwrap() > 1.0
+    });
+
+    let report = client.warren.run("status").ok();
+    let status = client.status();
+
+    assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+    for expected in
+        ["home: up for ", " UTC", "exit ", "addresses", "MTU", "packets/s", "loss", "CONNECTION", "closed"]
+    {
+        assert!(report.contains(expected), "{expected} is missing:\n{report}");
+    }
+    let changes = status.list("/host_changes");
+    assert!(changes.len() > 5, "{changes:?}");
+    for change in changes {
+        let words = change.as_str().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        let unwrapped = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(unwrapped.contains(&words), "{words} is missing:\n{report}");
+    }
+    let device = client.sh("ip -o link show warren0");
+    assert!(!device.is_empty() && report.contains("TUN device warren0"), "{report}");
+    assert!(report.contains("nftables table inet warren-kill-switch_home"), "{report}");
+    let of_exit = exit.warren.run("status").ok();
+    assert!(of_exit.lines().all(|line| line.chars().count() <= 80), "{of_exit}");
+    for expected in
+        ["exit: up for ", "1 enrolled, 1 connected", "laptop for ", "4 of 4 connections", "laptop 0"]
+    {
+        assert!(of_exit.contains(expected), "{expected} is missing:\n{of_exit}");
+    }
+    client.down();
+}
+
+#[test]
+fn watch_draws_follows_the_terminal_and_gives_it_back() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let refused = client.warren.run("status home --watch");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("needs a terminal"), "{}", refused.stderr);
+    client.up();
+    eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
+    let watch = || {
+        let terminal = client.warren.on_terminal("status home --watch");
+        terminal.wait_for("a line for each connection", |lines| connections(lines) == 4);
+        terminal
+    };
+
+    let mut terminal = watch();
+    let lines = terminal.screen();
+    assert!(lines[0].starts_with("home: up for "), "{lines:#?}");
+    assert!(lines[23].ends_with("q ends"), "{lines:#?}");
+    terminal.resize(60, 12);
+    terminal.wait_for("the smaller screen", |lines| lines[11].ends_with("q ends"));
+    terminal.press("q");
+    assert_eq!(terminal.end(), (Some(0), String::new()));
+
+    let mut terminal = watch();
+    terminal.press("\x03");
+    assert_eq!(terminal.end(), (Some(0), String::new()));
+
+    let mut terminal = watch();
+    terminal.signal(Signal::TERM);
+    assert_eq!(terminal.end(), (Some(0), String::new()));
+
+    let mut terminal = watch();
+    client.down();
+    let (code, said) = terminal.end();
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("home is not running"), "{said}");
+}
+
+/// The lines that are a connection's.
+fn connections(lines: &[String]) -> usize {
+    lines.iter().filter(|line| line.contains(" ms ") && line.ends_with('%')).count()
+}
+
+fn attached(client: &Client<'_>) -> usize {
+    client.status().list("/connections").iter().filter(|connection| connection["index"].is_u64()).count()
+}

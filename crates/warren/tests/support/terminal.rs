@@ -1,0 +1,198 @@
+//! A terminal for programs that draw on one: a pseudo-terminal, and what its screen shows.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use super::namespace::signal;
+use super::{Namespace, eventually, seconds};
+
+/// A program on a terminal of its own; dropping it kills the program.
+#[derive(Debug)]
+pub struct Terminal {
+    child: Child,
+    master: OwnedFd,
+    written: Arc<Mutex<Vec<u8>>>,
+    columns: usize,
+    rows: usize,
+}
+
+impl Terminal {
+    /// Starts a program on a host, on a terminal of this size.
+    pub fn start(host: &Namespace, arguments: &[&str], columns: u16, rows: u16) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap();
+        let path = std::ffi::OsStr::from_bytes(path.as_bytes());
+        let own = File::options().read(true).write(true).open(path).unwrap();
+        let mut terminal = Self {
+            // Of a session of its own, so that the terminal can send it signals.
+            child: attach(host.command(&[&["setsid", "--ctty", "--wait"], arguments].concat()), &own),
+            master,
+            written: Arc::default(),
+            columns: 0,
+            rows: 0,
+        };
+        terminal.resize(columns, rows);
+        let (mut reader, written) =
+            (File::from(terminal.master.try_clone().unwrap()), terminal.written.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // It fails once nobody has the other end open.
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                written.lock().unwrap().extend(&buffer[..count]);
+            }
+        });
+        terminal
+    }
+
+    /// Changes the terminal's size, which the program is told.
+    pub fn resize(&mut self, columns: u16, rows: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.master, size).unwrap();
+        (self.columns, self.rows) = (columns.into(), rows.into());
+    }
+
+    /// Presses keys.
+    pub fn press(&self, keys: &str) {
+        File::from(self.master.try_clone().unwrap()).write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Sends a signal to the program, as another process does.
+    pub fn signal(&self, which: Signal) {
+        let own = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+        // `setsid` becomes the program, or stays its parent if it led a process group.
+        let program = children.split_whitespace().next().map_or(own, |child| child.parse().unwrap());
+        signal(i32::try_from(program).unwrap(), which);
+    }
+
+    /// The lines that the screen shows.
+    pub fn screen(&self) -> Vec<String> {
+        Screen::of(&self.written(), self.columns, self.rows).lines()
+    }
+
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, shown: impl Fn(&[String]) -> bool) {
+        let start = std::time::Instant::now();
+        while !shown(&self.screen()) {
+            assert!(start.elapsed() < seconds(15), "not shown: {what}\n{}", self.screen().join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for the program's end; returns its exit code, and all that was written after the program gave the terminal back.
+    #[track_caller]
+    pub fn end(&mut self) -> (Option<i32>, String) {
+        let mut status = None;
+        eventually(seconds(10), "the program ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let modes = tcgetattr(self.master.as_fd()).unwrap().local_modes;
+        assert!(
+            modes.contains(LocalModes::ICANON | LocalModes::ECHO),
+            "the line's settings are back: {modes:?}"
+        );
+        let mut after = None;
+        eventually(seconds(5), "the terminal is given back", || {
+            let text = String::from_utf8_lossy(&self.written()).into_owned();
+            after = text.rsplit_once("\x1b[?7h\x1b[?25h\x1b[?1049l").map(|(_, after)| after.to_owned());
+            after.is_some()
+        });
+        (status.and_then(|status| status.code()), after.unwrap_or_default())
+    }
+
+    fn written(&self) -> Vec<u8> {
+        self.written.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn attach(mut command: Command, terminal: &File) -> Child {
+    let end = || terminal.try_clone().unwrap();
+    command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
+    command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
+}
+
+/// What a terminal makes of the few codes that are used.
+struct Screen {
+    cells: Vec<Vec<char>>,
+    row: usize,
+    column: usize,
+}
+
+impl Screen {
+    fn of(written: &[u8], columns: usize, rows: usize) -> Self {
+        let mut screen = Self { cells: vec![vec![' '; columns]; rows], row: 0, column: 0 };
+        let text = String::from_utf8_lossy(written);
+        let mut letters = text.chars();
+        while let Some(letter) = letters.next() {
+            match letter {
+                '\r' => screen.column = 0,
+                '\n' => screen.row += 1,
+                '\x1b' => screen.obey(&code(&mut letters)),
+                letter => screen.put(letter),
+            }
+        }
+        screen
+    }
+
+    fn obey(&mut self, code: &str) {
+        match code {
+            "H" => (self.row, self.column) = (0, 0),
+            "K" => self.clear(self.row, self.column),
+            "J" => {
+                self.clear(self.row, self.column);
+                (self.row + 1..self.cells.len()).for_each(|row| self.clear(row, 0));
+            }
+            "?1049h" | "?1049l" => (0..self.cells.len()).for_each(|row| self.clear(row, 0)),
+            _ => {}
+        }
+    }
+
+    fn clear(&mut self, row: usize, from: usize) {
+        if let Some(cells) = self.cells.get_mut(row) {
+            cells.iter_mut().skip(from).for_each(|cell| *cell = ' ');
+        }
+    }
+
+    fn put(&mut self, letter: char) {
+        if let Some(cell) = self.cells.get_mut(self.row).and_then(|cells| cells.get_mut(self.column)) {
+            *cell = letter;
+        }
+        self.column += 1;
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.cells.iter().map(|cells| cells.iter().collect::<String>().trim_end().to_owned()).collect()
+    }
+}
+
+/// The rest of a control sequence, with the letter that ends it.
+fn code(letters: &mut impl Iterator<Item = char>) -> String {
+    let mut code = String::new();
+    // The bracket opens it.
+    for letter in letters.skip(1) {
+        code.push(letter);
+        if letter.is_ascii_alphabetic() {
+            break;
+        }
+    }
+    code
+}
