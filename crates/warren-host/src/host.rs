@@ -62,7 +62,7 @@ pub struct Recovered {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The journal cannot be read or written.
-    #[error("cannot use the journal {path}: {source}")]
+    #[error("cannot use the journal {path}: {source}; check its directory, or choose another --runtime-dir")]
     Journal {
         /// The journal's file.
         path: PathBuf,
@@ -81,7 +81,7 @@ pub enum HostError {
     )]
     OtherNamespace(PathBuf),
     /// The kernel's state cannot be read.
-    #[error("cannot read the state of the network: {0}")]
+    #[error("cannot read the state of the network: {0}; run it as root")]
     Read(#[source] io::Error),
     /// Not everything could be undone.
     #[error(transparent)]

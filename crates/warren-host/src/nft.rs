@@ -19,10 +19,10 @@ pub enum NftError {
     #[error("nft refused it: {0}")]
     Refused(String),
     /// nft said nothing more.
-    #[error("nft ended or hung before it had answered")]
+    #[error("nft ended or hung before it had answered; see whether `nft list ruleset` works")]
     Gone,
     /// Talking to nft failed.
-    #[error("nft could not be run: {0}")]
+    #[error("nft could not be run: {0}; see whether `nft list ruleset` works")]
     Io(#[from] io::Error),
 }
 

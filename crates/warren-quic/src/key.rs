@@ -186,7 +186,7 @@ pub enum KeyError {
     )]
     NobodysKey,
     /// The file could not be opened or read.
-    #[error("cannot read the key file {path}: {source}", path = path.display())]
+    #[error("cannot read the key file {path}: {source}; check the file, or name another", path = path.display())]
     Read {
         /// The key file.
         path: PathBuf,

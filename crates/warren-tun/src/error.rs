@@ -39,7 +39,7 @@ pub enum TunError {
         max: usize,
     },
     /// The kernel refused one step for another reason.
-    #[error("the kernel refused to {step} the TUN device {name}")]
+    #[error("the kernel refused to {step} the TUN device {name}, see `dmesg`")]
     Refused {
         /// What was being done: "create", "add a queue to", "set offloads of".
         step: &'static str,
@@ -77,6 +77,6 @@ mod tests {
         assert!(message(Errno::NOENT).contains("modprobe tun"));
         assert!(message(Errno::PERM).contains("CAP_NET_ADMIN"));
         assert!(message(Errno::BUSY).contains("warren0 exists already"));
-        assert_eq!(message(Errno::NOMEM), "the kernel refused to create the TUN device warren0");
+        assert_eq!(message(Errno::NOMEM), "the kernel refused to create the TUN device warren0, see `dmesg`");
     }
 }

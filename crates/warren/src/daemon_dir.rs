@@ -85,7 +85,9 @@ impl DaemonDir {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(DaemonLock { _file: file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+            Err(error) => Err(error).with_context(|| {
+                format!("cannot lock {}; check the file system that it is on", path.display())
+            }),
         }
     }
 

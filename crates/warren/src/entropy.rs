@@ -14,6 +14,8 @@ pub(crate) fn source() -> warren_session::Entropy {
 /// When the kernel gives none.
 pub(crate) fn bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("cannot get random bytes: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        anyhow::anyhow!("cannot get random bytes: {error}; check that this kernel has getrandom")
+    })?;
     Ok(bytes)
 }

@@ -47,7 +47,8 @@ fn main() -> std::process::ExitCode {
 /// A daemon works in `/`, whatever directory it was started from.
 fn make_absolute(global: &mut GlobalArgs) -> anyhow::Result<()> {
     for directory in [&mut global.config_dir, &mut global.runtime_dir, &mut global.state_dir] {
-        *directory = std::path::absolute(&*directory).context("cannot find the current directory")?;
+        *directory = std::path::absolute(&*directory)
+            .context("cannot find the current directory; change to one that exists")?;
     }
     Ok(())
 }
@@ -113,7 +114,9 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
     let name = match (arguments.profile, running.as_slice()) {
         (Some(name), _) => client::profile_name(&name)?,
         (None, [name]) => name.clone(),
-        (None, []) => return Err(Failure::new(ExitCode::NotRunning, "no profile is up").into()),
+        (None, []) => {
+            return Err(Failure::new(ExitCode::NotRunning, "no profile is up; `warren up` connects").into());
+        }
         (None, several) => {
             let sentence = format!("{} are up; name one, or use --all", several.join(", "));
             return Err(Failure::new(ExitCode::Usage, sentence).into());
@@ -146,7 +149,7 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start the runtime; check the limits on descriptors and memory")?;
     let outcome = runtime.block_on(future);
     // A look-up that the system's resolver has not answered is nobody's concern any more.
     runtime.shutdown_background();

@@ -107,7 +107,9 @@ impl ClientSession {
     }
 
     fn bad_welcome(&mut self, now: Instant, index: u32, error: &WelcomeError) {
-        let why = format!("the exit offered a session that cannot be used: {error}");
+        let why = format!(
+            "the exit offered a session that cannot be used: {error}; have its operator correct exit.toml"
+        );
         self.lost(now, index, Loss::violation(Violation::BadWelcome, why));
     }
 

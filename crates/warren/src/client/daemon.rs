@@ -175,7 +175,8 @@ impl Daemon {
             control,
             host,
             lockdown: std::mem::take(&mut start.lockdown),
-            watch: Watch::open().context("cannot watch this host's network")?,
+            watch: Watch::open()
+                .context("cannot watch this host's network; check the limits on descriptors")?,
             host_trouble: None,
             lookups,
             lookup_answers,
@@ -211,7 +212,7 @@ impl Daemon {
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
-                    None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
+                    None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log, and run `warren up` again")),
                 },
                 probed = finished(&mut self.probe) => self.take_probe(probed),
                 said = finished(&mut self.diagnosis) => self.take_diagnosis(said),
@@ -226,7 +227,7 @@ impl Daemon {
                 }
                 alert = self.alerts.next() => self.take_alert(alert).await,
                 changed = self.watch.changed() => {
-                    changed.context("cannot watch this host's network")?;
+                    changed.context("cannot watch this host's network; check the limits on descriptors")?;
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked).await,

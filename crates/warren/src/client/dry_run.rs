@@ -39,7 +39,9 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
     if let Some(device) = &profile.device
         && device_watch::exists(device)?
     {
-        output::warn(format!("a network device named {device} exists already, so `up` would be refused now"));
+        output::warn(format!(
+            "a network device named {device} exists already, so `up` would be refused now; stop what uses it, or set another `name` in [tun]"
+        ));
     }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);

@@ -67,9 +67,9 @@ impl Enrolment<'_> {
         let socket = connect::bind(remote).map_err(|error| not_reached(unusable_socket(&error)))?;
         let mut endpoint = QuicEndpoint::client(TransportSettings::default(), self.identity.clone())
             .map_err(|error| not_reached(error.to_string()))?;
-        endpoint
-            .connect(socket, remote, &[self.exit_key])
-            .map_err(|error| not_reached(format!("cannot connect to {remote}: {error}")))?;
+        endpoint.connect(socket, remote, &[self.exit_key]).map_err(|error| {
+            not_reached(format!("cannot connect to {remote}: {error}; check this host's network"))
+        })?;
         let answer = self.converse(&mut endpoint, asked).await;
         endpoint.shutdown().await;
         answer
@@ -149,5 +149,5 @@ fn unusable_socket(error: &std::io::Error) -> String {
     if error.kind() == std::io::ErrorKind::PermissionDenied {
         return "cannot mark the UDP socket: not permitted; run it as root".to_owned();
     }
-    format!("cannot open a UDP socket: {error}")
+    format!("cannot open a UDP socket: {error}; check the limit on descriptors")
 }

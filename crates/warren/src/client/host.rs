@@ -232,7 +232,7 @@ impl ClientHost {
                 Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queue)),
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => anyhow::bail!("{error}; `warren up --dry-run` prints every step"),
             }
         }
     }

@@ -128,7 +128,9 @@ pub(crate) async fn close(profile: &ClientProfile, directory: &DaemonDir) -> any
 /// # Errors
 /// When it cannot be opened.
 pub(crate) async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
-    kill_switch::open(directory.kill_switch()).await.context("cannot open the kill switch")
+    kill_switch::open(directory.kill_switch())
+        .await
+        .context("cannot open the kill switch; run `warren down` again once this is mended")
 }
 
 /// Whether a profile's kill switch is closed.
@@ -137,7 +139,8 @@ pub(crate) async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
 /// When its journal cannot be read.
 pub(crate) fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
     let journal = directory.kill_switch();
-    kill_switch::is_closed(&journal).with_context(|| format!("cannot read {}", journal.display()))
+    kill_switch::is_closed(&journal)
+        .with_context(|| format!("cannot read {}; run as root", journal.display()))
 }
 
 /// Says that a kill switch is still closed, if it is.

@@ -99,7 +99,8 @@ async fn start(
 
 fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::Result<Child> {
     let log = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(directory.log())?;
-    let program = std::env::current_exe().context("cannot find the warren binary")?;
+    let program = std::env::current_exe()
+        .context("cannot find the warren binary, which was removed or replaced; run the command again")?;
     let profile = std::path::absolute(profile)?;
     Command::new(program)
         .arg("--config-dir")
@@ -118,7 +119,7 @@ fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::
         .stderr(log)
         .current_dir("/")
         .spawn()
-        .context("cannot start the client daemon")
+        .context("cannot start the client daemon; check that the warren binary may be run")
 }
 
 /// Waits for READY=1, the daemon's end, or the timeout.
@@ -144,8 +145,8 @@ async fn wait(
                     return Ok(());
                 }
             }
-            _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed"),
-            _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed"),
+            _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
+            _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             ended = child.wait() => return Err(failure_of(ended?.code(), directory)),
             () = tokio::time::sleep_until(deadline) => {
                 let seconds = timeout.as_secs_f64();
@@ -176,7 +177,7 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
     // The daemon may be gone by now.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
-        child.kill().await.context("cannot end the client daemon")?;
+        child.kill().await.context("cannot end the client daemon; run `warren down`")?;
     }
     Ok(())
 }
@@ -198,7 +199,9 @@ impl NotifySocket {
     fn bind(path: &Path) -> anyhow::Result<Self> {
         // One that an interrupted `up` left; the lock says that no other one runs.
         drop(std::fs::remove_file(path));
-        let socket = UnixDatagram::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
+        let socket = UnixDatagram::bind(path).with_context(|| {
+            format!("cannot bind {}; choose a short --runtime-dir that can be written to", path.display())
+        })?;
         Ok(Self { path: path.to_owned(), socket })
     }
 

@@ -36,7 +36,11 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
     let was_closed = kill_switch::open(&directory).await?;
     directory.clear();
     if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
-        return Err(Failure::new(ExitCode::NotRunning, format!("{name} is not up")).into());
+        return Err(Failure::new(
+            ExitCode::NotRunning,
+            format!("{name} is not up; `warren up {name}` connects"),
+        )
+        .into());
     }
     Ok(())
 }

@@ -52,7 +52,9 @@ impl Unit {
     pub(crate) async fn start(&self, timeout: Duration) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut start = systemctl(&["start", &self.name]).spawn().context("cannot run systemctl")?;
+        let mut start = systemctl(&["start", &self.name]).spawn().context(
+            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
+        )?;
         let failure = tokio::select! {
             ended = start.wait() => {
                 if ended?.success() {
@@ -61,8 +63,8 @@ impl Unit {
                 self.failure().await
             }
             () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
-            _ = terminate.recv() => anyhow::anyhow!("interrupted; nothing was changed"),
-            _ = interrupt.recv() => anyhow::anyhow!("interrupted; nothing was changed"),
+            _ = terminate.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
+            _ = interrupt.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
         };
         // systemd would try again for ever, but whoever typed `up` was told that it failed.
         self.stop().await?;
@@ -109,7 +111,9 @@ impl Unit {
 
     async fn property(&self, property: &str) -> anyhow::Result<String> {
         let mut show = systemctl(&["show", "--value", "--property", property, &self.name]);
-        let output = show.stdout(Stdio::piped()).output().await.context("cannot run systemctl")?;
+        let output = show.stdout(Stdio::piped()).output().await.context(
+            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
+        )?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 }

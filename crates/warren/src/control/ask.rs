@@ -28,7 +28,7 @@ pub(crate) enum AskError {
     #[error("only root and the daemon's own user may ask it; run it as root")]
     Forbidden,
     /// The socket cannot be used.
-    #[error("cannot speak to the daemon: {0}")]
+    #[error("cannot speak to the daemon: {0}; see its log, and start it again")]
     Io(io::Error),
 }
 

@@ -38,11 +38,15 @@ impl ControlSocket {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            return Err(error).with_context(|| format!("cannot remove the old socket {}", path.display()));
+            return Err(error).with_context(|| {
+                format!("cannot remove the old socket {}; check its directory", path.display())
+            });
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("cannot bind {}", path.display()))?;
+        let listener = UnixListener::bind(path).with_context(|| {
+            format!("cannot bind {}; check that its directory can be written to", path.display())
+        })?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
+            .with_context(|| format!("cannot set the mode of {}; check its file system", path.display()))?;
         let (sender, asked) = mpsc::channel(WAITING);
         let accepting = tokio::spawn(accept(listener, sender));
         Ok(Self { path: path.to_owned(), asked, accepting })
@@ -91,7 +95,7 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::R
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
     let response = if peer != 0 && peer != own {
-        Err(Refusal::new("only root and the daemon's own user may ask"))
+        Err(Refusal::new("only root and the daemon's own user may ask; run it as root"))
     } else {
         match read_request(&mut stream).await? {
             Ok(request) => {
@@ -113,10 +117,12 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request,
     let mut line = String::new();
     BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line).await?;
     if !line.ends_with('\n') {
-        return Ok(Err(Refusal::new("the question is longer than 64 KiB or not a line")));
+        return Ok(Err(Refusal::new(
+            "the question is longer than 64 KiB or not a line; ask with the daemon's own version of warren",
+        )));
     }
     Ok(serde_json::from_str(&line)
-        .map_err(|error| Refusal::new(format!("the question is not understood: {error}"))))
+        .map_err(|error| Refusal::new(format!("the question is not understood: {error}; the daemon is of another version than this command, start it again"))))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
                 .enable_all()
                 .event_interval(EVENT_INTERVAL)
                 .build()
-                .context("cannot start the worker's runtime");
+                .context("cannot start the worker's runtime; check the limits on descriptors and memory");
             let runtime = match runtime {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(started.send(Err(error))),
@@ -73,7 +73,7 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
                 }
             });
         })
-        .context("cannot start the worker thread")?;
+        .context("cannot start the worker thread; check the limits on processes and memory")?;
     start.await.context("the worker thread ended before it started")??;
     Ok((WorkerHandle { commands, thread: Some(thread) }, reports))
 }

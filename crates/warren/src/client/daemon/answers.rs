@@ -22,9 +22,7 @@ impl Daemon {
             | Request::InvitationList
             | Request::ClientRemove { .. }
             | Request::ClientChange { .. }
-            | Request::Drain { .. } => {
-                Err(Refusal::new("this is a client; clients are enrolled on the exit"))
-            }
+            | Request::Drain { .. } => Err(Refusal::new("this is a client; run it on the exit")),
         };
         // Whoever asked may have gone away.
         drop(asked.answer.send(response));

@@ -179,7 +179,9 @@ impl Daemon {
                     "cannot mark the carrier's UDP socket: not permitted; run it as root or with CAP_NET_ADMIN"
                 )
             }
-            Err(error) => ConnectionEnd::Lost(format!("cannot open a UDP socket: {error}")),
+            Err(error) => ConnectionEnd::Lost(format!(
+                "cannot open a UDP socket: {error}; check the limit on descriptors"
+            )),
         };
         self.open_failed(index, racer, failure);
         Ok(())
