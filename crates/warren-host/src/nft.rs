@@ -1,6 +1,6 @@
 //! Firewall tables through nft(8), either in a process that owns its table or once and for all.
 
-use std::{fs::File, io, process::Stdio, time::Duration};
+use std::{fs::File, io, path::PathBuf, process::Stdio, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -101,8 +101,11 @@ impl Owner {
 }
 
 /// Whether this machine has nft.
-pub async fn is_installed() -> bool {
-    !matches!(run(&["--version"], "").await, Err(NftError::Missing))
+pub fn is_installed() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A program that is named with its directory is taken from there, whatever it is joined to.
+    let directories = || std::env::split_paths(&path).chain([PathBuf::from("/")]);
+    PROGRAMS.iter().any(|program| directories().any(|directory| directory.join(program).is_file()))
 }
 
 /// Loads a ruleset that belongs to no process.

@@ -70,6 +70,11 @@ impl Watch {
         drain(&self.firewall)
     }
 
+    /// Puts the next return of [`Self::changed`] off by a pause: what changes now is this process's own doing.
+    pub fn put_off(&mut self) {
+        self.due = Some(Instant::now() + PAUSE);
+    }
+
     /// Makes [`Self::changed`] return after a pause although nothing may have changed.
     pub fn look_again(&mut self) {
         self.due.get_or_insert(Instant::now() + PAUSE);

@@ -327,6 +327,8 @@ impl Daemon {
             self.worker.send(Command::EndSession { session: SessionId(old.session) }).await;
         }
         let queue = self.host.apply(&welcome).await?;
+        // A look at what was just made would keep whoever waits for the first echo waiting too.
+        self.watch.put_off();
         let route = SessionRoute {
             ipv4: welcome.ipv4.map(|(address, _)| address),
             ipv6: welcome.ipv6.map(|(address, _)| address),

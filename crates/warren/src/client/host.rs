@@ -277,8 +277,8 @@ impl ClientHost {
         Ok(if self.lan { facts::private_networks().await? } else { Vec::new() })
     }
 
-    async fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
-        if !warren_host::has_nft().await {
+    fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
+        if !warren_host::has_nft() {
             tracing::warn!(
                 "nft is missing, so connections from outside to this host are answered through the tunnel; install nftables"
             );
@@ -311,7 +311,7 @@ impl ClientHost {
             kernel_has_ipv6: facts::has_ipv6()?,
             include: self.include.clone(),
             exclude: [self.exclude.clone(), self.lan().await?].concat(),
-            firewall: self.firewall().await?,
+            firewall: self.firewall()?,
             mark: CARRIER_MARK,
             slot,
             strict_reverse_path: facts::devices_with_strict_reverse_path()?,
