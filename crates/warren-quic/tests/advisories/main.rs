@@ -1,0 +1,104 @@
+//! What was published against quinn, which noq comes from, is tried on the noq that is pinned. cargo-deny says only whether
+//! an advisory names noq, and these name quinn.
+//!
+//! | advisory | what | here |
+//! |---|---|---|
+//! | RUSTSEC-2021-0035 | the memory layout of socket addresses was assumed | not tried: noq-udp takes them from socket2 |
+//! | RUSTSEC-2023-0063 | a frame of an unknown type panicked | `frames_of_unknown_types_end_the_attempt` |
+//! | RUSTSEC-2024-0373 | attempts asked to prove their address left a state behind that panicked | `attempts_leave_nothing_behind_however_they_are_dealt_with` |
+//! | RUSTSEC-2026-0037 | transport parameters with invalid values panicked | `invalid_transport_parameters_end_the_attempt` |
+//! | RUSTSEC-2026-0185 | fragments of a stream with gaps between them took memory without a bound | `gaps_in_the_handshake_take_bounded_room`, as far as a stranger gets; the control stream's window is 64 KiB |
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
+
+mod attacker;
+
+use attacker::{Attacker, Exit, Fate, crypto_frame, variable_length_integer};
+
+#[test]
+fn a_whole_hello_is_answered() {
+    let mut exit = Exit::new();
+    let attacker = Attacker::new(1);
+    let fate = exit.take_in(&attacker.hello(&attacker.usual_parameters()));
+    assert_eq!(fate, Fate::Answered, "else the tests below would show nothing");
+}
+
+#[test]
+fn frames_of_unknown_types_end_the_attempt() {
+    let mut exit = Exit::new();
+    let types = [0x1f, 0x20, 0x21, 0x2f, 0x3f, 0xff, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, (1 << 62) - 1];
+    for (number, frame_type) in (0..).zip(types) {
+        let attacker = Attacker::new(number);
+        let mut frames = variable_length_integer(frame_type);
+        frames.extend([0; 8]);
+        assert_eq!(exit.take_in(&[attacker.initial(0, &[], &frames)]), Fate::Closed, "{frame_type:#x}");
+        // In eight bytes where fewer would do, and cut short.
+        let long = (frame_type | 0xc0 << 56).to_be_bytes();
+        assert_eq!(exit.take_in(&[Attacker::new(100 + number).initial(0, &[], &long)]), Fate::Closed);
+        let cut = Attacker::new(200 + number).full_initial(0, &long[..3]);
+        assert_eq!(exit.take_in(&[cut]), Fate::Closed, "{frame_type:#x} cut short");
+    }
+    exit.assert_it_still_answers();
+}
+
+#[test]
+fn invalid_transport_parameters_end_the_attempt() {
+    let mut exit = Exit::new();
+    let ids = (0..=0x11).chain([0x20, 0x2ab2, 0x0f73_9bbc_1b66_6d09, 0xff04_de1a, 0xff04_de1b, 0x3e]);
+    let largest = variable_length_integer((1 << 62) - 1);
+    let values: [&[u8]; 8] =
+        [&[], &[0], &[0x15], &[0x40], &[0x7f, 0xff], &[0xff; 3], &largest, &[0x80, 0, 0x40, 0]];
+    let mut closed = 0;
+    let mut number = 0;
+    for id in ids {
+        for value in values {
+            for length in [value.len(), value.len() + 1, 0x3fff] {
+                number += 1;
+                let attacker = Attacker::new(number);
+                let mut parameters = attacker.usual_parameters();
+                parameters.extend(variable_length_integer(id));
+                parameters.extend(variable_length_integer(length as u64));
+                parameters.extend(value);
+                closed += u64::from(exit.take_in(&attacker.hello(&parameters)) == Fate::Closed);
+            }
+        }
+    }
+    assert!(closed > number / 2, "most are refused: {closed} of {number}");
+    exit.assert_it_still_answers();
+}
+
+#[test]
+fn attempts_leave_nothing_behind_however_they_are_dealt_with() {
+    let mut exit = Exit::new();
+    for number in 0..64 {
+        let attacker = Attacker::new(number);
+        let hello = attacker.hello(&attacker.usual_parameters());
+        let token = exit.retry(&hello[0]);
+        // Again before, between and after, as the network repeats packets.
+        exit.retry(&hello[0]);
+        exit.ignore(&hello[0]);
+        exit.refuse(&hello[0]);
+        let proven = attacker.after_retry(&token);
+        match number % 3 {
+            0 => exit.ignore(&proven[0]),
+            1 => exit.refuse(&proven[0]),
+            _ => assert_eq!(exit.take_in(&proven), Fate::Answered),
+        }
+        exit.ignore(&hello[0]);
+    }
+    exit.assert_it_still_answers();
+    assert_eq!(exit.connections(), 0);
+}
+
+#[test]
+fn gaps_in_the_handshake_take_bounded_room() {
+    let mut exit = Exit::new();
+    let attacker = Attacker::new(1);
+    let mut packets = Vec::new();
+    // Every other byte of what is never whole, and beyond what may be buffered.
+    for (number, offsets) in (0..).zip((1..40_000_u64).step_by(2).collect::<Vec<_>>().chunks(150)) {
+        let frames: Vec<u8> = offsets.iter().flat_map(|offset| crypto_frame(*offset, &[1])).collect();
+        packets.push(attacker.initial(number, &[], &frames));
+    }
+    assert_eq!(exit.take_in(&packets), Fate::Closed, "more than 16 KiB of gaps are not kept");
+    exit.assert_it_still_answers();
+}
