@@ -230,7 +230,7 @@ impl Daemon {
                     changed.context("cannot watch this host's network; check the limits on descriptors")?;
                     self.look_after_host().await;
                 }
-                asked = self.control.next() => self.answer(asked).await,
+                asked = self.control.next() => self.answer(asked?).await,
                 // A worker that hangs does not answer, and so counts as dead too.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 // Why it changed nothing stands in the log and in the status.

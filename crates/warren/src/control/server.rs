@@ -53,12 +53,14 @@ impl ControlSocket {
     }
 
     /// The next question.
-    pub(crate) async fn next(&mut self) -> Asked {
-        match self.asked.recv().await {
-            Some(asked) => asked,
-            // The accepting task ended: no question will ever come.
-            None => std::future::pending().await,
-        }
+    ///
+    /// # Errors
+    /// When none will ever come: a daemon that nobody can ask or stop is to end.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Asked> {
+        let asked = self.asked.recv().await;
+        asked.context(
+            "the control socket's task has ended, so nobody could ask or stop this daemon; see the log",
+        )
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
     use crate::control::{AskError, ask};
 
     async fn answering(socket: &mut ControlSocket, value: serde_json::Value) {
-        let asked = socket.next().await;
+        let asked = socket.next().await.unwrap();
         asked.answer.send(Ok(value)).unwrap();
     }
 
@@ -142,6 +144,14 @@ mod tests {
         let mut socket = ControlSocket::bind(&path).unwrap();
         let (answer, ()) = tokio::join!(ask(&path, &Request::Status), answering(&mut socket, 7.into()));
         assert_eq!(answer.unwrap(), serde_json::Value::from(7));
+    }
+
+    #[tokio::test]
+    async fn end_of_the_task_that_accepts_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut socket = ControlSocket::bind(&directory.path().join("s")).unwrap();
+        socket.accepting.abort();
+        assert!(socket.next().await.is_err());
     }
 
     #[tokio::test]

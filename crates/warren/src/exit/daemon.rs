@@ -191,7 +191,7 @@ impl Daemon {
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
-                asked = self.control.next() => self.answer(asked, host).await,
+                asked = self.control.next() => self.answer(asked?, host).await,
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload(host).await),
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
