@@ -10,6 +10,7 @@
 
 pub mod client_plan;
 mod client_ruleset;
+pub mod connections;
 pub mod device;
 pub mod dns;
 pub mod exit_hold;

@@ -110,6 +110,39 @@ fn ipv6_fails_at_once_when_the_tunnel_has_none() {
     client.down();
 }
 
+#[test]
+fn after_down_nothing_is_sent_with_an_inner_address() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let container = net.container_behind_client();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let chain = "type filter hook ingress device to-client priority -500; \
+                 ip saddr 10.66.0.0/16 counter; ip6 saddr fd66:6666::/64 counter;";
+    net.router.sh(&format!("nft 'table netdev sources {{ chain received {{ {chain} }}; }}'")).ok();
+    let inner = || net.router.sh("nft list table netdev sources").ok();
+    let none = inner();
+    let senders = [(&net.client, "203.0.113.2"), (&net.client, "2001:db8:3::2"), (&container, "203.0.113.2")];
+    let mut servers = Vec::new();
+    let mut uploads = Vec::new();
+    for port in 5201..5204 {
+        servers.push(net.internet.iperf3(port));
+    }
+    client.up();
+    for (port, (host, to)) in (5201..).zip(senders) {
+        let rate = ["-b", "2M", "-t", "60", "--forceflush", "-i", "0.2"];
+        uploads.push(host.start(&[&["iperf3", "-c", to, "-p", &port.to_string()], &rate[..]].concat()));
+    }
+    uploads.iter_mut().for_each(|upload| upload.wait_for_output("1.00-"));
+
+    client.warren.run("down home").ok();
+
+    // Long enough for what was not acknowledged to be sent again several times.
+    std::thread::sleep(seconds(3));
+    assert_eq!(inner(), none);
+    client.sh("ip address add 10.66.0.2/32 dev lo && ping -c 1 -W 1 -I 10.66.0.2 203.0.113.2 || true");
+    assert_ne!(inner(), none, "it would be seen");
+}
+
 /// A session from the internet host to the client that asks over and over, and says how often it was answered.
 fn session(net: &Net, client: &str) -> Running {
     net.internet.host.start(&["python3", "-u", "-c", SESSION, client])
