@@ -175,8 +175,7 @@ fn another_exit_takes_over_and_the_first_is_returned_to() {
     let mut second = Exit::init_on(&other_host, &options);
     second.run();
     let profile = first.enrol("laptop");
-    let key = profile.value("client", "private_key").to_owned();
-    let public = public_key(&first, &key);
+    let public = first.warren.public_key(profile.value("client", "private_key"));
     let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
     client.up();
     let endpoint = || client.status().text("/exit/endpoint").to_owned();
@@ -202,11 +201,4 @@ fn another_exit_takes_over_and_the_first_is_returned_to() {
 
 fn attached(client: &Client<'_>) -> usize {
     client.status().list("/connections").iter().filter(|connection| connection["index"].is_u64()).count()
-}
-
-/// What `warren pubkey` makes of a private key.
-fn public_key(exit: &Exit<'_>, private: &str) -> String {
-    let file = exit.warren.write("private", 0o600, private);
-    let program = env!("CARGO_BIN_EXE_warren");
-    exit.warren.host.sh(&format!("{program} pubkey < {}", file.display())).ok()
 }

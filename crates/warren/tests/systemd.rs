@@ -153,7 +153,7 @@ fn what_a_power_cut_left_in_etc_is_put_right_at_boot_and_the_kill_switch_closes(
     let exit = support::Exit::start(&net);
     let profile =
         exit.enrol("laptop").with("kill_switch", "enabled", true).with("dns", "servers", vec!["203.0.113.2"]);
-    let ping = format!("ping -c 1 -W 2 {}", Net::INTERNET_V4);
+    let ping = format!("ping -c 3 -i 0.2 -W 2 {}", Net::INTERNET_V4);
     let files = units();
     files.write("etc/resolv.conf", "# mine\nnameserver 203.0.113.2\n");
     files.write_private("etc/warren/home.toml", &profile.text());

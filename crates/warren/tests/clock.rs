@@ -1,0 +1,72 @@
+//! Clocks that are wrong or jump: neither sessions nor their beginning depend on the time of day or since boot.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::process::Signal;
+
+use crate::support::namespace::finished;
+use crate::support::{Client, Exit, Net, eventually, flows, seconds};
+
+const DAY: i64 = 24 * 60 * 60;
+
+#[test]
+fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+    let (library, clock) = (directory.path().join("wall_clock.so"), directory.path().join("offset"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/wall_clock.c");
+    finished(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"])).ok();
+    let set_clock = |offset: i64| std::fs::write(&clock, offset.to_string()).unwrap();
+    let variables = [format!("LD_PRELOAD={}", library.display()), format!("WALL_CLOCK={}", clock.display())];
+    let under = ["env", &variables[0], &variables[1]];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let jumps = [400 * DAY, -3 * DAY, -i64::try_from(now.as_secs()).unwrap()];
+    set_clock(jumps[2]);
+    assert_eq!(client.sh(&format!("{} date +%Y", under.join(" "))), "1970", "the clock is seen");
+
+    set_clock(0);
+    let _daemon = client.run_under(&under, "info");
+    let asking = flows::answers(&net.client, seconds(5));
+    for jump in jumps {
+        std::thread::sleep(seconds(1));
+        set_clock(jump);
+    }
+    let gap = flows::longest_gap(&asking.join().unwrap());
+    println!("longest gap {gap:?}");
+    assert!(gap < seconds(2), "{gap:?}");
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+
+    for jump in jumps {
+        let session = client.status().number("/session/id");
+        exit.stop(Signal::KILL);
+        set_clock(jump);
+        exit.run();
+        let took = eventually(seconds(30), "it has reconnected", || {
+            let status = client.status();
+            status.number("/session/id") != session && status.text("/state") == "up"
+        });
+        println!("reconnected {took:?} after the exit ran again, with the clock {jump} s off");
+        client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
+    }
+    client.down();
+}
+
+#[test]
+fn a_machine_that_has_run_for_long_is_no_different() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let under =
+        ["unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000", "--boottime", "1000000"];
+    let uptime = client.sh(&format!("{} cat /proc/uptime", under.join(" ")));
+    assert!(uptime.split('.').next().unwrap().parse::<u64>().unwrap() > 1_000_000, "{uptime}");
+
+    let _daemon = client.run_under(&under, "info");
+
+    client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
+    client.down();
+}

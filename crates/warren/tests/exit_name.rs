@@ -1,0 +1,73 @@
+//! The exit's name: what becomes of the tunnel when it cannot be looked up, or means another address by now.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, Net, Running, eventually, seconds};
+
+#[test]
+fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken() {
+    let Some(net) = Net::new() else { return };
+    let mut exit =
+        Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
+    // What the daemon may ask is marked; nobody else may ask anything outside.
+    net.client.sh("nft 'table inet asked { counter outside { }; chain sent { type filter hook postrouting priority 300; \
+                   oifname eth0 meta mark and 0xffff != 0x5761 meta l4proto { tcp, udp } th dport { 53, 853 } counter name outside; }; }'").ok();
+    let outside = || client_counter(&net);
+    assert!(net.client.sh("dig +short +time=5 exit.test").ok().contains(Net::EXIT_V4));
+    let asked = outside();
+    assert!(!asked.contains("packets 0 "), "it would be seen: {asked}");
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    client.up();
+    let returns = |why: &str, exit: &mut Exit<'_>, meanwhile: &dyn Fn()| {
+        let session = client.status().number("/session/id");
+        exit.stop(Signal::KILL);
+        meanwhile();
+        exit.run();
+        let took = eventually(seconds(40), why, || {
+            let status = client.status();
+            status.number("/session/id") != session && status.text("/state") == "up"
+        });
+        println!("{why}: up {took:?} after the exit was there again");
+        client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
+    };
+
+    net.filter("udp dport 53 drop;");
+    returns("the resolver is silent", &mut exit, &|| {});
+    net.unfilter();
+
+    let no_name = answer_with(&net, &[]);
+    returns("the name does not exist", &mut exit, &|| {});
+    drop(no_name);
+
+    let _other = answer_with(&net, &["198.51.100.77"]);
+    returns("the name means another address", &mut exit, &|| {
+        net.exit
+            .sh("ip address delete 198.51.100.2/24 dev eth0; ip address add 198.51.100.77/24 dev eth0")
+            .ok();
+        net.exit
+            .sh("ip -6 address delete 2001:db8:2::2/64 dev eth0; ip route replace default via 198.51.100.1")
+            .ok();
+    });
+    assert_eq!(client.status().text("/exit/address"), "198.51.100.77:443");
+    assert_eq!(outside(), asked, "somebody asked a resolver outside");
+}
+
+fn client_counter(net: &Net) -> String {
+    net.client.sh("nft list counter inet asked outside | grep packets").ok()
+}
+
+/// Lets the internet host's resolver answer otherwise.
+fn answer_with(net: &Net, addresses: &[&str]) -> Running {
+    net.internet.host.sh("conntrack -F 2>/dev/null || true").ok();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/name_server.py");
+    let mut server = net.internet.host.start(&[&["python3", "-u", script, "5353"], addresses].concat());
+    server.wait_for_output("ready");
+    net.internet
+        .host
+        .sh("nft 'table inet other_resolver; delete table inet other_resolver; \
+                          table inet other_resolver { chain c { type nat hook prerouting priority -100; \
+                          udp dport 53 redirect to :5353; }; }'")
+        .ok();
+    server
+}

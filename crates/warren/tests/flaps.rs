@@ -1,0 +1,48 @@
+//! A link that comes and goes.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use crate::support::{Client, Exit, Net, eventually, seconds};
+
+#[test]
+fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
+    eventually(seconds(10), "every connection is attached", || {
+        client.status().list("/connections").len() == 4
+    });
+    let uses = || {
+        let status = client.status();
+        (status.number("/process/rss_kib"), status.number("/process/fds"))
+    };
+    // Once each before it is measured: what is allocated at the first time stays.
+    let flaps = ["carrier", "administrator"].into_iter().cycle().take(6);
+    let mut before = (0, 0);
+    for (number, by) in flaps.enumerate() {
+        if number == 2 {
+            before = uses();
+        }
+        // The link is away for longer than a packet is waited for.
+        if by == "carrier" {
+            net.router.sh("ip link set to-client down && sleep 1 && ip link set to-client up").ok();
+        } else {
+            client.sh(
+                "ip link set eth0 down && sleep 1 && ip link set eth0 up && ip route add default via 192.0.2.1 dev eth0 && \
+                 ip -6 address add 2001:db8:1::2/64 dev eth0 && ip -6 route add default via 2001:db8:1::1 dev eth0",
+            );
+        }
+        // Nothing is sent meanwhile that could help the client to notice.
+        std::thread::sleep(seconds(1));
+        let ping = "ping -c 1 -W 1 203.0.113.2";
+        let took = eventually(seconds(10), by, || net.client.sh(ping).succeeded());
+        println!("{by}: answered {took:?} after a second of rest");
+    }
+    let after = uses();
+    println!("KiB and descriptors: {before:?} before, {after:?} after");
+    assert!(after.0 <= before.0 + before.0 / 10, "{before:?} KiB, {after:?} KiB");
+    assert_eq!(after.1, before.1, "descriptors");
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    client.warren.run("down home").ok();
+}

@@ -1,0 +1,108 @@
+//! Another exit gives other addresses: the host goes from one plan to the next without a moment between the two.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
+
+/// Where probes go; nothing else does.
+const PORT: u16 = 7777;
+
+#[test]
+fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
+    let Some(net) = Net::new() else { return };
+    let other_host = net.second_client();
+    let mut first = Exit::start(&net);
+    let options = ExitOptions {
+        endpoint: "192.0.3.2:443".into(),
+        ipv4: "10.77.0.0/16".into(),
+        ipv6: "fd77:7777::/64".into(),
+    };
+    let mut second = Exit::init_on(&other_host, &options);
+    // With it IPv6 goes nowhere, which takes other routes.
+    other_host.sh(&format!("sed -i '/^ipv6/d' {}", second.warren.config("exit.toml").display())).ok();
+    second.run();
+    let profile = first.enrol("laptop");
+    let public = first.warren.public_key(profile.value("client", "private_key"));
+    // No kill switch: the plan alone has to keep it in.
+    let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
+    let table = format!(
+        "table netdev probes {{ counter left {{ }}; chain received {{ \
+         type filter hook ingress device to-client priority -500; udp dport {PORT} counter name left; }}; }}"
+    );
+    net.router.sh(&format!("nft '{table}'")).ok();
+    let left = || {
+        let listed = net.router.sh("nft list counter netdev probes left").ok();
+        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    client.up();
+    let is_on = |endpoint: &str| {
+        let status = client.status();
+        status.text("/exit/endpoint") == endpoint && status.text("/state") == "up"
+    };
+    let addresses = client.inner_addresses();
+    assert!(is_on("198.51.100.2:443"));
+
+    let probing = Probing::start(&net.client);
+    first.stop(Signal::TERM);
+    eventually(seconds(30), "the other exit has it", || is_on("192.0.3.2:443"));
+    assert_ne!(client.inner_addresses(), addresses);
+    assert!(client.inner_addresses().1.is_null(), "it gives no IPv6");
+    client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
+    first.run();
+    second.stop(Signal::TERM);
+    eventually(seconds(30), "the first has it again", || is_on("198.51.100.2:443"));
+    client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2 && ping -c 3 -i 0.2 -W 2 2001:db8:3::2");
+    let sent = probing.end();
+    println!("{} of {sent} probes left outside", left());
+    assert!(sent > 40, "{sent} probes");
+    assert_eq!(left(), 0);
+
+    // It is seen when there is no tunnel.
+    client.down();
+    let sent = { Probing::start(&net.client) }.for_a_while();
+    assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());
+}
+
+/// Sends a hundred datagrams a second, half of them by IPv6, each from a socket of its own.
+struct Probing {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Probing {
+    fn start(host: &Namespace) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = host.enter(move || {
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                for (any, target) in [("0.0.0.0:0", Net::INTERNET_V4), ("[::]:0", Net::INTERNET_V6)] {
+                    // Refused at once is as good as sent through the tunnel.
+                    drop(UdpSocket::bind(any).unwrap().send_to(b"probe", (target, PORT)));
+                    sent += 1;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            sent
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+
+    fn for_a_while(self) -> usize {
+        std::thread::sleep(Duration::from_millis(500));
+        self.end()
+    }
+}
