@@ -4,12 +4,13 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
-use crate::control::SOCKET_NAME;
+use crate::control::{AskError, Request, SOCKET_NAME, ask};
 
 /// The exit's name among the daemons; no profile may have it.
 pub(crate) const EXIT: &str = "exit";
@@ -91,6 +92,25 @@ impl DaemonDir {
         }
     }
 
+    /// Takes the lock as [`Self::lock`] does, and waits a moment for a daemon that was killed: until the last of its threads
+    /// has ended it keeps the lock, although it answers nobody.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub(crate) async fn lock_of_the_dead(&self) -> anyhow::Result<Option<DaemonLock>> {
+        for _ in 0..ATTEMPTS {
+            if let Some(lock) = self.lock()? {
+                return Ok(Some(lock));
+            }
+            // One that has just been started answers within this time.
+            if !matches!(ask(&self.socket(), &Request::Status).await, Err(AskError::NotRunning)) {
+                return Ok(None);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(None)
+    }
+
     /// Whether the daemon runs: it holds the lock as long as it does.
     pub(crate) fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock()?.is_none())
@@ -115,7 +135,12 @@ impl DaemonDir {
         if !self.path.exists() {
             return Ok(false);
         }
-        let Some(_lock) = self.lock()? else { return Ok(false) };
+        let lock = match on_purpose {
+            // A daemon that starts finds its own directory among the others, and must not wait for itself.
+            OnPurpose::Keep => self.lock()?,
+            OnPurpose::Remove => self.lock_of_the_dead().await?,
+        };
+        let Some(_lock) = lock else { return Ok(false) };
         let mut found_any = !warren_host::recover(&self.journal()).await?.undone.is_empty();
         if on_purpose == OnPurpose::Remove {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
@@ -185,9 +210,28 @@ pub(crate) async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyho
     Ok(cleaned)
 }
 
+/// Together what a killed process needs to end on a busy machine.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn lock_of_one_that_answers_nobody_is_waited_for() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let held = directory.lock().unwrap();
+        let end = tokio::spawn(async move {
+            tokio::time::sleep(4 * PAUSE).await;
+            drop(held);
+        });
+
+        assert!(directory.lock_of_the_dead().await.unwrap().is_some());
+        end.await.unwrap();
+    }
 
     #[test]
     fn lock_has_one_holder_at_a_time() {

@@ -14,6 +14,7 @@ mod flaps;
 mod host;
 mod join;
 mod kill_switch;
+mod kills;
 mod lossy_path;
 mod mtu_signals;
 mod net;

@@ -31,7 +31,7 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     }
     let directory = DaemonDir::new(&global.runtime_dir, &name);
     directory.create()?;
-    let Some(lock) = directory.lock()? else {
+    let Some(lock) = directory.lock_of_the_dead().await? else {
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
@@ -84,7 +84,7 @@ pub(crate) async fn client_close(global: &GlobalArgs, file: &Path) -> anyhow::Re
     let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
     directory.create()?;
     // Held for this moment, so that no daemon starts or cleans up meanwhile; its file makes the directory a daemon's.
-    let Some(_lock) = directory.lock()? else {
+    let Some(_lock) = directory.lock_of_the_dead().await? else {
         let sentence = format!("{} is up and keeps its kill switch itself", profile.name);
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };

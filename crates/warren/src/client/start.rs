@@ -47,7 +47,7 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     let directory = DaemonDir::new(&global.runtime_dir, name);
     directory.create()?;
     // The daemon takes the lock for itself; held here it would keep the daemon out.
-    if directory.lock()?.is_none() {
+    if directory.lock_of_the_dead().await?.is_none() {
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());

@@ -44,7 +44,7 @@ pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
     let directory = DaemonDir::new(&global.runtime_dir, EXIT);
     directory.create()?;
     // The lock comes before the sockets: a second daemon must never join their port.
-    let Some(lock) = directory.lock()? else {
+    let Some(lock) = directory.lock_of_the_dead().await? else {
         let sentence = "an exit runs already; see `warren status exit`, or stop it first";
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };

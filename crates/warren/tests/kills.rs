@@ -1,0 +1,169 @@
+//! That a daemon which is killed, at whatever moment, leaves nothing that the next command does not remove.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::{Duration, SystemTime};
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, HostState, Namespace, Net, eventually, seconds, signal};
+
+/// Kills each daemon once in each of its phases; `WARREN_KILLS=50` is scorecard C2.
+const KILLS: u64 = 4;
+
+const FOREIGN: &str =
+    "nft 'table inet mine { chain in { type filter hook input priority 0; tcp dport 22 accept; }; }'";
+
+#[test]
+fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.client.sh(FOREIGN).ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    // The daemon's directory and lock stay.
+    client.up();
+    client.down();
+    let files = client.warren.files();
+    let mut random = Random::of_this_run();
+    let kills = kills();
+
+    for turn in 0..kills {
+        let locked = random.below(2) == 0;
+        let up = if locked { "up home --kill-switch" } else { "up home" };
+        let moment = match turn % 4 {
+            0 => {
+                let mut starting = client.warren.start(up);
+                eventually(seconds(10), "the daemon starts", || client_daemon(&net.client).is_some());
+                let moment = random.pause(400);
+                kill(client_daemon(&net.client));
+                starting.wait(seconds(30));
+                format!("{moment:?} after the start of {up}")
+            }
+            phase => {
+                client.warren.run(up).ok();
+                let other = match phase {
+                    1 => None,
+                    2 => Some(client.warren.start("reload home")),
+                    _ => Some(client.warren.start("down home")),
+                };
+                let moment = random.pause(if phase == 1 { 800 } else { 150 });
+                kill(client_daemon(&net.client));
+                let what = ["", "up", "reload", "down"][usize::try_from(phase).unwrap()];
+                if locked && phase != 3 {
+                    let tables = net.client.sh("nft list tables").ok();
+                    assert!(tables.contains("warren-kill-switch_home"), "it stays closed: {tables}");
+                }
+                other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
+                format!("{moment:?} into {what}, after {up}")
+            }
+        };
+        println!("kill {turn}: {moment}");
+        if random.below(2) == 0 {
+            client.warren.run("cleanup").ok();
+        } else {
+            client.up();
+            client.warren.run("down home").ok();
+        }
+        eventually(seconds(5), "no process is left", || net.client.pids().is_empty());
+        client.assert_host_unchanged();
+        assert_eq!(files, client.warren.files(), "no file is left");
+    }
+    println!("measured: {kills} kills of the client, 0 lines of difference");
+}
+
+#[test]
+fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    net.exit.sh(FOREIGN).ok();
+    let before = HostState::of(&net.exit);
+    let mut random = Random::of_this_run();
+    let kills = kills();
+
+    for turn in 0..kills {
+        let mut daemon = exit.warren.start("exit run");
+        let answers = || exit.warren.status().is_some();
+        if turn % 4 != 0 {
+            eventually(seconds(10), "the exit answers", answers);
+        }
+        let other = match turn % 4 {
+            2 => Some(exit.warren.start("reload exit")),
+            3 => {
+                daemon.signal(Signal::TERM);
+                None
+            }
+            _ => None,
+        };
+        let moment = random.pause(if turn % 4 < 2 { 400 } else { 100 });
+        daemon.signal(Signal::KILL);
+        daemon.wait(seconds(10));
+        other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
+        println!(
+            "kill {turn}: {moment:?} into {}",
+            ["start", "serving", "reload", "stop"][usize::try_from(turn % 4).unwrap()]
+        );
+        if random.below(2) == 0 {
+            exit.warren.run("cleanup").ok();
+        } else {
+            let mut next = exit.warren.start("exit run");
+            eventually(seconds(10), "the next one answers", answers);
+            next.signal(Signal::TERM);
+            assert_eq!(next.wait(seconds(10)), Some(0), "{}", next.output());
+        }
+        eventually(seconds(10), "no process is left", || net.exit.pids().is_empty());
+        before.assert_same(&HostState::of(&net.exit));
+    }
+    println!("measured: {kills} kills of the exit, 0 lines of difference");
+}
+
+fn kills() -> u64 {
+    std::env::var("WARREN_KILLS").map_or(KILLS, |count| count.parse().unwrap())
+}
+
+/// The process of the client's daemon, if there is one.
+fn client_daemon(host: &Namespace) -> Option<i32> {
+    host.pids().into_iter().find(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("\0client\0run\0")
+    })
+}
+
+fn kill(daemon: Option<i32>) {
+    // It may have ended by itself.
+    if let Some(daemon) = daemon {
+        signal(daemon, Signal::KILL);
+        let gone = || !std::path::Path::new(&format!("/proc/{daemon}/ns")).join("net").exists();
+        eventually(seconds(5), "the daemon is gone", || gone() || is_zombie(daemon));
+    }
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+/// Moments that differ from run to run; the seed is printed, and `WARREN_SEED` repeats it.
+struct Random(u64);
+
+impl Random {
+    fn of_this_run() -> Self {
+        let now = || u64::from(SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_nanos());
+        let seed = std::env::var("WARREN_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
+        println!("WARREN_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    /// A number below `bound`, by xorshift64*.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % bound
+    }
+
+    /// Waits for less than so many milliseconds; returns how long.
+    fn pause(&mut self, most_milliseconds: u64) -> Duration {
+        let pause = Duration::from_millis(self.below(most_milliseconds));
+        std::thread::sleep(pause);
+        pause
+    }
+}
