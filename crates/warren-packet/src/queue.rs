@@ -6,6 +6,7 @@
 //! over all, at the cost of the flow that holds most. Packets of a flow leave in the order in which they came.
 
 mod codel;
+mod waits;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 
 use self::codel::Codel;
+pub use self::waits::Waits;
 use crate::datagram::PACKET_OVERHEAD;
 use crate::ecn::mark_congestion;
 
@@ -38,13 +40,15 @@ pub struct FlowQueue {
     packets: usize,
 }
 
-/// What was dropped, and what was marked instead.
+/// What was dropped, what was marked instead, and how long those waited that left.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Signals {
     /// Packets that had waited too long.
     pub dropped: u64,
     /// Packets that were marked instead.
     pub marked: u64,
+    /// The waits of packets that left, marked or not.
+    pub waits: Waits,
 }
 
 #[derive(Debug, Default)]
@@ -191,6 +195,7 @@ impl Flow {
                 }
                 signals.marked += 1;
             }
+            signals.waits.record(sojourn);
             self.deficit -= framed.len() as i64;
             return Some(framed.freeze());
         }

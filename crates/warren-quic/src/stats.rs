@@ -74,6 +74,8 @@ pub struct SocketStats {
     pub segments_per_send: Vec<u64>,
     /// Receives that brought something.
     pub receives: u64,
+    /// UDP datagrams that arrived in them.
+    pub datagrams_received: u64,
     /// UDP payload bytes that arrived.
     pub bytes_received: u64,
     /// Receives by the number of datagrams in them: index i counts 2^i up to 2^(i+1) - 1.
@@ -136,6 +138,7 @@ pub(crate) struct SocketCounters {
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) segments_per_send: [AtomicU64; MAX_SEGMENTS + 1],
     pub(crate) bytes_received: AtomicU64,
+    pub(crate) datagrams_received: AtomicU64,
     /// recvmmsg brings at most 32 batches of 64 datagrams, 2^11.
     pub(crate) datagrams_per_receive: [AtomicU64; 12],
     pub(crate) would_block: AtomicU64,
@@ -158,6 +161,7 @@ impl SocketCounters {
             bytes_sent: zero(),
             segments_per_send: [const { AtomicU64::new(0) }; MAX_SEGMENTS + 1],
             bytes_received: zero(),
+            datagrams_received: zero(),
             datagrams_per_receive: [const { AtomicU64::new(0) }; 12],
             would_block: zero(),
             unsegmented: zero(),
@@ -182,6 +186,7 @@ impl SocketCounters {
 
     pub(crate) fn received(&self, datagrams: usize, bytes: usize) {
         self.bytes_received.fetch_add(bytes as u64, Relaxed);
+        self.datagrams_received.fetch_add(datagrams as u64, Relaxed);
         let bucket = datagrams.max(1).ilog2().min(11) as usize;
         if let Some(count) = self.datagrams_per_receive.get(bucket) {
             count.fetch_add(1, Relaxed);
@@ -197,6 +202,7 @@ impl SocketCounters {
             bytes_sent: self.bytes_sent.load(Relaxed),
             segments_per_send,
             receives: datagrams_per_receive.iter().sum(),
+            datagrams_received: self.datagrams_received.load(Relaxed),
             bytes_received: self.bytes_received.load(Relaxed),
             datagrams_per_receive,
             would_block: self.would_block.load(Relaxed),

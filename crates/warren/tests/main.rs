@@ -16,6 +16,7 @@ mod join;
 mod kill_switch;
 mod kills;
 mod lossy_path;
+mod metrics;
 mod mtu_signals;
 mod net;
 mod offload;

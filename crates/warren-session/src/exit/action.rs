@@ -98,6 +98,32 @@ pub enum EndReason {
 }
 
 impl EndReason {
+    /// The names of all reasons.
+    pub const NAMES: [&'static str; 8] = [
+        "timed_out",
+        "replaced",
+        "superseded",
+        "revoked",
+        "disabled",
+        "changed",
+        "client_stopped",
+        "shutdown",
+    ];
+
+    /// The reason's name in metrics, in snake case; it never changes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TimedOut => "timed_out",
+            Self::Replaced => "replaced",
+            Self::Superseded => "superseded",
+            Self::Revoked => "revoked",
+            Self::Disabled => "disabled",
+            Self::Changed => "changed",
+            Self::ClientStopped => "client_stopped",
+            Self::Shutdown(_) => "shutdown",
+        }
+    }
+
     /// What the connections of the session are told.
     pub const fn goodbye(self) -> Goodbye {
         match self {

@@ -96,6 +96,27 @@ impl Goodbye {
         }
     }
 
+    /// The reason's name in metrics, in snake case; it never changes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotEnrolled => "not_enrolled",
+            Self::Revoked => "revoked",
+            Self::Replaced => "replaced",
+            Self::Version(_) => "version",
+            Self::Disabled => "disabled",
+            Self::InvitationVoid => "invitation_void",
+            Self::PoolEmpty => "pool_empty",
+            Self::Restarting => "restarting",
+            Self::UnknownSession => "unknown_session",
+            Self::Full => "full",
+            Self::TimedOut => "timed_out",
+            Self::Superseded => "superseded",
+            Self::Draining => "draining",
+            Self::ClientStopped => "client_stopped",
+            Self::Protocol(_) => "protocol",
+        }
+    }
+
     /// The reason of a code, without the details that only the message carries; `None` if this version knows none.
     pub fn from_code(code: u32) -> Option<Self> {
         if let Some(number) = code.checked_sub(PROTOCOL_CODES) {

@@ -335,7 +335,8 @@ impl Daemon {
             prefixes: Vec::new(),
             connections: welcome.connections,
         };
-        self.worker.send(Command::OpenSession { session: SessionId(welcome.session), route }).await;
+        let session = SessionId(welcome.session);
+        self.worker.send(Command::OpenSession { session, client: None, route }).await;
         if let Some(queue) = queue {
             self.open_device(queue).await;
         }

@@ -9,6 +9,7 @@ use warren_quic::key::PrivateKey;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::key::KeySetting;
+use super::metrics::MetricsSettings;
 use super::network::{ipv4_pool, ipv6_pool};
 use super::not_yet::NotYet;
 use super::transport::Transport;
@@ -40,6 +41,7 @@ pub(crate) struct ExitConfig {
     pub(crate) allow: Vec<IpNet>,
     /// Resolvers that clients are told of.
     pub(crate) dns: Vec<IpAddr>,
+    pub(crate) metrics: MetricsSettings,
     pub(crate) transport: Transport,
     /// What the file asks for and this version does not do.
     pub(crate) not_yet: Vec<NotYet>,
@@ -80,7 +82,8 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     let (clients_file, isolation) = read_clients(&mut document)?;
     let (silent, allow) = read_access(&mut document)?;
     let dns = read_dns(&mut document)?;
-    read_listeners(&mut document, &mut not_yet)?;
+    let metrics = MetricsSettings::read(&mut document)?;
+    read_web(&mut document, &mut not_yet)?;
     let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
     let identity = read_identity(&mut document);
     document.finish()?;
@@ -106,6 +109,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
         silent,
         allow,
         dns,
+        metrics,
         transport,
         not_yet,
     })
@@ -199,14 +203,8 @@ fn read_dns(document: &mut Document<'_>) -> Result<Vec<IpAddr>, ConfigError> {
     Ok(servers)
 }
 
-/// The metrics and web listeners, which this version does not have.
-fn read_listeners(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
-    let mut metrics = document.section("metrics")?;
-    let listen = metrics.optional("listen", socket_address)?;
-    metrics.finish()?;
-    if let Some(listen) = listen {
-        not_yet.push(NotYet::new(&metrics, "listen in [metrics]", listen.line, "no metrics are served"));
-    }
+/// The web listener, which this version does not have.
+fn read_web(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
     let mut web = document.section("web")?;
     let listen = web.optional("listen", socket_address)?;
     web.finish()?;

@@ -167,10 +167,31 @@ fn resolvers_are_the_exits_unless_others_or_none_are_listed() {
 }
 
 #[test]
-fn listeners_of_an_exit_are_reported() {
-    let text = exit_text("[metrics]\nlisten = \"127.0.0.1:9466\"\n[web]\nlisten = \"127.0.0.1:9467\"\n");
+fn web_page_of_an_exit_is_reported() {
+    let text = exit_text("[web]\nlisten = \"127.0.0.1:9467\"\n");
     let config = parse_exit(&text).unwrap();
-    assert_eq!(keys_of(&config.not_yet), [("listen in [metrics]", 6), ("listen in [web]", 8)]);
+    assert_eq!(keys_of(&config.not_yet), [("listen in [web]", 6)]);
+}
+
+#[test]
+fn metrics_are_served_on_the_loopback_unless_another_address_is_asked_for() {
+    let metrics = |text: &str| parse_exit(&exit_text(text)).map(|config| config.metrics);
+    let default = metrics("").unwrap();
+    assert_eq!(default.listen, Some("127.0.0.1:9466".parse().unwrap()));
+    assert!(!default.is_asked_for && !default.clients);
+
+    assert_eq!(metrics("[metrics]\nlisten = \"off\"\n").unwrap().listen, None);
+    let private = metrics("[metrics]\nlisten = \"[fd00::1]:9000\"\nclients = true\n").unwrap();
+    assert_eq!(private.listen, Some("[fd00::1]:9000".parse().unwrap()));
+    assert!(private.is_asked_for && private.clients);
+
+    for address in ["0.0.0.0:9466", "[::]:9466", "198.51.100.2:9466", "[::ffff:198.51.100.2]:9466"] {
+        let text = format!("[metrics]\nlisten = \"{address}\"\n");
+        let refused = metrics(&text).unwrap_err().to_string();
+        assert!(refused.contains("exit.toml:6: listen in [metrics]"), "{refused}");
+        assert!(refused.contains("or add public = true"), "{refused}");
+        assert_eq!(metrics(&format!("{text}public = true\n")).unwrap().listen, address.parse().ok());
+    }
 }
 
 #[test]

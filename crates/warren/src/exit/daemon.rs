@@ -18,15 +18,15 @@ use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
+use super::metrics::{Events, MetricsServer};
+use super::report::{next_scrape, serve_metrics};
 use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
 use crate::config::{ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
-use crate::status::{
-    ClientCounts, ExitStatus, Observed, RateMeter, SessionStatus, State, Status, turned_away,
-};
+use crate::status::RateMeter;
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
 
@@ -84,6 +84,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     let served = async {
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&control)?;
+        let metrics = serve_metrics(&config.metrics).await?;
         let deleted = device_watch::gone(device.name().to_owned(), device.index());
         let device = crate::status::DeviceStatus {
             name: device.name().to_owned(),
@@ -98,6 +99,8 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             worker,
             reports,
             control,
+            metrics,
+            events: Events::default(),
             device,
             gateways,
             ruleset,
@@ -132,15 +135,17 @@ pub(super) struct Daemon {
     pub(super) worker: WorkerHandle,
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
-    device: crate::status::DeviceStatus,
+    pub(super) metrics: Option<MetricsServer>,
+    pub(super) events: Events,
+    pub(super) device: crate::status::DeviceStatus,
     gateways: Vec<std::net::IpAddr>,
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
     pub(super) live: HashMap<SessionId, LiveSession>,
-    since: Instant,
-    meter: RateMeter,
+    pub(super) since: Instant,
+    pub(super) meter: RateMeter,
     /// Set once the daemon is to end.
-    stopping: Option<Ending>,
+    pub(super) stopping: Option<Ending>,
     /// While clients are sent away: when the exit ends even if some are left.
     drained_by: Option<Instant>,
     /// Why the latest reload changed nothing.
@@ -151,10 +156,10 @@ pub(super) struct Daemon {
 pub(super) struct LiveSession {
     pub(super) name: String,
     pub(super) key: PeerKey,
-    ipv4: Option<String>,
-    ipv6: Option<String>,
-    since: Instant,
-    connections: Vec<u32>,
+    pub(super) ipv4: Option<String>,
+    pub(super) ipv6: Option<String>,
+    pub(super) since: Instant,
+    pub(super) connections: Vec<u32>,
 }
 
 impl Daemon {
@@ -192,6 +197,7 @@ impl Daemon {
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
                 asked = self.control.next() => self.answer(asked?, host).await,
+                scrape = next_scrape(&mut self.metrics) => self.answer_scrape(scrape).await,
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload(host).await),
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
@@ -229,6 +235,7 @@ impl Daemon {
     }
 
     async fn carry_out(&mut self, action: ExitAction) {
+        self.events.count(&action);
         match action {
             ExitAction::Send { connection, bytes } => {
                 let connection = ConnectionId(connection);
@@ -252,7 +259,7 @@ impl Daemon {
                 };
                 self.live.insert(session, live);
                 let route = SessionRoute { ipv4: lease.ipv4, ipv6: lease.ipv6, prefixes, connections };
-                self.worker.send(Command::OpenSession { session, route }).await;
+                self.worker.send(Command::OpenSession { session, client: Some(key), route }).await;
             }
             ExitAction::Attach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session)
@@ -288,7 +295,8 @@ impl Daemon {
         let now = Instant::now();
         match report {
             Report::Connected { connection, peer } => {
-                self.sessions.connected(now, connection.0, PeerKey(peer.0))
+                self.events.connected();
+                self.sessions.connected(now, connection.0, PeerKey(peer.0));
             }
             Report::Control { connection, data } => self.sessions.received(now, connection.0, &data),
             Report::Closed { connection, reason } => {
@@ -394,50 +402,5 @@ impl Daemon {
             ))
         })?;
         Ok(changed)
-    }
-
-    /// Remembers what the connections have carried until now.
-    async fn measure(&mut self) {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        self.meter.take(Instant::now(), &snapshot);
-    }
-
-    async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let mut sessions: Vec<SessionStatus> = self
-            .live
-            .iter()
-            .map(|(id, live)| SessionStatus {
-                id: id.0,
-                name: live.name.clone(),
-                public_key: live.key.to_string(),
-                ipv4: live.ipv4.clone(),
-                ipv6: live.ipv6.clone(),
-                since_seconds: live.since.elapsed().as_secs_f64(),
-                connections: live.connections.clone(),
-            })
-            .collect();
-        sessions.sort_by(|a, b| a.name.cmp(&b.name));
-        let exit = ExitStatus {
-            listen: self.config.listen.clone(),
-            public_key: self.config.private_key.public().to_string(),
-            reload_error: self.reload_error.clone(),
-            clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
-            sessions,
-            silent: self.config.silent,
-            strangers: turned_away(&self.tuning.settings.strangers),
-        };
-        let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
-        let device = format!("TUN device {}", self.device.name);
-        let observed = Observed {
-            state,
-            since: self.since,
-            device: Some(self.device.clone()),
-            host_changes: [vec![device], host.changes()].concat(),
-            tuning: &self.tuning,
-            snapshot,
-            meter: &self.meter,
-        };
-        serde_json::to_value(Status::exit(exit, observed)).map_err(Refusal::new)
     }
 }

@@ -3,7 +3,9 @@
 mod daemon;
 mod files;
 mod hold;
+mod metrics;
 mod reload;
+mod report;
 mod run;
 mod sockets;
 mod store;

@@ -17,7 +17,10 @@ impl Daemon {
         let outcome = self.take_over(host).await;
         match &outcome {
             Ok(()) => tracing::info!("configuration read again"),
-            Err(error) => tracing::error!("the configuration stays as it was: {error:#}"),
+            Err(error) => {
+                self.events.reload_refused();
+                tracing::error!("the configuration stays as it was: {error:#}");
+            }
         }
         self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
         outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
@@ -29,6 +32,9 @@ impl Daemon {
         let clients = load_clients(&self.clients)?;
         self.sessions.check(&clients)?;
         let ruleset = exit_plan::ruleset(&host_facts(&config)?);
+        if self.config.metrics.listen != config.metrics.listen {
+            self.move_metrics(&config.metrics).await?;
+        }
         self.sessions.set_dns(config.dns.clone())?;
         if ruleset != self.ruleset {
             host.replace_table(exit_plan::TABLE, &ruleset).await?;

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the process uses, from /proc/self.
+/// What the process uses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ProcessStatus {
     pub(crate) rss_kib: u64,
+    /// CPU time of all threads, in user space and in the kernel.
+    pub(crate) cpu_seconds: f64,
     pub(crate) fds: usize,
     pub(crate) threads: u64,
 }
@@ -21,6 +23,8 @@ impl ProcessStatus {
                 .unwrap_or(0)
         };
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
-        Self { rss_kib: field("VmRSS:"), fds, threads: field("Threads:") }
+        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+        Self { rss_kib: field("VmRSS:"), cpu_seconds, fds, threads: field("Threads:") }
     }
 }

@@ -4,11 +4,16 @@
 //! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
 //! `carrier_received_packets = tun_written_packets + drops to the TUN`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use warren_packet::queue::Waits;
 use warren_packet::reason::{DropCounters, DropReason};
 use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
+use warren_session::PeerKey;
 use warren_session::exit::SessionId;
+
+use super::traffic::Traffic;
 
 /// Packets and bytes that passed each boundary of a worker since it started.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +34,8 @@ pub(crate) struct Totals {
     pub(crate) carrier_sent_packets: u64,
     /// Packets that were marked as having met congestion (ECN) instead of being dropped as `queue_delay`.
     pub(crate) marked_packets: u64,
+    /// How long packets waited that were handed to the carrier.
+    pub(crate) waits: Waits,
     /// Senders that were told by ICMP how large a packet goes in one piece.
     pub(crate) too_big_answers: u64,
     /// Datagrams handed to the QUIC connections.
@@ -71,7 +78,10 @@ pub(crate) struct Occupancy {
 
 /// How often a batch had each size; the last place counts larger ones too.
 #[derive(Debug, Clone)]
-pub(crate) struct Histogram([u64; Self::PLACES]);
+pub(crate) struct Histogram {
+    counts: [u64; Self::PLACES],
+    sum: u64,
+}
 
 impl Histogram {
     /// Sizes 0 to 64.
@@ -79,26 +89,32 @@ impl Histogram {
 
     pub(crate) fn record(&mut self, size: u64) {
         let place = usize::try_from(size).unwrap_or(usize::MAX).min(Self::PLACES - 1);
-        if let Some(count) = self.0.get_mut(place) {
+        if let Some(count) = self.counts.get_mut(place) {
             *count += 1;
         }
+        self.sum = self.sum.saturating_add(size);
     }
 
     pub(crate) fn counts(&self) -> &[u64] {
-        &self.0
+        &self.counts
+    }
+
+    /// The elements of all batches together.
+    pub(crate) fn sum(&self) -> u64 {
+        self.sum
     }
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self([0; Self::PLACES])
+        Self { counts: [0; Self::PLACES], sum: 0 }
     }
 }
 
 impl fmt::Display for Histogram {
     /// `size:count` for each size that there was.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        let sizes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         let words: Vec<String> = sizes.map(|(size, count)| format!("{size}:{count}")).collect();
         formatter.write_str(&words.join(" "))
     }
@@ -113,6 +129,8 @@ pub(crate) struct Snapshot {
     pub(crate) drops_to_carrier: DropCounters,
     pub(crate) drops_to_tun: DropCounters,
     pub(crate) connections: Vec<ConnectionSnapshot>,
+    /// Of an exit: what was carried for each client since the worker started.
+    pub(crate) clients: BTreeMap<PeerKey, Traffic>,
     pub(crate) sockets: SocketStats,
     pub(crate) occupancy: Occupancy,
     /// Datagrams and drops of connections that are gone, so that sums survive them.

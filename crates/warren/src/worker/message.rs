@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::PublicKey;
+use warren_session::PeerKey;
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
@@ -24,8 +25,8 @@ pub(crate) enum Command {
     OpenDevice { queue: Queue, forwarding: Forwarding },
     /// Changes the rules of the TUN queue.
     SetForwarding { forwarding: Forwarding },
-    /// Makes a session's addresses reachable. No packet moves before a connection is attached.
-    OpenSession { session: SessionId, route: SessionRoute },
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.
+    OpenSession { session: SessionId, client: Option<PeerKey>, route: SessionRoute },
     /// Lets packets of a session use a connection.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
     /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.

@@ -9,8 +9,10 @@ mod message;
 mod pump;
 mod run;
 mod thread;
+mod traffic;
 
 pub(crate) use counters::{ConnectionSnapshot, Histogram, QuicSums, Snapshot};
 pub(crate) use forward::{Forwarding, SessionRoute};
 pub(crate) use message::{Command, Report};
 pub(crate) use thread::{Carrier, WorkerHandle, spawn};
+pub(crate) use traffic::Traffic;

@@ -12,6 +12,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, SendError};
 use warren_session::exit::SessionId;
 
 use super::counters::{Drops, Totals};
+use super::traffic::Traffic;
 
 /// Bytes that a queue holds at most; a packet that would exceed it costs the longest flow others, counted as `queue_full`.
 const QUEUE_LIMIT: usize = 512 * 1024;
@@ -47,10 +48,8 @@ pub(crate) struct Pump {
     pub(crate) blocked: bool,
     /// Whether the worker has this pump on its list of pumps to drain.
     pub(crate) listed: bool,
-    pub(crate) packets_out: u64,
-    pub(crate) bytes_out: u64,
-    pub(crate) packets_in: u64,
-    pub(crate) bytes_in: u64,
+    /// What it carried for the session that it is attached to.
+    pub(crate) traffic: Traffic,
 }
 
 impl Pump {
@@ -68,10 +67,7 @@ impl Pump {
             answers: (ANSWERS, now),
             blocked: false,
             listed: false,
-            packets_out: 0,
-            bytes_out: 0,
-            packets_in: 0,
-            bytes_in: 0,
+            traffic: Traffic::default(),
         }
     }
 
@@ -166,6 +162,7 @@ impl Pump {
         }
         drops.to_carrier.add_many(DropReason::QueueDelay, signals.dropped);
         totals.marked_packets += signals.marked;
+        totals.waits.add(&signals.waits);
     }
 
     /// Gives up what the connection will not send any more and counts it.
@@ -223,13 +220,13 @@ impl Pump {
         if self.fragments.is_empty() {
             drops.count_to_carrier(DropReason::TooLarge);
         } else {
-            self.bytes_out += packet.len() as u64;
+            self.traffic.bytes_out += packet.len() as u64;
         }
     }
 
     fn count_packet(&mut self, bytes: u64, totals: &mut Totals) {
-        self.packets_out += 1;
-        self.bytes_out += bytes;
+        self.traffic.packets_out += 1;
+        self.traffic.bytes_out += bytes;
         totals.carrier_sent_packets += 1;
     }
 }

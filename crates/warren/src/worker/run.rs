@@ -22,6 +22,7 @@ use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Sna
 use super::forward::{Forwarding, Sessions};
 use super::message::{Command, Report};
 use super::pump::Pump;
+use super::traffic::ClientTraffic;
 use crate::tuning::Tuning;
 
 /// Orders carried out in one turn.
@@ -43,6 +44,7 @@ pub(super) struct Worker {
     device: Option<Device>,
     tuning: Tuning,
     sessions: Sessions,
+    clients: ClientTraffic,
     pumps: Vec<Option<Pump>>,
     by_connection: HashMap<ConnectionId, usize>,
     /// Pumps with something to send and room to send it.
@@ -87,6 +89,7 @@ impl Worker {
             device: None,
             tuning,
             sessions: Sessions::default(),
+            clients: ClientTraffic::default(),
             pumps: Vec::new(),
             by_connection: HashMap::new(),
             ready: VecDeque::new(),
@@ -183,7 +186,12 @@ impl Worker {
                     device.forwarding = forwarding;
                 }
             }
-            Command::OpenSession { session, route } => self.sessions.open(session, route),
+            Command::OpenSession { session, client, route } => {
+                if let Some(client) = client {
+                    self.clients.open(session, client);
+                }
+                self.sessions.open(session, route);
+            }
             Command::Attach { session, connection, index } => self.attach(session, connection, index),
             Command::Detach { connection } => self.detach(connection),
             Command::EndSession { session } => self.end_session(session),
@@ -215,6 +223,7 @@ impl Worker {
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached.take() {
             self.sessions.detach(session, slot);
+            self.clients.keep(session, &std::mem::take(&mut pump.traffic));
         }
     }
 
@@ -224,8 +233,10 @@ impl Worker {
             if pump.attached.is_some_and(|(attached, _)| attached == session) {
                 pump.abandon(&mut self.drops);
                 pump.attached = None;
+                self.clients.keep(session, &std::mem::take(&mut pump.traffic));
             }
         }
+        self.clients.end(session);
     }
 
     fn fill_connections(&mut self, now: Instant) {
@@ -320,15 +331,16 @@ impl Worker {
                     connection: pump.connection,
                     session: pump.attached.map(|(session, _)| session),
                     index: pump.attached.map(|(_, index)| index),
-                    packets_out: pump.packets_out,
-                    bytes_out: pump.bytes_out,
-                    packets_in: pump.packets_in,
-                    bytes_in: pump.bytes_in,
+                    packets_out: pump.traffic.packets_out,
+                    bytes_out: pump.traffic.bytes_out,
+                    packets_in: pump.traffic.packets_in,
+                    bytes_in: pump.traffic.bytes_in,
                     queue_packets: pump.queued_packets(),
                     queue_bytes: pump.queue_bytes(),
                     quic: self.endpoint.stats(pump.connection),
                 })
                 .collect(),
+            clients: self.clients.totals(pumps().filter_map(|pump| Some((pump.attached?.0, pump.traffic)))),
             sockets: self.endpoint.socket_stats(),
             occupancy: self.occupancy.clone(),
             past: self.past.clone(),

@@ -309,7 +309,11 @@ fn broken_exit_gives_one_line_with_its_place_and_reason() {
         ("[dns]\nservers = \"exit\"\n", "6: servers in [dns] is a string, but must be a list of addresses"),
         (
             "[metrics]\nlisten = \"9466\"\n",
-            "6: listen in [metrics] is \"9466\", but must be an IP address with a port",
+            "6: listen in [metrics] is \"9466\", but must be an IP address with a port such as \"127.0.0.1:9466\", or \"off\"",
+        ),
+        (
+            "[metrics]\nlisten = \"127.0.0.1:0\"\n",
+            "6: listen in [metrics] is \"127.0.0.1:0\", but must have a port from 1 to",
         ),
         (
             "[web]\nlisten = \"127.0.0.1:0\"\n",

@@ -87,6 +87,7 @@ impl Worker {
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
             self.sessions.detach(session, slot);
+            self.clients.keep(session, &pump.traffic);
         }
         self.ready.retain(|listed| *listed != slot);
         if let Some(quic) = self.endpoint.stats(connection) {
@@ -110,8 +111,8 @@ impl Worker {
         };
         match Datagram::parse(&datagram) {
             Ok(Datagram::Packet { flags, packet }) => {
-                pump.packets_in += 1;
-                pump.bytes_in += packet.len() as u64;
+                pump.traffic.packets_in += 1;
+                pump.traffic.bytes_in += packet.len() as u64;
                 datagram.advance(PACKET_OVERHEAD);
                 self.deliver(slot, session, flags, datagram, now);
             }
@@ -119,8 +120,8 @@ impl Worker {
                 self.totals.fragments_received += 1;
                 let inserted = pump.assembler.insert(now, fragment);
                 if let Ok(Some(whole)) = &inserted {
-                    pump.packets_in += 1;
-                    pump.bytes_in += whole.packet.len() as u64;
+                    pump.traffic.packets_in += 1;
+                    pump.traffic.bytes_in += whole.packet.len() as u64;
                 }
                 let expired = pump.assembler.expire(now);
                 self.count_expired(expired);

@@ -1,0 +1,13 @@
+//! The exit's figures for Prometheus: a page of OpenMetrics text, served over HTTP where `[metrics]` says.
+//!
+//! A scrape asks the daemon as the command line does, at most twice a second however many there are.
+
+mod events;
+mod families;
+mod http;
+mod page;
+mod server;
+
+pub(super) use events::Events;
+pub(super) use page::{ClientFigures, Page};
+pub(super) use server::{MetricsServer, Scrape};

@@ -1,0 +1,126 @@
+//! The exit's figures for Prometheus, and what is made of them in `configs/`.
+
+use std::net::{TcpListener, TcpStream};
+
+use crate::support::open_metrics::assert_configs_name_what_exists;
+use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, eventually, flows, seconds};
+
+/// What Prometheus would get, which has to be valid.
+#[track_caller]
+fn scrape(net: &Net) -> OpenMetrics {
+    let text = page(net);
+    OpenMetrics::parse(&text).unwrap_or_else(|problem| panic!("{problem}\n{text}"))
+}
+
+#[track_caller]
+fn page(net: &Net) -> String {
+    let answer = net.exit.sh("curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics");
+    assert!(answer.succeeded(), "{answer:?}");
+    answer.stdout
+}
+
+#[test]
+fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("metrics", "clients", true));
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
+
+    let before = exit.status();
+    let scraped = scrape(&net);
+    let after = exit.status();
+
+    assert_eq!((scraped.value("warren_sessions"), scraped.value("warren_clients_enrolled")), (1.0, 1.0));
+    assert!(scraped.value("warren_handshakes_total") >= 4.0);
+    let totals = before.0["totals"].as_object().unwrap();
+    for name in
+        totals.keys().filter(|name| !["queued_packets", "assemblies_pending"].contains(&name.as_str()))
+    {
+        let value = scraped.value(&format!("warren_{name}_total"));
+        let [least, most] = [&before, &after].map(|status| status.number(&format!("/totals/{name}")) as f64);
+        let range = least..=most;
+        assert!(range.contains(&value), "{name}: {value} is not in {range:?}");
+    }
+    for way in ["to_carrier", "to_tun"] {
+        for reason in before.0[format!("drops_{way}")].as_object().unwrap().keys() {
+            scraped.value(&format!("warren_drops_total{{way=\"{way}\",reason=\"{reason}\"}}"));
+        }
+    }
+    let waited = scraped.value("warren_queue_wait_seconds_count");
+    assert!(waited > 0.0 && waited <= scraped.value("warren_carrier_sent_packets_total"), "{waited}");
+    let batches = scraped.value("warren_segments_per_send_count");
+    assert!(scraped.value("warren_segments_per_send_sum") >= batches && batches > 0.0);
+    let received = scraped.value("warren_client_received_packets_total{client=\"laptop\"}");
+    assert!(received >= 8.0);
+    assert!(scraped.value("warren_client_round_trip_seconds{client=\"laptop\"}") > 0.0);
+    assert_configs_name_what_exists(&scraped);
+
+    // A client's sums outlive its session.
+    client.down();
+    eventually(seconds(10), "the session is over", || scrape(&net).value("warren_sessions") == 0.0);
+    let over = scrape(&net);
+    assert_eq!(over.value("warren_client_connections{client=\"laptop\"}"), 0.0);
+    assert!(over.value("warren_client_received_packets_total{client=\"laptop\"}") >= received);
+    assert_eq!(over.value("warren_sessions_ended_total{reason=\"client_stopped\"}"), 1.0);
+
+    exit.configure(|config| config.with("metrics", "clients", false));
+    exit.warren.run("reload exit").ok();
+    eventually(seconds(10), "clients are not named", || !page(&net).contains("laptop"));
+    assert!(!page(&net).contains(Net::CLIENT_V4));
+}
+
+#[test]
+fn listener_stays_on_the_loopback_and_outlives_idle_scrapers_and_moves_by_reload() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let outside = net.router.sh(&format!("curl --silent --max-time 5 http://{}:9466/metrics", Net::EXIT_V4));
+    assert!(!outside.succeeded(), "{outside:?}");
+    let before = exit.status().number("/process/fds");
+
+    let idle = net.exit.enter(|| {
+        let connect = |_| TcpStream::connect("127.0.0.1:9466").unwrap();
+        (0..300).map(connect).collect::<Vec<_>>()
+    });
+    let idle = idle.join().unwrap();
+
+    assert!(scrape(&net).value("warren_clients_enrolled") == 0.0);
+    eventually(seconds(10), "few connections are kept", || {
+        exit.status().number("/process/fds") < before + 24
+    });
+    drop(idle);
+
+    exit.configure(|config| config.with("metrics", "listen", "127.0.0.1:9999"));
+    exit.warren.run("reload exit").ok();
+    net.exit.sh("curl --silent --fail --max-time 5 http://127.0.0.1:9999/metrics").ok();
+    assert!(!net.exit.sh("curl --silent --max-time 5 http://127.0.0.1:9466/metrics").succeeded());
+    exit.configure(|config| config.with("metrics", "listen", "0.0.0.0:9999"));
+    let public = exit.warren.run("reload exit");
+    assert!(public.stderr.contains("add public = true"), "{public:?}");
+    exit.configure(|config| config.with("metrics", "public", true));
+    exit.warren.run("reload exit").ok();
+    net.router.sh(&format!("curl --silent --fail --max-time 5 http://{}:9999/metrics", Net::EXIT_V4)).ok();
+    exit.configure(|config| config.with("metrics", "listen", "192.168.77.77:9999"));
+    let elsewhere = exit.warren.run("reload exit");
+    assert!(elsewhere.stderr.contains("this host has no such address"), "{elsewhere:?}");
+    net.exit.sh("curl --silent --fail --max-time 5 http://127.0.0.1:9999/metrics").ok();
+}
+
+#[test]
+fn a_taken_port_ends_an_exit_only_if_the_file_asks_for_it() {
+    let Some(net) = Net::new() else { return };
+    let taken = net.exit.enter(|| TcpListener::bind("127.0.0.1:9466").unwrap()).join().unwrap();
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+    exit.daemon().wait_for_output("another program has this port");
+    exit.stop(rustix::process::Signal::TERM);
+
+    exit.configure(|config| config.with("metrics", "listen", "127.0.0.1:9466"));
+    let refused = exit.warren.run("exit run");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("choose another for listen in [metrics]"), "{refused:?}");
+    assert!(!net.exit.sh("ip link").ok().contains("warren"), "what was made is undone");
+    drop(taken);
+}
