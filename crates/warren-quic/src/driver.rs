@@ -247,18 +247,21 @@ impl Endpoint {
 
     /// Makes an exit's endpoint that listens on `sockets`; to be called inside a tokio runtime with time and I/O enabled.
     ///
-    /// The first of `identity` is used. `reset_key` is 32 to 64 secret bytes; an exit that keeps them across restarts tells
+    /// It has the first of `identities`, or another one that the client pins. `reset_key` is 32 to 64 secret bytes; an exit that keeps them across restarts tells
     /// clients of its old life at once that it forgot them.
     ///
     /// # Errors
     /// When there is no key or socket, a socket cannot be used, or a setting is out of its bounds.
     pub fn exit(
         settings: TransportSettings,
-        identity: Vec<PrivateKey>,
+        identities: Vec<PrivateKey>,
         sockets: Vec<UdpSocket>,
         reset_key: impl AsRef<[u8]>,
     ) -> Result<Self, EndpointError> {
-        let (identity, reset_key) = (identity.first().ok_or(EndpointError::NoIdentity)?, reset_key.as_ref());
+        let reset_key = reset_key.as_ref();
+        if identities.is_empty() {
+            return Err(EndpointError::NoIdentity);
+        }
         if !(32..=64).contains(&reset_key.len()) {
             return Err(EndpointError::ResetKey(reset_key.len()));
         }
@@ -266,8 +269,10 @@ impl Endpoint {
             return Err(EndpointError::NoSocket);
         }
         match settings.driver {
-            Driver::Noq => NoqEndpoint::exit(settings, identity, sockets, reset_key).map(Self::noq),
-            Driver::Warren => WarrenEndpoint::exit(settings, identity, sockets, reset_key).map(Self::warren),
+            Driver::Noq => NoqEndpoint::exit(settings, &identities, sockets, reset_key).map(Self::noq),
+            Driver::Warren => {
+                WarrenEndpoint::exit(settings, &identities, sockets, reset_key).map(Self::warren)
+            }
         }
     }
 

@@ -69,6 +69,31 @@ impl fmt::Debug for PrivateKey {
 /// When the file cannot be read, is no regular file, may be read or written by others, or does not hold a key; each
 /// message says what to do.
 pub fn read_key_file(path: &Path) -> Result<PrivateKey, KeyError> {
+    let text = read_private(path, ENCODED_LENGTH)?;
+    key_of(path, &text)
+}
+
+/// Reads an exit's key file: its key, and in a second line, while clients learn a new key, the old one.
+///
+/// # Errors
+/// As [`read_key_file`], and when there are more than two.
+pub fn read_exit_key_file(path: &Path) -> Result<(PrivateKey, Option<PrivateKey>), KeyError> {
+    let text = read_private(path, 2 * ENCODED_LENGTH)?;
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let (current, old, more) = (lines.next().unwrap_or_default(), lines.next(), lines.next());
+    if more.is_some() {
+        return Err(KeyError::TooMany { path: path.to_owned() });
+    }
+    Ok((key_of(path, current)?, old.map(|line| key_of(path, line)).transpose()?))
+}
+
+fn key_of(path: &Path, text: &str) -> Result<PrivateKey, KeyError> {
+    PrivateKey::from_base64(text.trim())
+        .map_err(|reason| KeyError::Content { path: path.to_owned(), reason: Box::new(reason) })
+}
+
+/// Reads a file that belongs to its owner alone and has some `length` characters.
+fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyError> {
     let at = || path.to_owned();
     // O_NONBLOCK: a FIFO in the key's place must not hang the daemon.
     let file = fs::OpenOptions::new()
@@ -85,12 +110,11 @@ pub fn read_key_file(path: &Path) -> Result<PrivateKey, KeyError> {
     if mode & 0o077 != 0 {
         return Err(KeyError::Mode { path: at(), mode });
     }
-    // Twice the length of a key in base64 is room for white space and still shows that a file is too long.
-    let mut text = Zeroizing::new(String::with_capacity(2 * ENCODED_LENGTH));
-    io::Read::read_to_string(&mut io::Read::take(file, 2 * ENCODED_LENGTH as u64), &mut text)
+    // Twice the length is room for white space and still shows that a file is too long.
+    let mut text = Zeroizing::new(String::with_capacity(2 * length));
+    io::Read::read_to_string(&mut io::Read::take(file, 2 * length as u64), &mut text)
         .map_err(|source| KeyError::Read { path: at(), source })?;
-    PrivateKey::from_base64(text.trim())
-        .map_err(|reason| KeyError::Content { path: at(), reason: Box::new(reason) })
+    Ok(text)
 }
 
 /// Characters of a key in base64.
@@ -207,6 +231,12 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
+    /// An exit's key file holds more than its key and the old one.
+    #[error("the key file {path} holds more than two keys; keep the new one and, below it, the old one", path = path.display())]
+    TooMany {
+        /// The key file.
+        path: PathBuf,
+    },
     /// The file holds something else than one key.
     #[error("the key file {path} holds no private key: {reason}; make one with `warren keygen`", path = path.display())]
     Content {
@@ -307,6 +337,25 @@ mod tests {
             let file = key_file(text.as_bytes(), mode);
             assert_eq!(read_key_file(file.path()).unwrap().public(), private.public());
         }
+    }
+
+    #[test]
+    fn exits_key_file_may_hold_the_old_key_below_the_new_one() {
+        let keys: Vec<_> = (0..3).map(|_| PrivateKey::generate().unwrap()).collect();
+        let lines: Vec<_> = keys.iter().map(|key| format!("{}\n", *key.to_base64())).collect();
+        let read = |lines: &[String]| read_exit_key_file(key_file(lines.concat().as_bytes(), 0o600).path());
+
+        let (current, old) = read(&lines[..1]).unwrap();
+        assert_eq!((current.public(), old.map(|key| key.public())), (keys[0].public(), None));
+        let (current, old) = read(&lines[..2]).unwrap();
+        assert_eq!(
+            (current.public(), old.map(|key| key.public())),
+            (keys[0].public(), Some(keys[1].public()))
+        );
+        assert!(matches!(read(&lines), Err(KeyError::TooMany { .. })));
+        assert!(matches!(read(&[]), Err(KeyError::Content { .. })));
+        let file = key_file(lines[..2].concat().as_bytes(), 0o600);
+        assert!(matches!(read_key_file(file.path()), Err(KeyError::Content { .. })), "a client has one");
     }
 
     #[test]

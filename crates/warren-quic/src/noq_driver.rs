@@ -64,16 +64,17 @@ impl NoqEndpoint {
 
     pub(crate) fn exit(
         settings: TransportSettings,
-        identity: &PrivateKey,
+        identities: &[PrivateKey],
         sockets: Vec<UdpSocket>,
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
+        let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         for (index, socket) in sockets.into_iter().enumerate() {
             let config =
-                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?, &secrets);
-            let gate = Gate::new(&this.settings.strangers, &identity.public(), &secrets);
+                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identities)?, &secrets);
+            let gate = Gate::new(&this.settings.strangers, &known, &secrets);
             let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)))?;
             this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
         }

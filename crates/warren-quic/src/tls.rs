@@ -16,7 +16,7 @@ use rustls::{
     },
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::{
-        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage,
+        ClientHello, NoServerSessionStorage, ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     sign::CertifiedKey,
@@ -31,6 +31,9 @@ use crate::{
 
 /// The application protocol; a version that speaks another wire protocol gets another one.
 pub const ALPN: &[u8] = b"warren/1";
+
+/// Pinned keys that a client tells an exit of; no exit has more than two.
+const HINTS: usize = 8;
 
 /// The DER of a SubjectPublicKeyInfo up to the Ed25519 key itself (RFC 8410 section 4).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -61,30 +64,38 @@ pub fn client(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity)?)));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = [ALPN.to_vec()].into_iter().chain(pinned.iter().take(HINTS).map(hint)).collect();
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;
     Ok(config)
 }
 
-/// Makes the configuration of an exit, which takes any Ed25519 key and proves that the client holds it.
+/// Makes the configuration of an exit, which takes any Ed25519 key and proves that the client holds it. It has the first of
+/// `identities`, or another one that the client pins.
 ///
 /// # Errors
 /// When the TLS library refuses the key, which no valid key makes it do.
-pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
+pub fn exit(identities: &[PrivateKey]) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(identity)?)));
+        .with_cert_resolver(Arc::new(Identities::new(identities)?));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     config.ignore_client_order = false;
     Ok(config)
+}
+
+/// What a client offers as one more protocol to say which key it pins, by which an exit with two keys knows which of them to
+/// prove. No exit ever chooses it.
+fn hint(key: &PublicKey) -> Vec<u8> {
+    let [first, second, third, fourth, ..] = key.0;
+    format!("warren/1;key={first:02x}{second:02x}{third:02x}{fourth:02x}").into_bytes()
 }
 
 /// Reads the Ed25519 key from a SubjectPublicKeyInfo in DER, the form in which TLS carries a raw key.
@@ -158,6 +169,29 @@ fn verify_signature(
         signature,
         algorithms,
     )
+}
+
+/// An exit's keys, each with the hint of clients that pin it.
+#[derive(Debug)]
+struct Identities(Vec<(Vec<u8>, Arc<CertifiedKey>)>);
+
+impl Identities {
+    fn new(identities: &[PrivateKey]) -> Result<Self, Error> {
+        let keys = identities.iter().map(|identity| Ok((hint(&identity.public()), certified(identity)?)));
+        keys.collect::<Result<_, Error>>().map(Self)
+    }
+}
+
+impl ResolvesServerCert for Identities {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offered: Vec<&[u8]> = hello.alpn().map(Iterator::collect).unwrap_or_default();
+        let pinned = self.0.iter().find(|(hint, _)| offered.contains(&hint.as_slice()));
+        pinned.or(self.0.first()).map(|(_, key)| Arc::clone(key))
+    }
+
+    fn only_raw_public_keys(&self) -> bool {
+        true
+    }
 }
 
 /// A client's view of exits: the pinned keys and nothing else.
@@ -265,6 +299,8 @@ const _: () = assert!(SPKI_PREFIX.len() + KEY_LENGTH == 44);
 #[cfg(test)]
 #[allow(clippy::unwrap_in_result, reason = "a test may panic")]
 mod tests {
+    use std::slice;
+
     use rustls::{ClientConnection, NamedGroup, ServerConnection};
 
     use super::*;
@@ -294,7 +330,7 @@ mod tests {
     fn configs(cipher: Option<Cipher>) -> (ClientConfig, ServerConfig) {
         let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
         let client = client(&client_key, &[exit_key.public()], PresentedKey::default(), cipher).unwrap();
-        (client, exit(&exit_key).unwrap())
+        (client, exit(&[exit_key]).unwrap())
     }
 
     #[test]
@@ -337,9 +373,31 @@ mod tests {
         let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
         let presented = PresentedKey::default();
         let client = client(&client_key, &[client_key.public()], presented.clone(), None).unwrap();
-        let refused = handshake(client, exit(&exit_key).unwrap()).unwrap_err();
+        let refused = handshake(client, exit(slice::from_ref(&exit_key)).unwrap()).unwrap_err();
         assert!(matches!(refused, Error::InvalidCertificate(_)), "{refused}");
         assert_eq!(*presented.lock().unwrap(), Some(exit_key.public()));
+    }
+
+    #[test]
+    fn exit_with_two_keys_proves_the_one_that_the_client_pins() {
+        let keys: Vec<_> = (0..3).map(|_| PrivateKey::generate().unwrap()).collect();
+        let exit = || exit(&keys[..2]).unwrap();
+        let client = |pinned: &[&PrivateKey]| {
+            let pinned: Vec<_> = pinned.iter().map(|key| key.public()).collect();
+            client(&keys[2], &pinned, PresentedKey::default(), None).unwrap()
+        };
+        for pinned in [vec![&keys[0]], vec![&keys[1]], vec![&keys[1], &keys[0]], vec![&keys[2], &keys[1]]] {
+            assert_eq!(handshake(client(&pinned), exit()).unwrap().alpn_protocol(), Some(ALPN));
+        }
+        handshake(client(&[&keys[2]]), exit()).unwrap_err();
+
+        // Who says nothing of what it pins gets the first.
+        let mut silent = client(&[&keys[0]]);
+        silent.alpn_protocols = vec![ALPN.to_vec()];
+        handshake(silent, exit()).unwrap();
+        let mut silent = client(&[&keys[1]]);
+        silent.alpn_protocols = vec![ALPN.to_vec()];
+        handshake(silent, exit()).unwrap_err();
     }
 
     #[test]

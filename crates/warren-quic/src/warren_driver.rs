@@ -79,17 +79,18 @@ impl WarrenEndpoint {
 
     pub(crate) fn exit(
         settings: TransportSettings,
-        identity: &PrivateKey,
+        identities: &[PrivateKey],
         sockets: Vec<UdpSocket>,
         reset_key: &[u8],
     ) -> Result<Self, EndpointError> {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
+        let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         for socket in sockets {
             let server =
-                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identity)?, &secrets);
+                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identities)?, &secrets);
             let mut port = this.port(socket, reset_key, Some(server))?;
-            port.gate = Some(Gate::new(&this.settings.strangers, &identity.public(), &secrets));
+            port.gate = Some(Gate::new(&this.settings.strangers, &known, &secrets));
             this.ports.push(Some(port));
         }
         Ok(this)

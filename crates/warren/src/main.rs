@@ -81,6 +81,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Exit(ExitCommand::Drain(arguments)) => {
             block_on(cli::reload::drain(global, arguments.timeout))
         }
+        Command::Exit(ExitCommand::RotateKey(arguments)) => cli::rotate_key::run(global, &arguments),
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }

@@ -235,6 +235,7 @@ mod tests {
         let exit = ExitStatus {
             listen: Vec::new(),
             public_key: String::new(),
+            old_public_key: None,
             reload_error: None,
             clients: ClientCounts { enrolled: 1, connected: 1 },
             sessions: vec![session],

@@ -24,6 +24,7 @@ mod path_mtu;
 mod plan_change;
 mod refusals;
 mod reload;
+mod rotate_key;
 mod routing;
 mod sessions;
 mod status;

@@ -174,7 +174,7 @@ impl World {
         let mut exit_config: ServerConfig = exit(
             settings,
             ADDRESSES[EXIT].into(),
-            tls::exit(&exit_key).unwrap(),
+            tls::exit(std::slice::from_ref(&exit_key)).unwrap(),
             &ExitSecrets::new(&[2; 32]),
         );
         if let Some(discovery) = discovery {

@@ -14,13 +14,15 @@ use crate::{key::PublicKey, settings::MINIMUM_MTU};
 #[derive(Debug)]
 pub(crate) struct Gate {
     strangers: Strangers,
-    proofs: ProofKey,
+    /// One for each key of the exit.
+    proofs: Vec<ProofKey>,
     secrets: ExitSecrets,
 }
 
 impl Gate {
-    pub(crate) fn new(strangers: &Strangers, exit: &PublicKey, secrets: &ExitSecrets) -> Self {
-        Self { strangers: strangers.clone(), proofs: ProofKey::new(exit), secrets: secrets.clone() }
+    pub(crate) fn new(strangers: &Strangers, exit: &[PublicKey], secrets: &ExitSecrets) -> Self {
+        let proofs = exit.iter().map(ProofKey::new).collect();
+        Self { strangers: strangers.clone(), proofs, secrets: secrets.clone() }
     }
 
     /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted.
@@ -37,7 +39,7 @@ impl Gate {
         }
     }
 
-    /// One keyed hash at most for whoever knows nothing.
+    /// One keyed hash at most, for each key of the exit, for whoever knows nothing.
     fn judge(&self, from: SocketAddr, datagram: &[u8]) -> Result<(), Turned> {
         let (destination, token) = match LongHeader::read(datagram) {
             None => return Err(Turned::NoProof),
@@ -68,10 +70,8 @@ impl Gate {
         if length < usize::from(MINIMUM_MTU) || proofs(token).is_empty() {
             return Err(Turned::NoProof);
         }
-        let proof = self.proofs.proof(id);
-        if !has(token, &proof) {
-            return Err(Turned::NoProof);
-        }
+        let mut known = self.proofs.iter().map(|key| key.proof(id));
+        let Some(proof) = known.find(|proof| has(token, proof)) else { return Err(Turned::NoProof) };
         if !self.strangers.replays().admit(proof, from) {
             return Err(Turned::Replayed);
         }
@@ -96,7 +96,7 @@ mod tests {
     fn exit(silent: bool) -> Exit {
         let key = PrivateKey::generate().unwrap().public();
         let strangers = Strangers::new(silent);
-        let gate = Gate::new(&strangers, &key, &ExitSecrets::new(&RESET_KEY));
+        let gate = Gate::new(&strangers, &[key], &ExitSecrets::new(&RESET_KEY));
         Exit { key, strangers, gate }
     }
 
@@ -149,6 +149,14 @@ mod tests {
         let other = exit(true).key;
         assert!(!gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[other], &FIRST_ID))));
         assert!(gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[other, key], &FIRST_ID))));
+    }
+
+    #[test]
+    fn an_exit_with_two_keys_takes_a_proof_of_either() {
+        let keys: Vec<_> = (0..3).map(|_| PrivateKey::generate().unwrap().public()).collect();
+        let gate = Gate::new(&Strangers::new(true), &keys[..2], &ExitSecrets::new(&RESET_KEY));
+        let shows = |key| gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[key], &FIRST_ID)));
+        assert!(shows(keys[0]) && shows(keys[1]) && !shows(keys[2]));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use warren_session::invite::Invite;
 
-pub(crate) use exit::{ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs, InviteArgs};
+pub(crate) use exit::{
+    ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs, InviteArgs, RotateKeyArgs,
+};
 pub(crate) use generate::{completions, man_pages};
 
 /// A userspace VPN over QUIC.

@@ -95,7 +95,8 @@ impl Written {
             anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
         })?;
         let key = PrivateKey::generate()?;
-        let text = profile(name.as_str(), &invited.endpoint, invited.exit_key, &ClientKey::Ours(key.clone()));
+        let text =
+            profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &ClientKey::Ours(key.clone()));
         storage::create_new(&path, text.as_bytes(), 0o600).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
                 anyhow!("{} was made by somebody else meanwhile and is left as it is", path.display())

@@ -7,5 +7,6 @@ pub(crate) mod join;
 pub(crate) mod keys;
 pub(crate) mod output;
 pub(crate) mod reload;
+pub(crate) mod rotate_key;
 pub(crate) mod set;
 pub(crate) mod status;

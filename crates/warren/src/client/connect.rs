@@ -42,7 +42,7 @@ impl Exits {
     pub(crate) fn of(profile: &ClientProfile) -> Self {
         let side =
             |exit: &RemoteExit| Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
-        let sides = std::iter::once(&profile.exit).chain(&profile.other_exits).map(side).collect();
+        let sides = profile.exits().map(side).collect();
         Self { sides, current: 0, avoided: None }
     }
 
@@ -58,6 +58,13 @@ impl Exits {
     pub(crate) fn exit(&self, place: usize) -> &RemoteExit {
         let side = self.sides.get(place).or(self.sides.first());
         &side.expect("a profile has an exit").exit
+    }
+
+    /// Takes over the keys of a profile that has the same exits; they count for connections that are made from now on.
+    pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
+        for (side, exit) in self.sides.iter_mut().zip(profile.exits()) {
+            side.exit.public_keys.clone_from(&exit.public_keys);
+        }
     }
 
     /// Uses the exit at a place from now on.

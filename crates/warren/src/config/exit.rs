@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use warren_quic::key::PrivateKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
-use super::key::KeySetting;
+use super::key::{ExitKeys, KeySetting};
 use super::metrics::MetricsSettings;
 use super::network::{ipv4_pool, ipv6_pool};
 use super::not_yet::NotYet;
@@ -22,7 +22,11 @@ pub(crate) struct ExitConfig {
     pub(crate) path: PathBuf,
     /// UDP addresses to listen on; at least one, all different.
     pub(crate) listen: Vec<SocketAddr>,
+    /// Where the key stands; none but root may read it under a service manager, which hands it to the exit.
+    pub(crate) key_file: PathBuf,
     pub(crate) private_key: PrivateKey,
+    /// The one before it, served too until it is retired.
+    pub(crate) old_private_key: Option<PrivateKey>,
     /// What profiles say; needed only to write one.
     pub(crate) endpoint: Option<Endpoint>,
     /// Inner prefixes; at least one of the two is set.
@@ -48,6 +52,16 @@ pub(crate) struct ExitConfig {
 }
 
 impl ExitConfig {
+    /// The key and the old one.
+    pub(crate) fn private_keys(&self) -> Vec<PrivateKey> {
+        [Some(self.private_key.clone()), self.old_private_key.clone()].into_iter().flatten().collect()
+    }
+
+    /// What clients may pin, the newest first.
+    pub(crate) fn public_keys(&self) -> Vec<PublicKey> {
+        self.private_keys().iter().map(PrivateKey::public).collect()
+    }
+
     /// The client registry's path.
     pub(crate) fn clients_path(&self, state_directory: &Path) -> PathBuf {
         state_directory.join(&self.clients_file)
@@ -87,7 +101,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
     let identity = read_identity(&mut document);
     document.finish()?;
-    let Identity { listen, private_key, endpoint } = identity?;
+    let Identity { listen, keys, endpoint } = identity?;
 
     if ipv4.is_none() && ipv6.is_none() {
         let sentence =
@@ -98,7 +112,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     Ok(ExitConfig {
         path: path.to_path_buf(),
         listen,
-        private_key,
+        key_file: keys.file,
+        private_key: keys.current,
+        old_private_key: keys.old,
         endpoint,
         ipv4,
         ipv6,
@@ -117,7 +133,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
 
 struct Identity {
     listen: Vec<SocketAddr>,
-    private_key: PrivateKey,
+    keys: ExitKeys,
     endpoint: Option<Endpoint>,
 }
 
@@ -135,9 +151,8 @@ fn read_identity(document: &mut Document<'_>) -> Result<Identity, ConfigError> {
         Some(listen) => listen.value,
         None => default_listen(),
     };
-    // An exit never has its key inline, so the mode of its configuration does not matter.
-    let private_key = key.resolve(&section, 0o600)?;
-    Ok(Identity { listen, private_key, endpoint: endpoint.map(|endpoint| endpoint.value) })
+    let keys = key.resolve_exit(&section)?;
+    Ok(Identity { listen, keys, endpoint: endpoint.map(|endpoint| endpoint.value) })
 }
 
 fn default_listen() -> Vec<SocketAddr> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use warren_quic::key::{KeyError, PrivateKey, PublicKey, read_key_file};
+use warren_quic::key::{KeyError, PrivateKey, PublicKey, read_exit_key_file, read_key_file};
 
 use super::ConfigError;
 use super::document::{Located, Section};
@@ -50,12 +50,29 @@ impl KeySetting {
                 let path = credential(&file.value).unwrap_or(file.value);
                 read_key_file(&path).map_err(|error| section.error(file.line, key_file_sentence(&error)))
             }
-            (None, None) => Err(section.missing(
-                "private_key_file",
-                "make a key with \"warren keygen\" and name its file here, or ask the exit's operator for a profile",
-            )),
+            (None, None) => Err(section.missing("private_key_file", WITHOUT_KEY)),
         }
     }
+
+    /// An exit's keys, which never stand in its configuration itself.
+    pub(super) fn resolve_exit(self, section: &Section<'_>) -> Result<ExitKeys, ConfigError> {
+        let Some(file) = self.file else { return Err(section.missing("private_key_file", WITHOUT_KEY)) };
+        let path = credential(&file.value).unwrap_or_else(|| file.value.clone());
+        let (current, old) =
+            read_exit_key_file(&path).map_err(|error| section.error(file.line, key_file_sentence(&error)))?;
+        Ok(ExitKeys { file: file.value, current, old })
+    }
+}
+
+const WITHOUT_KEY: &str =
+    "make a key with \"warren keygen\" and name its file here, or ask the exit's operator for a profile";
+
+/// What an exit's key file holds.
+#[derive(Debug)]
+pub(super) struct ExitKeys {
+    pub(super) file: PathBuf,
+    pub(super) current: PrivateKey,
+    pub(super) old: Option<PrivateKey>,
 }
 
 /// What systemd hands to this service under the file's name, by `LoadCredential=`: so a daemon has a key that its own

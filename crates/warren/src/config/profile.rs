@@ -46,6 +46,13 @@ pub(crate) struct ClientProfile {
     pub(crate) not_yet: Vec<NotYet>,
 }
 
+impl ClientProfile {
+    /// Its exits, in order.
+    pub(crate) fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
+        std::iter::once(&self.exit).chain(&self.other_exits)
+    }
+}
+
 /// An exit as its clients know it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RemoteExit {

@@ -80,7 +80,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     let tuning = config.transport.tuning();
     tuning.settings.strangers.set_silent(config.silent);
     let carrier =
-        Carrier::Exit { tuning: tuning.clone(), identity: config.private_key.clone(), sockets, reset_key };
+        Carrier::Exit { tuning: tuning.clone(), identities: config.private_keys(), sockets, reset_key };
     let served = async {
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&control)?;

@@ -58,7 +58,7 @@ impl Daemon {
 fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyhow::Result<()> {
     let changed = [
         ("[exit] listen", before.listen != after.listen),
-        ("the private key", before.private_key.public() != after.private_key.public()),
+        ("the private key", before.public_keys() != after.public_keys()),
         ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
         ("[clients] file", before.clients_file != after.clients_file),
         ("[transport]", before.transport != after.transport),

@@ -104,6 +104,7 @@ impl Daemon {
         let exit = ExitStatus {
             listen: self.config.listen.clone(),
             public_key: self.config.private_key.public().to_string(),
+            old_public_key: self.config.old_private_key.as_ref().map(|key| key.public().to_string()),
             reload_error: self.reload_error.clone(),
             clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
             sessions,

@@ -10,6 +10,8 @@ use warren_quic::strangers::{Strangers, Turned};
 pub(crate) struct ExitStatus {
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) public_key: String,
+    /// The one that is served too until it is retired.
+    pub(crate) old_public_key: Option<String>,
     /// Why the latest reload changed nothing; none if it did, or there was none.
     pub(crate) reload_error: Option<String>,
     pub(crate) clients: ClientCounts,

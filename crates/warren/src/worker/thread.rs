@@ -28,7 +28,8 @@ pub(crate) enum Carrier {
     /// An exit's: sockets that are bound already.
     Exit {
         tuning: Tuning,
-        identity: PrivateKey,
+        /// Its key, and the old one while clients learn a new one.
+        identities: Vec<PrivateKey>,
         sockets: Vec<UdpSocket>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],
@@ -89,8 +90,8 @@ impl Carrier {
             Self::Client { tuning, identity } => {
                 Endpoint::client(tuning.settings, identity).context("cannot make the QUIC endpoint")
             }
-            Self::Exit { tuning, identity, sockets, reset_key } => {
-                Endpoint::exit(tuning.settings, vec![identity], sockets, reset_key)
+            Self::Exit { tuning, identities, sockets, reset_key } => {
+                Endpoint::exit(tuning.settings, identities, sockets, reset_key)
                     .context("cannot make the QUIC endpoint")
             }
         }

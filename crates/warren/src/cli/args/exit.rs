@@ -34,6 +34,11 @@ pub(crate) enum ExitCommand {
     /// Tell clients to move to another exit, wait until they have, and stop.
     #[command(after_help = "Example:\n  warren exit drain --timeout 2min")]
     Drain(ExitDrainArgs),
+    /// Give the exit a second key; both are served until the old one is retired.
+    ///
+    /// It takes a restart of the exit each time. Clients pin the exit's key, so they are told of the new one in between.
+    #[command(after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire")]
+    RotateKey(RotateKeyArgs),
     /// Manage the exit's clients, whether it runs or not.
     #[command(subcommand)]
     Client(ExitClientCommand),
@@ -70,6 +75,14 @@ pub(crate) struct ExitDrainArgs {
     /// How long clients may take before the exit stops nevertheless.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
+}
+
+/// `warren exit rotate-key`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RotateKeyArgs {
+    /// Take the old key out of the key file: clients that pin it alone are refused after the next restart.
+    #[arg(long)]
+    pub(crate) retire: bool,
 }
 
 /// `warren exit client ...`.

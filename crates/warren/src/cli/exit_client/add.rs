@@ -28,7 +28,7 @@ pub(super) fn run(
         Some(public) => ClientKey::Theirs(public),
         None => ClientKey::Ours(PrivateKey::generate()?),
     };
-    let profile = profile(&args.name, endpoint, config.private_key.public(), &key);
+    let profile = profile(&args.name, endpoint, &config.public_keys(), &key);
     let client =
         NewClient { name: args.name.clone(), public_key: key.public(), ipv4: args.ipv4, ipv6: args.ipv6 };
     match &args.output {
@@ -64,7 +64,7 @@ impl ClientKey {
 
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
     check_name(&args.name)?;
-    if args.public_key == Some(config.private_key.public()) {
+    if args.public_key.is_some_and(|key| config.public_keys().contains(&key)) {
         bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
     }
     for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
@@ -127,7 +127,7 @@ fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> 
 pub(crate) fn profile(
     name: &str,
     endpoint: &Endpoint,
-    exit: PublicKey,
+    exit: &[PublicKey],
     key: &ClientKey,
 ) -> Zeroizing<String> {
     let key_line = match key {
@@ -141,9 +141,17 @@ pub(crate) fn profile(
             Zeroizing::new(line)
         }
     };
+    let exit = match exit {
+        [only] => format!("\"{only}\""),
+        // While the exit's key is being rotated.
+        several => {
+            let keys: Vec<String> = several.iter().map(|key| format!("\"{key}\"")).collect();
+            format!("[{}]", keys.join(", "))
+        }
+    };
     Zeroizing::new(format!(
         "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
-         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = \"{exit}\"\n",
+         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n",
         key_line.as_str()
     ))
 }

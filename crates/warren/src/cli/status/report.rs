@@ -84,6 +84,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     let listen: Vec<String> = exit.listen.iter().map(ToString::to_string).collect();
     fields.add("listening", format!("UDP {}", listen.join(", ")));
     fields.add("public key", exit.public_key.clone());
+    fields.add_some("old key", exit.old_public_key.clone());
     fields
         .add("clients", format!("{} enrolled, {} connected", exit.clients.enrolled, exit.clients.connected));
     fields.add("strangers", strangers(exit));

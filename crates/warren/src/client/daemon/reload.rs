@@ -3,7 +3,7 @@
 use anyhow::bail;
 
 use super::Daemon;
-use crate::config::{ClientProfile, load_profile};
+use crate::config::{ClientProfile, Endpoint, load_profile};
 use crate::control::Refusal;
 
 impl Daemon {
@@ -28,16 +28,21 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
+        self.exits.take_keys(&profile);
         self.start.profile = profile;
         Ok(())
     }
+}
+
+fn endpoints(profile: &ClientProfile) -> impl Iterator<Item = &Endpoint> {
+    profile.exits().map(|exit| &exit.endpoint)
 }
 
 /// Names the settings that differ and that a running client cannot change.
 fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'static str> {
     let changed = [
         ("the private key", before.private_key.public() != after.private_key.public()),
-        ("[[exit]]", (&before.exit, &before.other_exits) != (&after.exit, &after.other_exits)),
+        ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
         ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
         (
             "[routes]",
