@@ -25,7 +25,9 @@ use std::future::Future;
 use anyhow::Context as _;
 use clap::Parser;
 
-use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, UpArgs};
+use cli::args::{
+    CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, ImportCommand, UpArgs,
+};
 use cli::output;
 use daemon_dir::{DaemonDir, OnPurpose};
 use exit_code::{ExitCode, Failure};
@@ -80,6 +82,9 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         }
         Command::Exit(ExitCommand::Drain(arguments)) => {
             block_on(cli::reload::drain(global, arguments.timeout))
+        }
+        Command::Exit(ExitCommand::Import(ImportCommand::Wireguard(arguments))) => {
+            cli::exit_import::run(global, &arguments, |config| exit::client_store(global, config))
         }
         Command::Exit(ExitCommand::RotateKey(arguments)) => cli::rotate_key::run(global, &arguments),
         Command::Exit(ExitCommand::Client(command)) => {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::{Client, Exit, ExitOptions, Net, flows, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, Profile, flows, seconds};
 
 #[test]
 fn a_client_enrolled_on_a_running_exit_connects_at_once() {
@@ -83,4 +83,29 @@ fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
     let outside = exit.warren.run("exit client add phone --ipv4 192.0.2.9");
     assert_eq!((outside.code, outside.stdout.as_str()), (Some(1), ""), "{}", outside.stderr);
     assert_eq!(exit.status().number("/clients/enrolled"), 1);
+}
+
+#[test]
+fn peers_of_a_wireguard_server_connect_with_their_addresses() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let peer = |name: &str, host: u8| {
+        format!("### Client {name}\n[Peer]\nPublicKey = x\nAllowedIPs = 10.66.0.{host}/32\n")
+    };
+    let file = exit.warren.write("wg0.conf", 0o600, &(peer("laptop", 9) + &peer("phone", 9)));
+    let line = format!("exit import wireguard {}", file.display());
+    let clash = exit.warren.run(&line);
+    assert_eq!(clash.code, Some(1), "{clash:?}");
+    assert!(clash.stderr.contains("wg0.conf:6: client \"phone\" cannot have the address"), "{clash:?}");
+    assert_eq!(exit.status().number("/clients/enrolled"), 0);
+
+    exit.warren.write("wg0.conf", 0o600, &(peer("laptop", 9) + &peer("phone", 10)));
+    exit.warren.run(&line).ok();
+
+    assert_eq!(exit.status().number("/clients/enrolled"), 2);
+    let profile = std::fs::read_to_string(exit.warren.config("clients/phone.toml")).unwrap();
+    let client = Client::with(&net, &Profile::parse(&profile));
+    client.up();
+    assert_eq!(client.inner_addresses().0, "10.66.0.10/16");
+    client.down();
 }

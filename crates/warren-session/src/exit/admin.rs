@@ -42,6 +42,20 @@ impl ExitSessions {
         Ok(())
     }
 
+    /// Enrols several clients.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::add_client`], for any of them; nothing has changed then.
+    pub fn add_clients(&mut self, now: Instant, clients: Vec<Client>) -> Result<(), AdminError> {
+        let before = (self.registry.clone(), self.pool.clone());
+        let added = clients.into_iter().try_for_each(|client| self.add_client(now, client));
+        if added.is_err() {
+            (self.registry, self.pool) = before;
+        }
+        added
+    }
+
     /// Lets the machine that shows the invitation's token enrol a key of its own.
     ///
     /// # Errors

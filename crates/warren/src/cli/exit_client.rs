@@ -11,7 +11,7 @@ use super::args::{ExitClientCommand, GlobalArgs, InviteArgs};
 use super::output;
 use crate::config::{ExitConfig, load_exit};
 
-pub(crate) use add::{ClientKey, profile};
+pub(crate) use add::{ClientKey, endpoint, profile};
 pub(crate) use store::{AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, StoppedExit};
 pub(crate) use view::{ClientView, InvitationView};
 

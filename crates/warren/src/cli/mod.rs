@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod exit_client;
+pub(crate) mod exit_import;
 pub(crate) mod exit_init;
 pub(crate) mod join;
 pub(crate) mod keys;

@@ -23,6 +23,8 @@ pub(crate) enum Request {
     Drain { milliseconds: u64 },
     /// Exit: enrol a client.
     ClientAdd { client: NewClient },
+    /// Exit: enrol all of these clients, or none.
+    ClientAddAll { clients: Vec<NewClient> },
     /// Exit: every enrolled client.
     ClientList,
     /// Exit: let whoever shows an invitation's token enrol a key.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::protocol::{Refusal, Request, Response};
 
 /// A longer question is refused.
-const MAX_REQUEST: u64 = 64 * 1024;
+const MAX_REQUEST: u64 = 4 * 1024 * 1024;
 /// A peer that says nothing for this long is sent away.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Questions that may wait for the daemon.
@@ -120,7 +120,7 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request,
     BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line).await?;
     if !line.ends_with('\n') {
         return Ok(Err(Refusal::new(
-            "the question is longer than 64 KiB or not a line; ask with the daemon's own version of warren",
+            "the question is longer than 4 MiB or not a line; ask with the daemon's own version of warren",
         )));
     }
     Ok(serde_json::from_str(&line)
@@ -169,7 +169,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
         let _socket = ControlSocket::bind(&path).unwrap();
-        for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000]] {
+        for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000], vec![b'x'; 5_000_000]] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
             // The server may stop reading a question that is too long.
             drop(stream.write_all(&question).await);

@@ -333,6 +333,7 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::ClientAdd { client } => self.add_client(&client),
+            Request::ClientAddAll { clients } => self.add_clients(&clients),
             Request::ClientList => self.list_clients(),
             Request::ClientInvite { invitation } => self.invite(invitation),
             Request::InvitationList => self.list_invitations(),
@@ -354,6 +355,13 @@ impl Daemon {
     fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
         let client = client.to_client(SystemTime::now());
         self.change(|sessions| sessions.add_client(Instant::now(), client).map_err(Refusal::new))?;
+        Ok(serde_json::Value::Null)
+    }
+
+    fn add_clients(&mut self, clients: &[NewClient]) -> Result<serde_json::Value, Refusal> {
+        let now = SystemTime::now();
+        let clients = clients.iter().map(|client| client.to_client(now)).collect();
+        self.change(|sessions| sessions.add_clients(Instant::now(), clients).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
     }
 

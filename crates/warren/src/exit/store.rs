@@ -48,6 +48,10 @@ impl ClientStore for RunningExit {
         self.ask(&Request::ClientAdd { client: client.clone() }).map(drop)
     }
 
+    fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
+        self.ask(&Request::ClientAddAll { clients: clients.to_vec() }).map(drop)
+    }
+
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
         Ok(serde_json::from_value(self.ask(&Request::ClientList)?)?)
     }

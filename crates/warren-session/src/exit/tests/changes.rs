@@ -38,6 +38,29 @@ fn an_address_that_cannot_be_changes_nothing() {
 }
 
 #[test]
+fn several_clients_are_enrolled_all_or_none() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let before = exit.sessions.registry().clone();
+    let client = |number: u8, name: &str, host: u8| {
+        let mut client = Client::new(name, PeerKey([number; 32]), UNIX_EPOCH);
+        client.ipv4 = Some([10, 66, 0, host].into());
+        client
+    };
+
+    for refused in [client(9, "dave", 77), client(9, "carol", 78), client(9, "dave", 1)] {
+        let clients = vec![client(8, "carol", 77), refused];
+        assert!(exit.sessions.add_clients(exit.now, clients).is_err());
+        assert_eq!(*exit.sessions.registry(), before);
+    }
+    exit.sessions.add_clients(exit.now, vec![client(8, "carol", 77), client(9, "dave", 78)]).unwrap();
+
+    exit.say(2, PeerKey([9; 32]), &hello(0xdd));
+    assert_eq!(exit.lease_of(PeerKey([9; 32])).ipv4, Some([10, 66, 0, 78].into()));
+    assert_eq!(exit.closes(), []);
+}
+
+#[test]
 fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));

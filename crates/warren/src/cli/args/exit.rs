@@ -39,6 +39,9 @@ pub(crate) enum ExitCommand {
     /// It takes a restart of the exit each time. Clients pin the exit's key, so they are told of the new one in between.
     #[command(after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire")]
     RotateKey(RotateKeyArgs),
+    /// Enrol the clients of another VPN server.
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// Manage the exit's clients, whether it runs or not.
     #[command(subcommand)]
     Client(ExitClientCommand),
@@ -75,6 +78,32 @@ pub(crate) struct ExitDrainArgs {
     /// How long clients may take before the exit stops nevertheless.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
+}
+
+/// `warren exit import ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportCommand {
+    /// Enrol a WireGuard server's peers, with their names and addresses and new keys.
+    ///
+    /// Names are taken from the comments at each [Peer], as the usual set-up programs write them. All peers are enrolled, or
+    /// none. The exit's [addresses] have to be the networks of the WireGuard server.
+    #[command(after_help = "Examples:\n  warren exit import wireguard /etc/wireguard/wg0.conf --dry-run\n  \
+                            warren exit import wireguard /etc/wireguard/wg0.conf --output profiles")]
+    Wireguard(ImportWireGuardArgs),
+}
+
+/// `warren exit import wireguard`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ImportWireGuardArgs {
+    /// The server's configuration, as wg-quick reads it.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where each client's profile is written; "clients" in the configuration directory unless said.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Show what would be enrolled, and change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `warren exit rotate-key`.

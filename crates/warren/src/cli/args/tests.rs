@@ -21,6 +21,8 @@ fn command_lines_of_the_contract_are_understood() {
         "warren exit init --endpoint exit.example.net",
         "warren exit init --endpoint [2001:db8::1]:8443 --ipv4 10.66.0.0/16 --ipv6 fd66:6666::/64",
         "warren exit run",
+        "warren exit import wireguard wg0.conf --output profiles --dry-run",
+        "warren exit rotate-key --retire",
         "warren exit client add laptop",
         &format!(
             "warren exit client add laptop --public-key {key} --ipv4 10.66.0.9 --ipv6 fd66::9 --output a.toml"

@@ -29,8 +29,7 @@ pub(super) fn run(
         None => ClientKey::Ours(PrivateKey::generate()?),
     };
     let profile = profile(&args.name, endpoint, &config.public_keys(), &key);
-    let client =
-        NewClient { name: args.name.clone(), public_key: key.public(), ipv4: args.ipv4, ipv6: args.ipv6 };
+    let client = NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6);
     match &args.output {
         Some(path) => to_file(path, &profile, &client, store),
         None => to_stdout(&profile, &client, store),
@@ -38,7 +37,7 @@ pub(super) fn run(
 }
 
 /// What clients reach the exit at, which exit.toml may leave out.
-pub(super) fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
+pub(crate) fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();
         format!("{file}: endpoint is missing in [exit]; write the host and port that clients reach")

@@ -17,6 +17,8 @@ use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
 pub(crate) trait ClientStore {
     /// Enrols a client.
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
+    /// Enrols all of them, or none.
+    fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()>;
     /// Every client, by name.
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>>;
     /// Takes an invitation in.
@@ -37,14 +39,28 @@ pub(crate) struct NewClient {
     /// Addresses that are always the client's.
     pub(crate) ipv4: Option<Ipv4Addr>,
     pub(crate) ipv6: Option<Ipv6Addr>,
+    /// Networks behind it that it may ask for.
+    #[serde(default)]
+    pub(crate) prefixes: Vec<IpNet>,
 }
 
 impl NewClient {
+    /// A client without networks behind it.
+    pub(crate) fn new(
+        name: String,
+        public_key: PublicKey,
+        ipv4: Option<Ipv4Addr>,
+        ipv6: Option<Ipv6Addr>,
+    ) -> Self {
+        Self { name, public_key, ipv4, ipv6, prefixes: Vec::new() }
+    }
+
     /// The registry's entry for it.
     pub(crate) fn to_client(&self, created: SystemTime) -> Client {
         let mut client = Client::new(self.name.clone(), PeerKey(self.public_key.0), created);
         client.ipv4 = self.ipv4;
         client.ipv6 = self.ipv6;
+        client.prefixes.clone_from(&self.prefixes);
         client
     }
 }
@@ -128,6 +144,11 @@ impl StoppedExit {
 impl ClientStore for StoppedExit {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
         self.edit(|registry| registry.add(client.to_client(SystemTime::now())))
+    }
+
+    fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
+        let now = SystemTime::now();
+        self.edit(|registry| clients.iter().try_for_each(|client| registry.add(client.to_client(now))))
     }
 
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {

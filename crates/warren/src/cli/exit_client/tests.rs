@@ -182,6 +182,9 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
         fn add(&mut self, _: &NewClient) -> anyhow::Result<()> {
             bail!("refused by the exit")
         }
+        fn add_all(&mut self, _: &[NewClient]) -> anyhow::Result<()> {
+            bail!("refused by the exit")
+        }
         fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
             Ok(Vec::new())
         }

@@ -17,6 +17,7 @@ impl Daemon {
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::Reload => self.reload(),
             Request::ClientAdd { .. }
+            | Request::ClientAddAll { .. }
             | Request::ClientList
             | Request::ClientInvite { .. }
             | Request::InvitationList

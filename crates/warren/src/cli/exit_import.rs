@@ -1,0 +1,216 @@
+//! `warren exit import wireguard`: the peers of a WireGuard server as clients of this exit, with keys made here.
+
+mod wireguard;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, anyhow};
+use ipnet::IpNet;
+use warren_quic::key::PrivateKey;
+use warren_session::PeerKey;
+use warren_session::clients::{Client, ClientRegistry};
+
+use self::wireguard::{Peer, WireGuardServer};
+use super::args::{GlobalArgs, ImportWireGuardArgs};
+use super::exit_client::{ClientKey, ClientStore, ClientView, NewClient, endpoint, profile};
+use super::output;
+use crate::config::{ExitConfig, ProfileName, describe, load_exit};
+use crate::storage;
+
+/// Enrols every peer and writes its profile, or does nothing.
+///
+/// # Errors
+/// Which line of the file, or which clash, is in the way.
+pub(crate) fn run(
+    global: &GlobalArgs,
+    args: &ImportWireGuardArgs,
+    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+) -> anyhow::Result<()> {
+    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let endpoint = endpoint(&config)?;
+    let file = args.file.display();
+    let text = fs::read_to_string(&args.file).map_err(|error| {
+        anyhow!("{file} cannot be read: {}; name a WireGuard server's file", describe(&error))
+    })?;
+    let server = wireguard::parse(&text)
+        .map_err(|mistake| anyhow!("{file}:{}: {}; correct the line", mistake.line, mistake.sentence))?;
+    let mut store = open(&config)?;
+    let planned = plan(&server, &config, &store.list()?)
+        .map_err(|refused| anyhow!("{file}:{}: {}", refused.line, refused.sentence))?;
+    if planned.is_empty() {
+        return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
+    }
+    output::print(&table(&planned))?;
+    if args.dry_run {
+        return output::print(&format!(
+            "{} clients would be enrolled; nothing was changed.\n",
+            planned.len()
+        ));
+    }
+    let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
+    let exit_keys = config.public_keys();
+    let mut clients = Vec::new();
+    let mut written = Profiles::default();
+    storage::make_directory(&directory).map_err(|error| {
+        anyhow!("{} cannot be made: {}; name another with --output", directory.display(), describe(&error))
+    })?;
+    for client in &planned {
+        let key = PrivateKey::generate()?;
+        let client = NewClient { public_key: key.public(), ..client.clone() };
+        let text = profile(&client.name, endpoint, &exit_keys, &ClientKey::Ours(key));
+        written.write(directory.join(format!("{}.toml", client.name)), text.as_bytes())?;
+        clients.push(client);
+    }
+    store.add_all(&clients)?;
+    written.keep();
+    output::print(&format!(
+        "Enrolled {} clients; their profiles are in {}. Move each to its machine, and there run: warren up ./NAME.toml\n",
+        clients.len(),
+        directory.display(),
+    ))?;
+    if let Some(network) = server.networks.iter().find(|network| uses(&config, network)) {
+        output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
+    }
+    Ok(())
+}
+
+/// Why the peers cannot be clients of this exit.
+#[derive(Debug)]
+struct Refused {
+    line: usize,
+    sentence: String,
+}
+
+/// The clients that would be enrolled beside those that are; each gets a key of its own later.
+fn plan(
+    server: &WireGuardServer,
+    config: &ExitConfig,
+    enrolled: &[ClientView],
+) -> Result<Vec<NewClient>, Refused> {
+    let mut registry = ClientRegistry::new();
+    let mut place = 0_u32;
+    let mut enrol = |client: &NewClient| {
+        // Only clashes matter here, so each gets some key.
+        place += 1;
+        let mut key = u128::from(place).to_be_bytes().repeat(2);
+        key.truncate(32);
+        let key = PeerKey(key.try_into().unwrap_or_default());
+        let mut entry = Client::new(client.name.clone(), key, SystemTime::UNIX_EPOCH);
+        (entry.ipv4, entry.ipv6) = (client.ipv4, client.ipv6);
+        entry.prefixes.clone_from(&client.prefixes);
+        registry.add(entry)
+    };
+    for view in enrolled {
+        let client = NewClient {
+            name: view.name.clone(),
+            public_key: view.public_key,
+            ipv4: view.ipv4,
+            ipv6: view.ipv6,
+            prefixes: view.prefixes.clone(),
+        };
+        // They are enrolled, so they do not clash with each other.
+        drop(enrol(&client));
+    }
+    let mut planned = Vec::new();
+    for peer in &server.peers {
+        let refused = |sentence: String| Refused { line: peer.line, sentence };
+        let client = client_of(peer, config).map_err(refused)?;
+        enrol(&client).map_err(|error| refused(error.to_string()))?;
+        planned.push(client);
+    }
+    Ok(planned)
+}
+
+fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
+    let mut client = NewClient {
+        name: String::new(),
+        public_key: config.private_key.public(),
+        ipv4: None,
+        ipv6: None,
+        prefixes: Vec::new(),
+    };
+    for network in &peer.allowed_ips {
+        let is_host = network.prefix_len() == network.max_prefix_len();
+        match (is_host, network) {
+            (true, IpNet::V4(host)) if client.ipv4.is_none() => client.ipv4 = Some(host.addr()),
+            (true, IpNet::V6(host)) if client.ipv6.is_none() => client.ipv6 = Some(host.addr()),
+            _ if network.prefix_len() == 0 => {
+                return Err(format!(
+                    "{network} leads everything to this peer; a client cannot be an exit, so leave it out"
+                ));
+            }
+            _ => client.prefixes.push(network.trunc()),
+        }
+    }
+    let addresses = [client.ipv4.map(std::net::IpAddr::V4), client.ipv6.map(std::net::IpAddr::V6)];
+    for address in addresses.into_iter().flatten() {
+        crate::config::client_address(address, config.ipv4, config.ipv6).map_err(|sentence| {
+            format!("{sentence}, or let [addresses] in {} have this network", config.path.display())
+        })?;
+    }
+    client.name = match (&peer.name, addresses.into_iter().flatten().next()) {
+        (Some(name), _) => name.clone(),
+        (None, Some(address)) => format!("peer-{}", address.to_string().replace([':', '.'], "-")),
+        (None, None) => format!("peer-{}", peer.line),
+    };
+    if let Err(reason) = client.name.parse::<ProfileName>() {
+        return Err(format!(
+            "the name {:?} {reason}; give the peer another in a comment: # Name = laptop",
+            client.name
+        ));
+    }
+    Ok(client)
+}
+
+fn uses(config: &ExitConfig, network: &IpNet) -> bool {
+    let own = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
+    own.into_iter().flatten().any(|own| own.contains(network) || network.contains(&own))
+}
+
+fn table(planned: &[NewClient]) -> String {
+    let rows = planned.iter().map(|client| {
+        let addresses = [client.ipv4.map(|a| a.to_string()), client.ipv6.map(|a| a.to_string())];
+        let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        vec![
+            client.name.clone(),
+            addresses.into_iter().flatten().collect::<Vec<_>>().join(" "),
+            prefixes.join(" "),
+        ]
+    });
+    output::table(&["NAME", "ADDRESSES", "PREFIXES"], &rows.collect::<Vec<_>>())
+}
+
+/// Profiles that were written; removed again unless they are kept.
+#[derive(Default)]
+struct Profiles(Vec<PathBuf>);
+
+impl Profiles {
+    fn write(&mut self, path: PathBuf, text: &[u8]) -> anyhow::Result<()> {
+        storage::create_new(&path, text, 0o600).with_context(|| {
+            format!(
+                "{} cannot be written; nothing was changed; name another directory with --output",
+                path.display()
+            )
+        })?;
+        self.0.push(path);
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Profiles {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // There is nothing to be done about one that cannot be removed; the exit does not know its key.
+            drop(fs::remove_file::<&Path>(path));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Importing on a stopped exit, against real files.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::cli::args::{ExitInitArgs, LogFormat};
+use crate::cli::exit_client::StoppedExit;
+use crate::cli::exit_init;
+use crate::config::{load_clients, load_profile};
+
+struct Exit {
+    directory: tempfile::TempDir,
+    global: GlobalArgs,
+}
+
+impl Exit {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let global = GlobalArgs {
+            config_dir: path("etc"),
+            runtime_dir: path("run"),
+            state_dir: path("state"),
+            log: String::new(),
+            log_format: LogFormat::Text,
+        };
+        let init = ExitInitArgs {
+            endpoint: "exit.example.net:8443".parse().unwrap(),
+            ipv4: Some("10.8.0.0/24".parse().unwrap()),
+            ipv6: Some("fd08::/64".parse().unwrap()),
+        };
+        exit_init::run(&global, &init).unwrap();
+        Self { directory, global }
+    }
+
+    fn import(&self, text: &str, dry_run: bool) -> Result<(), String> {
+        let args = ImportWireGuardArgs { file: self.write(text), output: Some(self.profiles()), dry_run };
+        let state = self.global.state_dir.clone();
+        run(&self.global, &args, |config| Ok(Box::new(StoppedExit::new(config, &state))))
+            .map_err(|error| output::sentence(&error))
+    }
+
+    fn write(&self, text: &str) -> PathBuf {
+        let file = self.directory.path().join("wg0.conf");
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    fn profiles(&self) -> PathBuf {
+        self.directory.path().join("profiles")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let registry = load_clients(&self.global.state_dir.join("exit/clients.toml")).unwrap();
+        registry.iter().map(|client| client.name.clone()).collect()
+    }
+
+    fn files(&self) -> usize {
+        fs::read_dir(self.profiles()).map_or(0, Iterator::count)
+    }
+}
+
+const TWO: &str = "[Interface]\nAddress = 10.8.0.1/24\n\
+                   # laptop\n[Peer]\nPublicKey = x\nAllowedIPs = 10.8.0.2/32, fd08::2/128\n\
+                   [Peer]\nAllowedIPs = 10.8.0.3/32, 192.168.7.0/24\n";
+
+#[test]
+fn peers_become_clients_with_their_names_and_addresses_and_profiles_that_up_takes() {
+    let exit = Exit::new();
+    exit.import(TWO, true).unwrap();
+    assert_eq!((exit.names().len(), exit.files()), (0, 0), "a dry run changes nothing");
+
+    exit.import(TWO, false).unwrap();
+
+    assert_eq!(exit.names(), ["laptop", "peer-10-8-0-3"]);
+    let registry = load_clients(&exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    let laptop = registry.by_name("laptop").unwrap();
+    assert_eq!(laptop.ipv4, Some("10.8.0.2".parse().unwrap()));
+    assert_eq!(laptop.ipv6, Some("fd08::2".parse().unwrap()));
+    assert_eq!(registry.by_name("peer-10-8-0-3").unwrap().prefixes, ["192.168.7.0/24".parse().unwrap()]);
+    let profile = load_profile(&exit.profiles().join("laptop.toml")).unwrap();
+    assert_eq!(profile.private_key.public().0, laptop.public_key.0);
+}
+
+#[test]
+fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
+    let peer = |name: &str, networks: &str| format!("# {name}\n[Peer]\nAllowedIPs = {networks}\n");
+    let one = peer("laptop", "10.8.0.2");
+    for (text, expected) in [
+        (one.clone() + &peer("laptop", "10.8.0.3"), "wg0.conf:5: there is a client \"laptop\" already"),
+        (
+            one.clone() + &peer("phone", "10.8.0.2"),
+            "wg0.conf:5: client \"phone\" cannot have the address 10.8.0.2",
+        ),
+        (
+            one.clone() + &peer("phone", "10.9.0.2"),
+            "wg0.conf:5: 10.9.0.2 is outside the exit's prefix 10.8.0.0/24",
+        ),
+        (one.clone() + &peer("phone", "10.8.0.1"), "wg0.conf:5: 10.8.0.1 is not free for clients"),
+        (one.clone() + &peer("phone", "0.0.0.0/0"), "wg0.conf:5: 0.0.0.0/0 leads everything to this peer"),
+        (
+            peer("a", "192.168.0.0/16") + &peer("b", "192.168.7.0/24"),
+            "wg0.conf:5: client \"b\" cannot have the prefix 192.168.7.0/24: it overlaps",
+        ),
+        (one.clone() + &peer("exit", "10.8.0.3"), "wg0.conf:5: the name \"exit\" is the exit's own"),
+        (one + "AllowedIPs = no\n", "wg0.conf:4: \"no\" is no network; correct the line"),
+    ] {
+        let exit = Exit::new();
+        for dry_run in [true, false] {
+            let refused = exit.import(&text, dry_run).unwrap_err();
+            assert!(refused.contains(expected), "{refused}");
+        }
+        assert_eq!((exit.names().len(), exit.files()), (0, 0), "{text}");
+    }
+}
+
+#[test]
+fn a_second_import_and_a_profile_that_is_there_change_nothing() {
+    let exit = Exit::new();
+    fs::create_dir(exit.profiles()).unwrap();
+    fs::write(exit.profiles().join("peer-10-8-0-3.toml"), "mine").unwrap();
+    let refused = exit.import(TWO, false).unwrap_err();
+    assert!(refused.contains("peer-10-8-0-3.toml cannot be written"), "{refused}");
+    assert_eq!((exit.names().len(), exit.files()), (0, 1));
+    fs::remove_dir_all(exit.profiles()).unwrap();
+
+    exit.import(TWO, false).unwrap();
+    let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();
+    let refused = exit.import(TWO, false).unwrap_err();
+    assert!(refused.contains("there is a client \"laptop\" already"), "{refused}");
+    assert_eq!(fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap(), before);
+    assert_eq!(exit.names().len(), 2);
+}

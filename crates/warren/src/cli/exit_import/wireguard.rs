@@ -1,0 +1,264 @@
+//! A WireGuard server's configuration (wg-quick(8)), as far as its peers' names and addresses go.
+
+use ipnet::IpNet;
+
+/// A profile's name, which the client's becomes, is no longer.
+const LONGEST_NAME: usize = 32;
+
+/// What the file says of the server's clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct WireGuardServer {
+    /// The networks of the server's own addresses.
+    pub(super) networks: Vec<IpNet>,
+    pub(super) peers: Vec<Peer>,
+}
+
+/// One `[Peer]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// The line of `[Peer]`, counted from 1.
+    pub(super) line: usize,
+    /// What a comment calls it, in the characters of a client's name.
+    pub(super) name: Option<String>,
+    pub(super) allowed_ips: Vec<IpNet>,
+}
+
+/// Why a file cannot be read, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mistake {
+    pub(super) line: usize,
+    pub(super) sentence: String,
+}
+
+enum Section {
+    None,
+    Interface,
+    Peer,
+    Unknown,
+}
+
+/// Reads the file; keys that say nothing of names and addresses are passed over.
+///
+/// # Errors
+/// The first line that makes no sense.
+pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
+    let mut server = WireGuardServer::default();
+    let mut section = Section::None;
+    // What the comments say that stand right before a [Peer].
+    let mut before: Option<Label> = None;
+    let mut label: Option<Label> = None;
+    for (line, content) in (1..).zip(text.lines()) {
+        let content = content.trim();
+        let mistake = |sentence: String| Mistake { line, sentence };
+        if let Some(comment) = content.strip_prefix('#') {
+            let said = Label::of(comment);
+            before = Label::better(before, said.clone());
+            if matches!(section, Section::Peer)
+                && server.peers.last().is_some_and(|peer| peer.allowed_ips.is_empty())
+            {
+                label = Label::better(label, said);
+                name_last(&mut server, label.as_ref());
+            }
+            continue;
+        }
+        let content = content.split('#').next().unwrap_or_default().trim();
+        if content.is_empty() {
+            continue;
+        }
+        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = match name.trim().to_ascii_lowercase().as_str() {
+                "interface" => Section::Interface,
+                "peer" => Section::Peer,
+                _ => Section::Unknown,
+            };
+            if matches!(section, Section::Peer) {
+                server.peers.push(Peer { line, ..Peer::default() });
+                label = before.take();
+                name_last(&mut server, label.as_ref());
+            }
+            before = None;
+            continue;
+        }
+        before = None;
+        let (key, value) = content
+            .split_once('=')
+            .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
+        let networks = || networks(value).map_err(|network| mistake(format!("{network:?} is no network")));
+        match (&section, key.trim().to_ascii_lowercase().as_str()) {
+            (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
+            (Section::Interface, "address") => {
+                server.networks.extend(networks()?.iter().map(IpNet::trunc));
+            }
+            (Section::Peer, "allowedips") => {
+                if let Some(peer) = server.peers.last_mut() {
+                    peer.allowed_ips.extend(networks()?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(server)
+}
+
+fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
+    if let Some(peer) = server.peers.last_mut() {
+        peer.name = label.map(|label| label.name.clone());
+    }
+}
+
+/// A name that a comment may be meant to give.
+#[derive(Clone)]
+struct Label {
+    name: String,
+    /// Whether the comment says that it is a name.
+    is_explicit: bool,
+}
+
+impl Label {
+    /// What the text behind the first `#` calls a peer, as the usual set-up programs write it.
+    fn of(comment: &str) -> Option<Self> {
+        const MARKERS: [&str; 6] = ["begin_peer ", "client ", "peer ", "user ", "name ", "friendly_name "];
+        const KEYS: [&str; 6] =
+            ["publickey", "presharedkey", "allowedips", "endpoint", "persistentkeepalive", "privatekey"];
+        let text = comment.trim_start_matches('#').trim();
+        let lowered = text.to_ascii_lowercase();
+        let is_no_name = lowered.starts_with("end_")
+            || text.starts_with(['{', '['])
+            || lowered.starts_with("friendly_json");
+        if is_no_name {
+            return None;
+        }
+        let (key, value) = lowered
+            .split_once(['=', ':'])
+            .map_or((None, lowered.as_str()), |(key, value)| (Some(key.trim()), value.trim()));
+        let is_explicit = matches!(key, Some("name" | "friendly_name" | "client" | "peer" | "user"));
+        if key.is_some() && !is_explicit || key.is_some_and(|key| KEYS.contains(&key)) {
+            return None;
+        }
+        let marked = MARKERS.iter().find_map(|marker| value.strip_prefix(marker)).filter(|_| !is_explicit);
+        let name = client_name(marked.unwrap_or(value))?;
+        Some(Self { name, is_explicit: is_explicit || marked.is_some() })
+    }
+
+    /// The one that says more; of two that say as much, the later, which stands nearer to its peer.
+    fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) if one.is_explicit && !other.is_explicit => Some(one),
+            (one, other) => other.or(one),
+        }
+    }
+}
+
+/// A text in the characters of a client's name; nothing if none of it is left.
+fn client_name(text: &str) -> Option<String> {
+    let mut name = String::new();
+    for c in text.chars().flat_map(char::to_lowercase) {
+        if c.is_ascii_lowercase() || c.is_ascii_digit() || (matches!(c, '.' | '_') && !name.is_empty()) {
+            name.push(c);
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    name.truncate(LONGEST_NAME);
+    let name = name.trim_end_matches(['-', '.', '_']);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// Networks between commas, with an address for a network of itself; the first that is none.
+fn networks(list: &str) -> Result<Vec<IpNet>, String> {
+    let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items
+        .map(|item| {
+            let network = item.parse::<IpNet>().ok();
+            network
+                .or_else(|| item.parse::<std::net::IpAddr>().ok().map(IpNet::from))
+                .ok_or_else(|| item.chars().take(60).collect())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use warren_session::clients::is_valid_name;
+
+    use super::*;
+
+    fn names(text: &str) -> Vec<Option<String>> {
+        parse(text).unwrap().peers.into_iter().map(|peer| peer.name).collect()
+    }
+
+    #[test]
+    fn server_file_gives_networks_names_and_addresses() {
+        let server = parse(
+            "[Interface]\nAddress = 10.8.0.1/24, fd08::1/64\nPrivateKey = x\nPostUp = iptables -A FORWARD\n\n\
+             # Anna's laptop\n[Peer]\nPublicKey = y\nAllowedIPs = 10.8.0.2/32,fd08::2/128\n\n\
+             [peer]\nallowedips=10.8.0.3 # the phone\nAllowedIPs = 192.168.7.0/24\n",
+        )
+        .unwrap();
+        assert_eq!(server.networks, ["10.8.0.0/24".parse().unwrap(), "fd08::/64".parse().unwrap()]);
+        let [laptop, other] = server.peers.try_into().unwrap();
+        assert_eq!((laptop.line, laptop.name.as_deref()), (7, Some("anna-s-laptop")));
+        assert_eq!(laptop.allowed_ips, ["10.8.0.2/32".parse().unwrap(), "fd08::2/128".parse().unwrap()]);
+        assert_eq!((other.line, other.name), (11, None));
+        assert_eq!(other.allowed_ips, ["10.8.0.3/32".parse().unwrap(), "192.168.7.0/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn names_are_found_where_the_usual_programs_write_them() {
+        for (text, name) in [
+            ("### Client alice\n[Peer]\n", "alice"),
+            ("# BEGIN_PEER alice\n[Peer]\nAllowedIPs = 10.8.0.2\n# END_PEER alice\n", "alice"),
+            ("[Peer]\n# Name = Alice\nPublicKey = x\n", "alice"),
+            ("[Peer]\n# friendly_name=Alice B.\nAllowedIPs = 10.8.0.2\n", "alice-b"),
+            ("# Client: alice\n# her old laptop\n[Peer]\n", "alice"),
+            ("# her old laptop\n[Peer]\n# name = alice\n", "alice"),
+            ("[Peer]\n#PresharedKey = x\n# alice\n", "alice"),
+        ] {
+            assert_eq!(names(text), [Some(name.to_owned())], "{text}");
+        }
+        let two = "# one\n[Peer]\nAllowedIPs = 10.8.0.2\n# two\n[Peer]\nAllowedIPs = 10.8.0.3\n[Peer]\n";
+        assert_eq!(names(two), [Some("one".to_owned()), Some("two".to_owned()), None]);
+    }
+
+    #[test]
+    fn line_that_makes_no_sense_is_named() {
+        for (text, line) in [
+            ("[Interface]\nAddress 10.8.0.1\n", 2),
+            ("PublicKey = x\n", 1),
+            ("[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n", 3),
+        ] {
+            assert_eq!(parse(text).unwrap_err().line, line, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "([\\[\\]#=,:./ \n]|Peer|Interface|AllowedIPs|10.0.0.1|.){0,80}") {
+            if let Ok(server) = parse(&text) {
+                for peer in server.peers {
+                    prop_assert!(peer.name.is_none_or(|name| is_valid_name(&name)));
+                }
+            }
+        }
+
+        #[test]
+        fn what_a_program_wrote_is_read_back(
+            peers in prop::collection::vec(("[a-z][a-z0-9]{0,20}", any::<[u8; 4]>(), any::<u128>()), 0..20),
+        ) {
+            let mut text = "[Interface]\nAddress = 10.0.0.1/8\n".to_owned();
+            for (name, ipv4, ipv6) in &peers {
+                let (ipv4, ipv6) = (std::net::Ipv4Addr::from(*ipv4), std::net::Ipv6Addr::from(*ipv6));
+                text += &format!("\n### Client {name}\n[Peer]\nPublicKey = k\nAllowedIPs = {ipv4}/32,{ipv6}/128\n");
+            }
+            let server = parse(&text).unwrap();
+            prop_assert_eq!(server.peers.len(), peers.len());
+            for (peer, (name, ipv4, ipv6)) in server.peers.iter().zip(&peers) {
+                prop_assert_eq!(peer.name.as_ref(), Some(name));
+                let expected: Vec<IpNet> =
+                    vec![IpNet::from(std::net::IpAddr::from(*ipv4)), IpNet::from(std::net::IpAddr::from(std::net::Ipv6Addr::from(*ipv6)))];
+                prop_assert_eq!(&peer.allowed_ips, &expected);
+            }
+        }
+    }
+}
