@@ -8,6 +8,7 @@ mod control;
 mod daemon_dir;
 mod deadline;
 mod device_watch;
+mod doctor;
 mod entropy;
 mod exit;
 mod exit_code;
@@ -66,6 +67,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
             block_on(cli::reload::reload(global, profile.as_deref()))
         }
+        Command::Doctor(arguments) => doctor::run(global, &arguments),
         Command::Client(ClientCommand::Run(arguments)) => {
             let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
             told(block_on(client::client_run(global, &file, arguments.detached)))

@@ -7,6 +7,7 @@ mod clock;
 mod connections;
 mod cycles;
 mod dns;
+mod doctor;
 mod dry_run;
 mod exit_name;
 mod exit_restart;

@@ -116,6 +116,13 @@ pub(crate) enum Command {
     /// What is wrong with the new configuration is said, and the old one stays in force.
     #[command(after_help = "Examples:\n  warren reload\n  warren reload home\n  warren reload exit")]
     Reload(ReloadArgs),
+    /// Look for what on this host keeps Warren from working, or from working well.
+    ///
+    /// Kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states; where an exit is set up, also
+    /// its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking. Ends with 1 if there is a
+    /// problem.
+    #[command(after_help = "Examples:\n  warren doctor\n  warren doctor --fix\n  warren doctor --json")]
+    Doctor(DoctorArgs),
     /// Run the client daemon.
     #[command(subcommand)]
     Client(ClientCommand),
@@ -211,6 +218,17 @@ pub(crate) struct SetArgs {
     /// The profile whose daemon is meant, or "exit" for this machine's exit; may be left out if only one daemon runs.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
+}
+
+/// `warren doctor`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Write a JSON array: check, verdict (good, advice or problem), what was found, why it matters, how to fix it.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Do what mends the findings, as far as a program can, after showing it; then look again.
+    #[arg(long)]
+    pub(crate) fix: bool,
 }
 
 /// `warren reload`.

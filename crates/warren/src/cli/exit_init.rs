@@ -17,6 +17,8 @@ use super::output;
 use crate::config::{Endpoint, describe};
 use crate::storage;
 
+pub(crate) use prefixes::networks_of_this_host;
+
 const KEY_FILE: &str = "exit.key";
 const CONFIG_FILE: &str = "exit.toml";
 
@@ -33,7 +35,7 @@ fn run_with(
     args: &ExitInitArgs,
     resolvers: impl FnOnce() -> Vec<IpAddr>,
 ) -> anyhow::Result<()> {
-    let taken = prefixes::networks_of_this_host();
+    let taken = networks_of_this_host();
     warn_of_overlaps(args, &taken);
     let host_has_ipv6 = Path::new("/proc/net/if_inet6").exists();
     let setup = Setup {

@@ -23,6 +23,7 @@ fn command_lines_of_the_contract_are_understood() {
         "warren exit run",
         "warren exit import wireguard wg0.conf --output profiles --dry-run",
         "warren exit rotate-key --retire",
+        "warren doctor --json --fix",
         "warren exit client add laptop",
         &format!(
             "warren exit client add laptop --public-key {key} --ipv4 10.66.0.9 --ipv6 fd66::9 --output a.toml"

@@ -42,7 +42,7 @@ pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
 }
 
 /// Networks that this host has a route to or an address in, but for default routes.
-pub(super) fn networks_of_this_host() -> Vec<IpNet> {
+pub(crate) fn networks_of_this_host() -> Vec<IpNet> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let mut networks = ipv4_routes(&read("/proc/net/route"));
     networks.extend(ipv4_addresses(&read("/proc/net/fib_trie")));

@@ -1,0 +1,54 @@
+//! `warren doctor`: what on this host keeps Warren from working, or from working well.
+//!
+//! `facts` asks the host, `checks` judges what it said, and nothing is changed but by `repair`, after it was shown.
+
+mod checks;
+mod facts;
+mod finding;
+mod read;
+mod repair;
+
+use crate::cli::args::{DoctorArgs, GlobalArgs};
+use crate::cli::output;
+use crate::exit_code::{ExitCode, Failure};
+use finding::{Finding, Verdict};
+
+/// Shows what was found; with `--fix` also does what would mend it, and looks again.
+///
+/// # Errors
+/// When something is found that keeps Warren from working, or a repair fails.
+pub(crate) fn run(global: &GlobalArgs, arguments: &DoctorArgs) -> anyhow::Result<()> {
+    let mut findings = checks::all(&facts::gather(global));
+    if arguments.fix && findings.iter().any(|finding| !finding.repairs.is_empty()) {
+        for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
+            repair::carry_out(finding);
+        }
+        findings = checks::all(&facts::gather(global));
+    }
+    if arguments.json {
+        output::print_json(&findings)?;
+    } else {
+        output::print(&text(&findings))?;
+    }
+    let problems = findings.iter().filter(|finding| finding.verdict == Verdict::Problem).count();
+    if problems == 0 {
+        return Ok(());
+    }
+    let sentence = format!(
+        "{problems} of {} checks found a problem; do what stands at each{}",
+        findings.len(),
+        if findings.iter().any(|finding| !finding.repairs.is_empty()) {
+            ", or run it with --fix"
+        } else {
+            ""
+        }
+    );
+    Err(Failure::new(ExitCode::Failed, sentence).into())
+}
+
+/// Problems first, then advice, then what is well.
+fn text(findings: &[Finding]) -> String {
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    sorted.into_iter().map(Finding::to_text).collect()
+}

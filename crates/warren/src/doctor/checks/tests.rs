@@ -1,0 +1,142 @@
+//! Each check on a host where all is well, and on one where its own fact is not.
+
+use super::super::facts::{Egress, ExitFacts};
+use super::super::finding::Verdict;
+use super::*;
+
+/// An exit that runs on a good host.
+fn good() -> Facts {
+    let features = [("rx-udp-gro-forwarding", true), ("rx-gro-list", false)];
+    Facts {
+        kernel: Some((6, 12)),
+        has_tun: true,
+        has_nft: true,
+        egress: Some(Egress {
+            device: "eth0".to_owned(),
+            mtu: Some(1_500),
+            features: features.map(|(name, is_on)| (name.to_owned(), is_on)).into(),
+            qdisc: Some("fq".to_owned()),
+        }),
+        exit: Some(ExitFacts {
+            is_running: true,
+            ports: vec![443],
+            ports_in_use: vec![443],
+            pools: vec!["10.66.0.0/16".parse().unwrap(), "fd66::/64".parse().unwrap()],
+            has_resolvers: true,
+        }),
+        networks: vec!["192.0.2.0/24".parse().unwrap(), "10.66.0.1/32".parse().unwrap()],
+        forwarding_ipv4: Some(true),
+        forwarding_ipv6: Some(true),
+        conntrack: Some((1_000, 262_144)),
+        clock: EARLIEST + 1,
+        clock_is_synchronised: Some(true),
+        deepest_idle: Some(("C1".to_owned(), 2)),
+        resolvers: vec!["9.9.9.9".to_owned()],
+        ..Facts::default()
+    }
+}
+
+/// The only finding that is not good after a change of the facts.
+fn only(change: impl FnOnce(&mut Facts)) -> Finding {
+    let mut facts = good();
+    change(&mut facts);
+    let mut bad: Vec<Finding> =
+        all(&facts).into_iter().filter(|finding| finding.verdict != Verdict::Good).collect();
+    assert_eq!(bad.len(), 1, "{bad:#?}");
+    bad.remove(0)
+}
+
+fn exit(facts: &mut Facts) -> &mut ExitFacts {
+    facts.exit.as_mut().unwrap()
+}
+
+fn egress(facts: &mut Facts) -> &mut Egress {
+    facts.egress.as_mut().unwrap()
+}
+
+#[test]
+fn good_host_has_no_finding_but_good_ones() {
+    assert!(all(&good()).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&good()));
+    assert!(all(&good()).len() >= 16);
+}
+
+#[test]
+fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
+    use Verdict::{Advice, Problem};
+    type Case = (&'static str, Verdict, fn(&mut Facts));
+    let cases: [Case; 21] = [
+        ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
+        ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
+        ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
+        ("kernel", Advice, |facts| facts.kernel = Some((6, 1))),
+        ("kernel", Advice, |facts| facts.kernel = Some((4, 19))),
+        ("tun", Problem, |facts| facts.has_tun = false),
+        ("nft", Problem, |facts| facts.has_nft = false),
+        ("clock", Problem, |facts| facts.clock = 0),
+        ("clock", Advice, |facts| facts.clock_is_synchronised = Some(false)),
+        ("resolver", Problem, |facts| facts.resolvers.clear()),
+        ("mtu", Problem, |facts| egress(facts).mtu = Some(1_200)),
+        ("mtu", Advice, |facts| egress(facts).mtu = Some(1_420)),
+        ("qdisc", Advice, |facts| egress(facts).qdisc = Some("pfifo_fast".to_owned())),
+        ("idle states", Advice, |facts| facts.deepest_idle = Some(("C6".to_owned(), 200))),
+        ("port", Problem, |facts| exit(facts).is_running = false),
+        ("port", Problem, |facts| exit(facts).ports_in_use.clear()),
+        ("addresses", Problem, |facts| facts.networks.push("10.0.0.0/8".parse().unwrap())),
+        ("other firewalls", Advice, |facts| facts.dropping_chains.push("ip filter FORWARD".to_owned())),
+        ("connection tracking", Problem, |facts| facts.conntrack = Some((90, 100))),
+        ("connection tracking", Advice, |facts| facts.conntrack = Some((0, 4_096))),
+        ("clients' resolvers", Advice, |facts| exit(facts).has_resolvers = false),
+    ];
+    for (check, verdict, change) in cases {
+        let change_alone = |facts: &mut Facts| {
+            change(facts);
+            // A stopped exit's addresses are not on the host.
+            if !exit(facts).is_running {
+                facts.networks.clear();
+            }
+        };
+        let finding = only(change_alone);
+        assert_eq!((finding.check, finding.verdict), (check, verdict));
+        assert!(
+            !finding.found.is_empty() && !finding.why.is_empty() && !finding.fix.is_empty(),
+            "{finding:?}"
+        );
+    }
+}
+
+#[test]
+fn repairs_concern_what_was_found_and_nothing_else() {
+    let off = only(|facts| facts.forwarding_ipv6 = Some(false));
+    assert_eq!(off.repairs, [Repair::sysctl("net.ipv6.conf.all.forwarding", 1)]);
+    let offload = only(|facts| egress(facts).features = [("rx-udp-gro-forwarding".to_owned(), false)].into());
+    let command = ["ethtool", "-K", "eth0", "rx-udp-gro-forwarding", "on", "rx-gro-list", "off"];
+    assert_eq!(offload.repairs, [Repair::run(&command)]);
+    let table = only(|facts| facts.conntrack = Some((9, 10)));
+    assert_eq!(table.repairs, [Repair::sysctl("net.netfilter.nf_conntrack_max", 262_144)]);
+    assert!(all(&good()).iter().all(|finding| finding.repairs.is_empty()));
+}
+
+#[test]
+fn a_stopped_exit_is_not_blamed_for_what_it_does_when_it_starts() {
+    let mut facts = good();
+    (facts.forwarding_ipv4, facts.forwarding_ipv6) = (Some(false), Some(false));
+    facts.networks = vec!["192.0.2.0/24".parse().unwrap()];
+    let exit = exit(&mut facts);
+    (exit.is_running, exit.ports_in_use) = (false, Vec::new());
+    assert!(all(&facts).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&facts));
+    facts.networks.push("10.66.7.0/24".parse().unwrap());
+    assert!(
+        all(&facts).iter().any(|finding| finding.check == "addresses" && finding.verdict == Verdict::Problem)
+    );
+}
+
+#[test]
+fn what_is_not_known_is_not_judged() {
+    let findings = all(&Facts { clock: EARLIEST + 1, ..Facts::default() });
+    let problems: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.verdict == Verdict::Problem)
+        .map(|finding| finding.check)
+        .collect();
+    assert_eq!(problems, ["tun", "resolver"]);
+}

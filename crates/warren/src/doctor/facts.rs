@@ -1,0 +1,171 @@
+//! What the host says of itself. What cannot be found out is left out, and not judged.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use super::read;
+use crate::cli::args::GlobalArgs;
+use crate::cli::exit_init::networks_of_this_host;
+use crate::config::{ExitConfig, load_exit, load_profile, profile_names};
+use crate::daemon_dir::{self, DaemonDir, EXIT};
+
+/// Everything that checks look at.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) kernel: Option<(u32, u32)>,
+    pub(super) has_tun: bool,
+    pub(super) has_nft: bool,
+    pub(super) egress: Option<Egress>,
+    pub(super) exit: Option<ExitFacts>,
+    /// What is wrong with configuration files, and what in them has no effect.
+    pub(super) broken_files: Vec<String>,
+    pub(super) without_effect: Vec<String>,
+    pub(super) has_profiles: bool,
+    /// Daemons that were killed and left changes on the host.
+    pub(super) remains: Vec<String>,
+    pub(super) networks: Vec<IpNet>,
+    pub(super) forwarding_ipv4: Option<bool>,
+    pub(super) forwarding_ipv6: Option<bool>,
+    /// Chains of others that drop what is forwarded.
+    pub(super) dropping_chains: Vec<String>,
+    /// Entries of the connection tracking table, and how many it may have.
+    pub(super) conntrack: Option<(u64, u64)>,
+    /// Time since 1970 in seconds.
+    pub(super) clock: u64,
+    pub(super) clock_is_synchronised: Option<bool>,
+    /// The deepest idle state of the first core in use, and how many microseconds it takes to leave it.
+    pub(super) deepest_idle: Option<(String, u64)>,
+    pub(super) is_virtual: bool,
+    pub(super) resolvers: Vec<String>,
+}
+
+/// The link that the default route takes.
+#[derive(Debug, Default)]
+pub(super) struct Egress {
+    pub(super) device: String,
+    pub(super) mtu: Option<u32>,
+    pub(super) features: BTreeMap<String, bool>,
+    pub(super) qdisc: Option<String>,
+}
+
+/// An exit that is set up here.
+#[derive(Debug, Default)]
+pub(super) struct ExitFacts {
+    pub(super) is_running: bool,
+    pub(super) ports: Vec<u16>,
+    /// Ports of these that some program listens on.
+    pub(super) ports_in_use: Vec<u16>,
+    pub(super) pools: Vec<IpNet>,
+    pub(super) has_resolvers: bool,
+}
+
+/// Asks the host.
+pub(super) fn gather(global: &GlobalArgs) -> Facts {
+    let text = |path: &str| fs::read_to_string(path).ok();
+    let is_on = |path: &str| text(path).map(|value| value.trim() == "1");
+    let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
+    let mut facts = Facts {
+        kernel: text("/proc/sys/kernel/osrelease").as_deref().and_then(read::kernel),
+        has_tun: Path::new("/dev/net/tun").exists(),
+        has_nft: said("nft", &["--version"]).is_some(),
+        egress: egress(),
+        networks: networks_of_this_host(),
+        forwarding_ipv4: is_on("/proc/sys/net/ipv4/ip_forward"),
+        forwarding_ipv6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
+        dropping_chains: said("nft", &["list", "chains"])
+            .as_deref()
+            .map(read::dropping_chains)
+            .unwrap_or_default(),
+        conntrack: number("/proc/sys/net/netfilter/nf_conntrack_count")
+            .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
+        clock: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        clock_is_synchronised: said("timedatectl", &["show", "--property=NTPSynchronized", "--value"])
+            .map(|answer| answer.trim() == "yes"),
+        deepest_idle: deepest_idle(),
+        is_virtual: text("/proc/cpuinfo").is_some_and(|cpus| cpus.contains(" hypervisor")),
+        resolvers: text("/etc/resolv.conf").as_deref().map(read::resolvers).unwrap_or_default(),
+        ..Facts::default()
+    };
+    read_configuration(global, &mut facts);
+    for (name, directory) in daemon_dir::all(&global.runtime_dir).unwrap_or_default() {
+        if directory.has_remains() && !directory.is_running().unwrap_or(true) {
+            facts.remains.push(name);
+        }
+    }
+    facts
+}
+
+fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
+    let path = global.config_dir.join("exit.toml");
+    if path.exists() {
+        match load_exit(&path) {
+            Ok(config) => {
+                facts.without_effect.extend(config.not_yet.iter().map(ToString::to_string));
+                facts.exit = Some(exit(global, &config));
+            }
+            Err(error) => facts.broken_files.push(error.to_string()),
+        }
+    }
+    for name in profile_names(&global.config_dir).unwrap_or_default() {
+        facts.has_profiles = true;
+        match load_profile(&global.config_dir.join(format!("{name}.toml"))) {
+            Ok(profile) => facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string)),
+            Err(error) => facts.broken_files.push(error.to_string()),
+        }
+    }
+}
+
+fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
+    let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    let used: Vec<u16> = ["/proc/net/udp", "/proc/net/udp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .flat_map(|text| read::udp_ports(&text))
+        .collect();
+    ExitFacts {
+        is_running: DaemonDir::new(&global.runtime_dir, EXIT).is_running().unwrap_or(false),
+        ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),
+        ports,
+        pools: [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect(),
+        has_resolvers: !config.dns.is_empty(),
+    }
+}
+
+fn egress() -> Option<Egress> {
+    let routes = |path| fs::read_to_string(path).unwrap_or_default();
+    let device = read::default_device_ipv4(&routes("/proc/net/route"))
+        .or_else(|| read::default_device_ipv6(&routes("/proc/net/ipv6_route")))?;
+    let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
+    Some(Egress {
+        mtu: mtu.and_then(|mtu| mtu.trim().parse().ok()),
+        features: said("ethtool", &["-k", &device]).as_deref().map(read::features).unwrap_or_default(),
+        qdisc: said("tc", &["qdisc", "show", "dev", &device, "root"]).as_deref().and_then(read::qdisc),
+        device,
+    })
+}
+
+/// The deepest state that the first core may go to.
+fn deepest_idle() -> Option<(String, u64)> {
+    let directory = fs::read_dir("/sys/devices/system/cpu/cpu0/cpuidle").ok()?;
+    let state = |entry: fs::DirEntry| {
+        let read =
+            |name: &str| fs::read_to_string(entry.path().join(name)).ok().map(|text| text.trim().to_owned());
+        let is_used = read("disable")? == "0";
+        is_used.then_some((read("latency")?.parse::<u64>().ok()?, read("name")?))
+    };
+    let deepest = directory.filter_map(Result::ok).filter_map(state).max();
+    deepest.map(|(latency, name)| (name, latency))
+}
+
+/// What a program that is there says.
+fn said(program: &str, arguments: &[&str]) -> Option<String> {
+    let ended = Command::new(program).args(arguments).env("LC_ALL", "C").output().ok()?;
+    ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).into_owned())
+}

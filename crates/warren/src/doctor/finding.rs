@@ -1,0 +1,100 @@
+//! What a check says.
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    /// Nothing to do.
+    Good,
+    /// It works, and could be better.
+    Advice,
+    /// It does not work.
+    Problem,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct Finding {
+    pub(super) check: &'static str,
+    pub(super) verdict: Verdict,
+    /// What was found, as a sentence.
+    pub(super) found: String,
+    /// Why it matters; nothing where all is well.
+    pub(super) why: &'static str,
+    /// What to do; nothing where all is well.
+    pub(super) fix: String,
+    /// What `--fix` does, as far as a program can.
+    pub(super) repairs: Vec<Repair>,
+}
+
+/// Something that `--fix` does.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Repair {
+    /// Sets a kernel setting now, and for the next boots in a file of its own.
+    Sysctl { key: &'static str, value: String },
+    /// Runs a program.
+    Run { command: Vec<String> },
+}
+
+impl Finding {
+    pub(super) fn good(check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            verdict: Verdict::Good,
+            found: found.into(),
+            why: "",
+            fix: String::new(),
+            repairs: Vec::new(),
+        }
+    }
+
+    pub(super) fn advice(
+        check: &'static str,
+        found: impl Into<String>,
+        why: &'static str,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Advice, why, fix: fix.into(), ..Self::good(check, found) }
+    }
+
+    pub(super) fn problem(
+        check: &'static str,
+        found: impl Into<String>,
+        why: &'static str,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Problem, ..Self::advice(check, found, why, fix) }
+    }
+
+    #[must_use]
+    pub(super) fn with(mut self, repair: Repair) -> Self {
+        self.repairs.push(repair);
+        self
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let word = match self.verdict {
+            Verdict::Good => "ok     ",
+            Verdict::Advice => "advice ",
+            Verdict::Problem => "PROBLEM",
+        };
+        let mut text = format!("{word}  {}: {}\n", self.check, self.found);
+        if self.verdict != Verdict::Good {
+            text += &format!("           why: {}\n           fix: {}\n", self.why, self.fix);
+        }
+        text
+    }
+}
+
+impl Repair {
+    pub(super) fn sysctl(key: &'static str, value: impl ToString) -> Self {
+        Self::Sysctl { key, value: value.to_string() }
+    }
+
+    pub(super) fn run(words: &[&str]) -> Self {
+        Self::Run { command: words.iter().map(|word| (*word).to_owned()).collect() }
+    }
+}

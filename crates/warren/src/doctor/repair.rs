@@ -1,0 +1,59 @@
+//! Doing what a finding says, after showing it.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use super::finding::{Finding, Repair};
+use crate::cli::output;
+use crate::storage;
+
+/// What the kernel is told at boot.
+const DIRECTORY: &str = "/etc/sysctl.d";
+
+/// Shows and does what mends a finding; what fails is said, and shows again when the host is looked at once more.
+pub(super) fn carry_out(finding: &Finding) {
+    for repair in &finding.repairs {
+        output::note(format!("{}: {}", finding.check, shown(repair)));
+        let done = match repair {
+            Repair::Sysctl { key, value } => set(key, value),
+            Repair::Run { command } => run(command),
+        };
+        if let Err(error) = done {
+            output::warn(output::sentence(&error));
+        }
+    }
+}
+
+/// Sets it now and for the next boots.
+fn set(key: &str, value: &str) -> anyhow::Result<()> {
+    let file = kept_in(key);
+    std::fs::write(Path::new("/proc/sys").join(key.replace('.', "/")), value)
+        .with_context(|| format!("cannot set {key}; run as root"))?;
+    storage::make_directory(Path::new(DIRECTORY))
+        .and_then(|_| storage::write_atomic(Path::new(&file), format!("{key} = {value}\n").as_bytes(), 0o644))
+        .with_context(|| format!("cannot write {file}; run as root"))
+}
+
+fn shown(repair: &Repair) -> String {
+    match repair {
+        Repair::Sysctl { key, value } => format!("sysctl -w {key}={value}, and the same in {}", kept_in(key)),
+        Repair::Run { command } => command.join(" "),
+    }
+}
+
+fn kept_in(key: &str) -> String {
+    format!("{DIRECTORY}/90-warren-{key}.conf")
+}
+
+fn run(command: &[String]) -> anyhow::Result<()> {
+    let Some((program, arguments)) = command.split_first() else { return Ok(()) };
+    let ended = Command::new(program).args(arguments).output();
+    let ended = ended.with_context(|| format!("cannot run {program}; install it"))?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        bail!("{} failed: {}; do it by hand", command.join(" "), said.trim());
+    }
+    Ok(())
+}
