@@ -5,6 +5,9 @@ use warren_quic::settings::{ReceiveBatches, TransmitCaps, TransportSettings};
 use crate::config::Transport;
 use crate::tuning::{TunBatches, TunOffload, Tuning};
 
+/// What of `[transport]` a running daemon cannot change, for people.
+pub(crate) const TAKES_RESTART: &str = "connections, driver or an offload in [transport]";
+
 impl Transport {
     /// The settings of every connection of a daemon, and what of them can change while it runs.
     pub(crate) fn tuning(&self) -> Tuning {
@@ -25,5 +28,97 @@ impl Transport {
             tun_batches: TunBatches::new(self.tun_batches as usize),
             tun_offload: TunOffload::default(),
         }
+    }
+
+    /// Whether a running daemon can go over to other settings.
+    pub(crate) fn can_become(&self, other: &Self) -> bool {
+        let retuned = Self {
+            max_transmit_segments: other.max_transmit_segments,
+            max_transmit_datagrams: other.max_transmit_datagrams,
+            receive_batches: other.receive_batches,
+            tun_batches: other.tun_batches,
+            congestion: other.congestion,
+            ..self.clone()
+        };
+        retuned == *other
+    }
+
+    /// Gives a running daemon what differs from `before`; what `warren set` changed and the file did not stays.
+    pub(crate) fn retune(&self, before: &Self, tuning: &Tuning) {
+        let Tuning { settings, tun_batches, .. } = tuning;
+        let caps = &settings.caps;
+        if self.max_transmit_segments != before.max_transmit_segments {
+            caps.set(self.max_transmit_segments as usize, caps.datagrams());
+        }
+        if self.max_transmit_datagrams != before.max_transmit_datagrams {
+            caps.set(caps.segments(), self.max_transmit_datagrams as usize);
+        }
+        if self.receive_batches != before.receive_batches {
+            settings.receive_batches.set(self.receive_batches as usize);
+        }
+        if self.tun_batches != before.tun_batches {
+            tun_batches.set(self.tun_batches as usize);
+        }
+        if self.congestion != before.congestion {
+            settings.congestion.set(self.congestion);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_quic::settings::{Congestion, Driver};
+
+    use super::*;
+
+    fn transport() -> Transport {
+        Transport {
+            connections: 4,
+            max_transmit_segments: 40,
+            max_transmit_datagrams: 80,
+            receive_batches: 8,
+            tun_batches: 32,
+            congestion: Congestion::Cubic,
+            driver: Driver::Warren,
+            tun_offload: true,
+            udp_gso: true,
+            udp_gro: true,
+        }
+    }
+
+    #[test]
+    fn running_daemon_takes_what_the_file_changed_and_keeps_what_was_set_by_hand() {
+        let (before, tuning) = (transport(), transport().tuning());
+        tuning.settings.receive_batches.set(3);
+        let after = Transport {
+            max_transmit_segments: 10,
+            max_transmit_datagrams: 20,
+            tun_batches: 5,
+            congestion: Congestion::Bbr3,
+            ..before
+        };
+        assert!(before.can_become(&after));
+
+        after.retune(&before, &tuning);
+
+        let settings = &tuning.settings;
+        assert_eq!((settings.caps.segments(), settings.caps.datagrams()), (10, 20));
+        assert_eq!((settings.receive_batches.get(), tuning.tun_batches.get()), (3, 5));
+        assert_eq!(settings.congestion.get(), Congestion::Bbr3);
+    }
+
+    #[test]
+    fn what_connections_are_made_with_takes_a_restart() {
+        let before = transport();
+        for after in [
+            Transport { connections: 8, ..transport() },
+            Transport { driver: Driver::Noq, ..transport() },
+            Transport { tun_offload: false, ..transport() },
+            Transport { udp_gso: false, ..transport() },
+            Transport { udp_gro: false, ..transport() },
+        ] {
+            assert!(!before.can_become(&after), "{after:?}");
+        }
+        assert!(before.can_become(&before));
     }
 }

@@ -84,7 +84,7 @@ impl TunBatches {
         self.0.load(Relaxed)
     }
 
-    fn set(&self, reads: usize) {
+    pub(crate) fn set(&self, reads: usize) {
         self.0.store(reads, Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{self, Client, Exit, Net, eventually, seconds};
+use crate::support::{self, Client, Exit, Net, Profile, eventually, seconds};
 
 #[test]
 fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
@@ -45,8 +45,20 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
         assert!(refused.stderr.contains(exit.status().text("/reload_error")), "{refused:?}");
         std::fs::write(exit.warren.config("exit.toml"), good).unwrap();
     }
+    exit.configure(|config| config.with("transport", "max_transmit_segments", 10));
     exit.warren.run("reload exit").ok();
+    assert_eq!(exit.status().number("/transport/max_transmit_segments"), 10);
+    let profile = std::fs::read_to_string(client.warren.config("home.toml")).unwrap();
+    let retuned = Profile::parse(&profile).with("transport", "congestion", "bbr3");
+    client.warren.write("home.toml", 0o600, &retuned.text());
     client.warren.run("reload home").ok();
+    assert_eq!(client.status().text("/transport/congestion"), "bbr3");
+    client.warren.write("home.toml", 0o600, &retuned.with("transport", "connections", 2).text());
+    let refused = client.warren.run("reload home");
+    assert!(
+        refused.stderr.contains("connections, driver or an offload in [transport] changed"),
+        "{refused:?}"
+    );
 
     ping.wait(seconds(30));
     assert!(ping.output().contains("300 received, 0% packet loss"), "{}", ping.output());

@@ -9,6 +9,7 @@ use super::daemon::Daemon;
 use super::run::host_facts;
 use crate::config::{ExitConfig, load_clients, load_exit, save_clients};
 use crate::control::Refusal;
+use crate::transport::TAKES_RESTART as TRANSPORT;
 use crate::worker::Command;
 
 impl Daemon {
@@ -41,6 +42,7 @@ impl Daemon {
             self.ruleset = ruleset;
         }
         self.sessions.adopt(Instant::now(), clients)?;
+        config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
@@ -61,7 +63,7 @@ fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyho
         ("the private key", before.public_keys() != after.public_keys()),
         ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
         ("[clients] file", before.clients_file != after.clients_file),
-        ("[transport]", before.transport != after.transport),
+        (TRANSPORT, !before.transport.can_become(&after.transport)),
     ];
     let changed: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
     if changed.is_empty() {

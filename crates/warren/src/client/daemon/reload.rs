@@ -5,6 +5,7 @@ use anyhow::bail;
 use super::Daemon;
 use crate::config::{ClientProfile, Endpoint, load_profile};
 use crate::control::Refusal;
+use crate::transport::TAKES_RESTART as TRANSPORT;
 
 impl Daemon {
     /// Reads the profile again. No packet is lost.
@@ -29,6 +30,7 @@ impl Daemon {
             );
         }
         self.exits.take_keys(&profile);
+        profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
         Ok(())
     }
@@ -50,7 +52,7 @@ fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'
         ),
         ("[dns]", before.dns != after.dns),
         ("[kill_switch]", before.kill_switch != after.kill_switch),
-        ("[transport]", before.transport != after.transport),
+        (TRANSPORT, !before.transport.can_become(&after.transport)),
     ];
     changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
 }
