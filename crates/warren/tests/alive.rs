@@ -91,28 +91,43 @@ fn a_client_that_moves_to_another_network_takes_its_flows_along() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was made anew");
 }
 
+/// Scorecard F14 is `WARREN_FREEZES=10`.
 #[test]
 fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
     let Some(net) = Net::new() else { return };
+    let freezes: u8 = std::env::var("WARREN_FREEZES").map_or(1, |count| count.parse().unwrap());
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    client.signal(Signal::STOP);
-    eventually(seconds(40), "the exit has given it up", || {
-        exit.status()
-            .list("/sessions")
-            .iter()
-            .all(|session| session["connections"].as_array().unwrap().is_empty())
-    });
-    net.client.sh("ip address delete 192.0.2.2/24 dev eth0; ip address add 192.0.2.77/24 dev eth0").ok();
-    net.client.sh("ip -4 route replace default via 192.0.2.1 dev eth0").ok();
+    let mut slowest = Duration::ZERO;
+    let mut address = "192.0.2.2".to_owned();
 
-    net.client.sh(&format!("kill -CONT {}", net.client.pids()[0])).ok();
-    let thawed = Instant::now();
+    for freeze in 0..freezes {
+        client.signal(Signal::STOP);
+        eventually(seconds(40), "the exit has given it up", || {
+            exit.status()
+                .list("/sessions")
+                .iter()
+                .all(|session| session["connections"].as_array().unwrap().is_empty())
+        });
+        let other = format!("192.0.2.{}", 77 + freeze);
+        net.client
+            .sh(&format!(
+                "ip address delete {address}/24 dev eth0; ip address add {other}/24 dev eth0; \
+                 ip -4 route replace default via 192.0.2.1 dev eth0"
+            ))
+            .ok();
+        address = other;
 
-    client.sh("timeout 10 sh -c 'until ping -c 1 -W 1 203.0.113.2; do :; done'");
-    println!("back {:?} after the thaw", thawed.elapsed());
-    assert!(thawed.elapsed() < seconds(4), "{:?}", thawed.elapsed());
+        net.client.sh(&format!("kill -CONT {}", net.client.pids()[0])).ok();
+        let thawed = Instant::now();
+
+        client.sh("timeout 10 sh -c 'until ping -c 1 -W 1 203.0.113.2; do :; done'");
+        slowest = slowest.max(thawed.elapsed());
+        println!("back {:?} after the thaw", thawed.elapsed());
+        assert!(thawed.elapsed() < seconds(4), "{:?}", thawed.elapsed());
+    }
+    println!("measured: {freezes} of {freezes} freezes, slowest {slowest:.1?}");
 }
 
 #[test]

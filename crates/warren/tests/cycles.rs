@@ -7,7 +7,7 @@ use toml::Value;
 
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status};
 
-/// Scorecard L2 is `WARREN_CYCLES=500 cargo test -p warren --release --test cycles`; the suite goes round a few times.
+/// Scorecard L2 is `WARREN_CYCLES=500`; the suite goes round a few times.
 #[test]
 fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     let Some(net) = Net::new() else { return };
@@ -34,7 +34,10 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     }
 
     let after = Process::of(&exit.status());
-    println!("{cycles} cycles, {:?} each; the exit was {before:?} and is {after:?}", spent / cycles);
+    println!(
+        "measured: {cycles} cycles, {:?} each; the exit was {before:?} and is {after:?}",
+        spent / cycles
+    );
     client_host.assert_same(&HostState::of(&net.client));
     exit_host.assert_same(&HostState::of(&net.exit));
     assert!(net.client.pids().is_empty(), "no process is left");

@@ -1,8 +1,11 @@
 //! A link that comes and goes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::time::Duration;
+
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
+/// Scorecard F9 is `WARREN_FLAPS=102`, two of them before it is measured.
 #[test]
 fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() {
     let Some(net) = Net::new() else { return };
@@ -17,9 +20,11 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         let status = client.status();
         (status.number("/process/rss_kib"), status.number("/process/fds"))
     };
+    let count = std::env::var("WARREN_FLAPS").map_or(6, |count| count.parse().unwrap());
     // Once each before it is measured: what is allocated at the first time stays.
-    let flaps = ["carrier", "administrator"].into_iter().cycle().take(6);
+    let flaps = ["carrier", "administrator"].into_iter().cycle().take(count);
     let mut before = (0, 0);
+    let mut slowest = Duration::ZERO;
     for (number, by) in flaps.enumerate() {
         if number == 2 {
             before = uses();
@@ -37,10 +42,14 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         std::thread::sleep(seconds(1));
         let ping = "ping -c 1 -W 1 203.0.113.2";
         let took = eventually(seconds(10), by, || net.client.sh(ping).succeeded());
+        slowest = slowest.max(took);
         println!("{by}: answered {took:?} after a second of rest");
     }
     let after = uses();
-    println!("KiB and descriptors: {before:?} before, {after:?} after");
+    println!(
+        "measured: {count} flaps, answered {slowest:.1?} after a second of rest at the latest; KiB and descriptors: \
+         {before:?} before, {after:?} after"
+    );
     assert!(after.0 <= before.0 + before.0 / 10, "{before:?} KiB, {after:?} KiB");
     assert_eq!(after.1, before.1, "descriptors");
     assert_eq!(client.status().number("/totals/connections_ended"), 0);

@@ -9,6 +9,7 @@ mod cycles;
 mod dns;
 mod doctor;
 mod dry_run;
+mod endurance;
 mod exit_name;
 mod exit_restart;
 mod flaps;

@@ -1,0 +1,156 @@
+"""The rows of scripts/torture, and how their outcomes become a table."""
+
+import re
+from dataclasses import dataclass, field
+
+PASSED = "passed"
+FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A test of the reliability scorecard in its long form."""
+
+    group: str
+    identifier: str
+    what: str
+    asked: str
+    minutes: int
+    command: tuple
+    environment: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    row: Row
+    verdict: str
+    measured: str
+    seconds: float
+
+
+def end_to_end(name):
+    """The command of one end-to-end test."""
+    test = ("cargo", "test", "--release", "--locked", "--package", "warren", "--test", "e2e")
+    return (*test, name, "--", "--exact", "--include-ignored", "--nocapture")
+
+
+def bench(*arguments):
+    return ("cargo", "run", "--release", "--locked", "--package", "warren-bench", "--", *arguments)
+
+
+ROWS = [
+    Row(
+        "cycles",
+        "L2",
+        "up and down, again and again",
+        "500 of 500; memory of the exit +10 % at most, no descriptor or thread more, both hosts and all files as before",
+        8,
+        end_to_end("cycles::cycles_leave_both_hosts_and_the_exit_as_they_were"),
+        {"WARREN_CYCLES": "500"},
+    ),
+    Row(
+        "kills",
+        "C2 client",
+        "SIGKILL at random moments of start, tunnel, reload and stop; then cleanup, or up and down",
+        "50 of 50 with 0 lines of difference; a closed kill switch stays closed until then",
+        3,
+        end_to_end("kills::client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down"),
+        {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
+    ),
+    Row(
+        "kills",
+        "C2 exit",
+        "the same for the exit; then cleanup, or start and stop",
+        "50 of 50 with 0 lines of difference",
+        3,
+        end_to_end("kills::exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop"),
+        {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
+    ),
+    Row(
+        "holes",
+        "F6",
+        "black holes of 2 s six times, 20 s and 120 s, with a TCP flow",
+        "back in 1 s, 2 s and 5 s; the flow survives, and up to 20 s no connection is made anew",
+        5,
+        end_to_end("endurance::flow_survives_black_holes"),
+        {"WARREN_BLACK_HOLES": "2,2,2,2,2,2,20,120"},
+    ),
+    Row(
+        "flaps",
+        "F9",
+        "the carrier goes for a second, every second time by taking the link down; nothing is sent meanwhile",
+        "100 of 100 back; no connection made anew; memory +10 % at most, no descriptor more",
+        7,
+        end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
+        {"WARREN_FLAPS": "102"},
+    ),
+    Row(
+        "freezes",
+        "F14",
+        "the client is stopped for longer than the idle timeout, and its address changes meanwhile",
+        "10 of 10 answered in 3 s",
+        8,
+        end_to_end("alive::a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once"),
+        {"WARREN_FREEZES": "10"},
+    ),
+    Row(
+        "lockdown",
+        "K7",
+        "everything is tried from a locked host while daemons start, end, are killed and their exit restarts",
+        "0 leaked",
+        2,
+        end_to_end("endurance::nothing_leaves_a_locked_host_while_daemons_come_and_go"),
+        {"WARREN_LOCKDOWN_SECONDS": "60"},
+    ),
+    Row(
+        "properties",
+        "properties",
+        "every property test, with cases of their own",
+        "no case fails",
+        20,
+        ("cargo", "test", "--release", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation"),
+        {"PROPTEST_CASES": "20000", "PROPTEST_RNG_SEED": "{seed}"},
+    ),
+    Row("soak", "L1", "ten minutes at 70 % of the capacity", "memory, descriptors and threads keep; every sum holds; no warning", 14, bench("soak")),
+    Row("wire", "wire", "the link emulator's own test", "every line holds", 2, bench("wire", "--self-test")),
+]
+
+MEASURED = re.compile(r"^measured: (.*)$", re.MULTILINE)
+TESTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed", re.MULTILINE)
+PANIC = re.compile(r"^thread '.*panicked at .*\n(.*)$", re.MULTILINE)
+
+
+def judge(row, code, lines, seconds):
+    """What a row that has ended is worth: its exit code decides, and a test that did not run has not passed."""
+    text = "".join(lines)
+    tests = TESTS.findall(text)
+    is_test = "test" in row.command[:2]
+    ran = sum(int(passed) + int(failed) for passed, failed in tests) > 0 and "skipped: " not in text
+    passed = code == 0 and (ran or not is_test)
+    return Outcome(row, PASSED if passed else FAILED, measured(text, tests, code), seconds)
+
+
+def measured(text, tests, code):
+    """What a row says that it measured; else why it failed, else how many tests ran."""
+    said = MEASURED.findall(text)
+    panics = PANIC.findall(text)
+    if said or panics:
+        return "; ".join(said + panics)
+    if tests:
+        passed = sum(int(passed) for passed, _ in tests)
+        failed = sum(int(failed) for _, failed in tests)
+        return f"{passed} tests passed, {failed} failed"
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return last or f"exit code {code}"
+
+
+def table(outcomes):
+    """A Markdown table with a line for each outcome."""
+    head = "| row | what | asked | measured | minutes | verdict |\n|---|---|---|---|---:|---|\n"
+    return head + "".join(line(outcome) for outcome in outcomes)
+
+
+def line(outcome):
+    row = outcome.row
+    cells = [row.identifier, row.what, row.asked, outcome.measured, f"{outcome.seconds / 60:.1f}", outcome.verdict]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

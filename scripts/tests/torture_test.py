@@ -1,0 +1,70 @@
+"""That scripts/torture judges rows rightly and cleans up when it is ended."""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+sys.dont_write_bytecode = True
+
+from torture import FAILED, PASSED, ROWS, Row, judge, table  # noqa: E402
+
+TEST = Row("g", "X1", "what | it is", "asked", 1, ("cargo", "test"))
+PROGRAM = Row("g", "X2", "what", "asked", 1, ("cargo", "run"))
+
+
+class Judging(unittest.TestCase):
+    def test_what_a_test_measured_is_in_the_table(self):
+        lines = ["measured: 500 of 500\n", "test result: ok. 1 passed; 0 failed; 0 ignored\n"]
+        outcome = judge(TEST, 0, lines, 90)
+        self.assertEqual((outcome.verdict, outcome.measured), (PASSED, "500 of 500"))
+        self.assertIn("| X1 | what \\| it is | asked | 500 of 500 | 1.5 | passed |", table([outcome]))
+
+    def test_a_test_that_did_not_run_has_not_passed(self):
+        for line in ["test result: ok. 0 passed; 0 failed; 0 ignored\n", ""]:
+            self.assertEqual(judge(TEST, 0, [line], 1).verdict, FAILED)
+        lines = ["skipped: this test needs root\n", "test result: ok. 1 passed; 0 failed\n"]
+        self.assertEqual(judge(TEST, 0, lines, 1).verdict, FAILED)
+
+    def test_a_failed_test_says_why(self):
+        lines = [
+            "thread 'a::b' (7) panicked at x.rs:1:2:\n",
+            "flap 3: 4.2s\n",
+            "test result: FAILED. 0 passed; 1 failed; 0 ignored\n",
+        ]
+        outcome = judge(TEST, 101, lines, 1)
+        self.assertEqual((outcome.verdict, outcome.measured), (FAILED, "flap 3: 4.2s"))
+
+    def test_a_program_is_judged_by_its_exit_code(self):
+        self.assertEqual(judge(PROGRAM, 0, ["all holds\n", "\n"], 1).measured, "all holds")
+        self.assertEqual(judge(PROGRAM, 1, [], 1).verdict, FAILED)
+
+    def test_every_end_to_end_test_of_a_row_exists(self):
+        tests = ROOT / "crates" / "warren" / "tests"
+        for row in ROWS:
+            if "e2e" in row.command:
+                module, name = row.command[row.command.index("e2e") + 1].split("::")
+                self.assertIn(f"fn {name}()", (tests / f"{module}.rs").read_text())
+
+
+class Command(unittest.TestCase):
+    def torture(self, *arguments):
+        command = [sys.executable, str(ROOT / "scripts" / "torture"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_list_names_every_group(self):
+        listed = self.torture("--list")
+        self.assertEqual(listed.returncode, 0)
+        for row in ROWS:
+            self.assertIn(row.group, listed.stdout)
+
+    def test_unknown_group_is_refused(self):
+        refused = self.torture("nonsense")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("no group nonsense", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
