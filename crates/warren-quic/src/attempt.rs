@@ -59,7 +59,7 @@ impl Attempt {
 }
 
 /// Puts the proof into the connection's Initials that a silent exit asks for; others take no notice of it.
-fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> std::io::Result<()> {
+pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> std::io::Result<()> {
     let mut first_id = [0; 20];
     getrandom::fill(&mut first_id).map_err(std::io::Error::other)?;
     let token = strangers::token(exit_keys, &first_id).into();

@@ -10,6 +10,8 @@ mod connection;
 mod control;
 mod port;
 mod silence;
+#[cfg(test)]
+mod simulation;
 mod table;
 mod timers;
 mod turn;

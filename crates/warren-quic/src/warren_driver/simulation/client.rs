@@ -1,0 +1,258 @@
+//! A client: its session, and for each connection an endpoint behind an address of its own.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Instant,
+};
+
+use bytes::BytesMut;
+use noq_proto::{DatagramEvent, Endpoint, FourTuple};
+use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientState, ConnectionEnd};
+
+use super::{CONNECTIONS, Random, exit_address, speech::Speech, transmit, wire::Wire};
+use crate::{
+    attempt::{SERVER_NAME, introduce},
+    driver::{CloseReason, ConnectionId, Event, Inbox},
+    key::{PrivateKey, PublicKey},
+    quic_config,
+    settings::TransportSettings,
+    tls,
+    warren_driver::connection::Connection,
+};
+
+pub(super) struct Client {
+    number: usize,
+    settings: TransportSettings,
+    key: PrivateKey,
+    exit_key: PublicKey,
+    session: ClientSession,
+    links: BTreeMap<u32, Link>,
+    /// What the session has closed, until the exit knows.
+    fading: Vec<Link>,
+    attached: BTreeSet<u32>,
+    heard: BTreeMap<u32, u64>,
+    /// The answers that came, of which none may come again.
+    answers: BTreeSet<u64>,
+    next_speech: u64,
+    next_port: u16,
+}
+
+struct Link {
+    address: SocketAddr,
+    endpoint: Endpoint,
+    connection: Connection,
+    /// Whether its address changed on the way. Nobody here does what `Vigil` does for one that falls silent by that.
+    has_moved: bool,
+}
+
+impl Client {
+    pub(super) fn new(
+        number: usize,
+        now: Instant,
+        settings: &TransportSettings,
+        key: &PrivateKey,
+        exit_key: PublicKey,
+        seed: u64,
+    ) -> Self {
+        let config = ClientConfig { connections: CONNECTIONS, ..ClientConfig::default() };
+        let mut random = Random(seed | 1);
+        let entropy = move |bytes: &mut [u8]| bytes.fill_with(|| random.next().to_be_bytes()[0]);
+        let mut session = ClientSession::new(config, Box::new(entropy));
+        session.start(now);
+        Self {
+            number,
+            settings: settings.clone(),
+            key: key.clone(),
+            exit_key,
+            session,
+            links: BTreeMap::new(),
+            fading: Vec::new(),
+            attached: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            answers: BTreeSet::new(),
+            next_speech: 0,
+            next_port: 1_024,
+        }
+    }
+
+    pub(super) fn state(&self) -> &ClientState {
+        self.session.state()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        *self.session.state() == ClientState::Up { attached: CONNECTIONS }
+    }
+
+    /// How many answers came on each connection.
+    pub(super) fn heard(&self) -> impl Iterator<Item = u64> {
+        (0..CONNECTIONS).map(|index| self.heard.get(&index).copied().unwrap_or(0))
+    }
+
+    /// A NAT gives each of its connections another port, without telling anybody.
+    pub(super) fn move_away(&mut self) {
+        let indices: Vec<u32> = self.links.keys().copied().collect();
+        for index in indices {
+            let address = self.new_address();
+            if let Some(link) = self.links.get_mut(&index) {
+                link.address = address;
+                link.has_moved = true;
+            }
+        }
+    }
+
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
+        self.all_links().any(|link| link.address == address)
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, to: SocketAddr, bytes: Vec<u8>) {
+        let mut links = self.links.values_mut().chain(&mut self.fading);
+        let Some(link) = links.find(|link| link.address == to) else { return };
+        let path = FourTuple::new(exit_address(), None);
+        let event = link.endpoint.handle(now, path, None, BytesMut::from(&*bytes), &mut Vec::new());
+        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+            link.connection.quic().handle_event(event);
+        }
+    }
+
+    pub(super) fn act(&mut self, now: Instant, speaks: bool, wire: &mut Wire) {
+        for index in 0..CONNECTIONS {
+            self.look_at(now, index);
+        }
+        if self.session.timeout().is_some_and(|due| due <= now) {
+            self.session.handle_timeout(now);
+        }
+        while let Some(action) = self.session.poll_action() {
+            self.carry_out(now, action);
+        }
+        if speaks {
+            self.speak();
+        }
+        for link in self.links.values_mut().chain(&mut self.fading) {
+            transmit(now, link.address, &mut link.connection, wire);
+            link.connection.absorb(&mut link.endpoint, now);
+        }
+        self.fading.retain_mut(|link| {
+            expire(now, &mut link.connection);
+            link.connection.absorb(&mut link.endpoint, now);
+            link.connection.hand_over(&mut Inbox::new());
+            !link.connection.is_gone()
+        });
+    }
+
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let links = self.all_links().filter_map(|link| link.connection.deadline());
+        links.chain(self.session.timeout()).min()
+    }
+
+    fn all_links(&self) -> impl Iterator<Item = &Link> {
+        self.links.values().chain(&self.fading)
+    }
+
+    fn new_address(&mut self) -> SocketAddr {
+        self.next_port += 1;
+        SocketAddr::from(([10, 0, 0, u8::try_from(self.number).unwrap()], self.next_port))
+    }
+
+    /// Takes what a connection has to tell.
+    fn look_at(&mut self, now: Instant, index: u32) {
+        let Some(link) = self.links.get_mut(&index) else { return };
+        expire(now, &mut link.connection);
+        link.connection.absorb(&mut link.endpoint, now);
+        let mut inbox = Inbox::new();
+        link.connection.hand_over(&mut inbox);
+        for (_, datagram) in inbox.datagrams {
+            let speech = Speech::read(&datagram);
+            assert_eq!((speech.client, speech.index), (self.number, index), "an answer to somebody else");
+            assert!(self.answers.insert(speech.number), "an answer came twice");
+            *self.heard.entry(index).or_default() += 1;
+        }
+        for event in inbox.events {
+            match event {
+                Event::Connected { .. } => self.session.connected(now, index),
+                Event::Control { data, .. } => self.session.received(now, index, &data),
+                Event::Closed { reason, .. } => {
+                    let was_attached = self.attached.contains(&index);
+                    let has_moved = self.links.get(&index).is_some_and(|link| link.has_moved);
+                    assert!(
+                        !was_attached || has_moved || reason != CloseReason::TimedOut,
+                        "nobody said that it is over"
+                    );
+                    self.fading.extend(self.links.remove(&index));
+                    self.session.closed(now, index, end(&reason));
+                }
+                Event::Writable { .. } | Event::Answers { .. } => {}
+            }
+            // What is told may make the session close the connection, and begin another of this index later.
+            while let Some(action) = self.session.poll_action() {
+                self.carry_out(now, action);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, action: ClientAction) {
+        match action {
+            ClientAction::Connect { index } => {
+                let link = self.connect(now);
+                assert!(self.links.insert(index, link).is_none(), "an index with a connection");
+            }
+            ClientAction::Send { index, bytes } => {
+                if let Some(link) = self.links.get_mut(&index) {
+                    // A connection may have ended a moment ago; its end follows.
+                    let _ended = link.connection.send_control(now, &bytes);
+                }
+            }
+            ClientAction::Close { index, reason } => {
+                if let Some(mut link) = self.links.remove(&index) {
+                    link.connection.close(now, reason.code(), "");
+                    self.fading.push(link);
+                }
+            }
+            ClientAction::Attach { index } => assert!(self.attached.insert(index)),
+            ClientAction::Detach { index } => assert!(self.attached.remove(&index)),
+            ClientAction::Welcome(_) | ClientAction::Down { .. } => {}
+            ClientAction::Stopped { reason } => panic!("it stopped: {reason}"),
+        }
+    }
+
+    fn connect(&mut self, now: Instant) -> Link {
+        let keys = [self.exit_key];
+        let tls = tls::client(&self.key, &keys, tls::PresentedKey::default(), None).unwrap();
+        let mut config = quic_config::client(&self.settings, exit_address(), tls);
+        introduce(&mut config, &keys).unwrap();
+        let address = self.new_address();
+        let reset_key = [self.next_port.to_be_bytes()[1]; 32];
+        let mut own = quic_config::endpoint(&self.settings, &reset_key);
+        own.rng_seed(Some([reset_key[0] ^ 0x55; 32]));
+        let mut endpoint = Endpoint::new(Arc::new(own), None, true);
+        let made = endpoint.connect(now, config, exit_address(), SERVER_NAME).unwrap();
+        let presented = Some(tls::PresentedKey::default());
+        let connection = Connection::new(ConnectionId(1), 0, made, exit_address(), presented, now);
+        Link { address, endpoint, connection, has_moved: false }
+    }
+
+    /// Says something on each connection that carries traffic.
+    fn speak(&mut self) {
+        for index in &self.attached {
+            let Some(link) = self.links.get_mut(index) else { continue };
+            self.next_speech += 1;
+            let speech = Speech { client: self.number, index: *index, number: self.next_speech };
+            let _full = link.connection.send_datagram(speech.write());
+        }
+    }
+}
+
+pub(super) fn expire(now: Instant, connection: &mut Connection) {
+    if connection.deadline().is_some_and(|deadline| deadline <= now) {
+        connection.expire(now);
+    }
+}
+
+fn end(reason: &CloseReason) -> ConnectionEnd {
+    let mut goodbye = None;
+    if let CloseReason::Peer { code, .. } = reason {
+        goodbye = u32::try_from(*code).ok().and_then(warren_session::Goodbye::from_code);
+    }
+    goodbye.map_or_else(|| ConnectionEnd::Lost(reason.to_string()), ConnectionEnd::Goodbye)
+}

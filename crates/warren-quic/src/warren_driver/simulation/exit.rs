@@ -1,0 +1,254 @@
+//! The exit: its sessions, the endpoint of its socket, and what is kept over a restart.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::{ConnectionHandle, DatagramEvent, Endpoint, FourTuple, Incoming};
+use warren_session::{
+    PeerKey,
+    clients::{Client as Enrolled, ClientRegistry},
+    exit::{ExitAction, ExitConfig, ExitSessions},
+};
+
+use super::{client::expire, exit_address, speech::Speech, transmit, wire::Wire};
+use crate::{
+    driver::{ConnectionId, Event, Inbox},
+    key::{PrivateKey, PublicKey},
+    quic_config,
+    settings::TransportSettings,
+    strangers::{ExitSecrets, Gate, Strangers},
+    tls,
+    warren_driver::connection::Connection,
+};
+
+pub(super) struct Exit {
+    settings: TransportSettings,
+    key: PrivateKey,
+    reset_key: [u8; 32],
+    clients: Vec<PublicKey>,
+    /// What a restart finds.
+    disk: ClientRegistry,
+    life: Life,
+    /// What was heard of each client, of which nothing may come again.
+    heard: BTreeSet<(usize, u64)>,
+}
+
+/// What dies with the process.
+struct Life {
+    gate: Gate,
+    endpoint: Endpoint,
+    connections: BTreeMap<u64, Connection>,
+    numbers: BTreeMap<usize, u64>,
+    peers: BTreeMap<u64, PublicKey>,
+    attached: BTreeSet<u64>,
+    sessions: ExitSessions,
+    next: u64,
+}
+
+impl Exit {
+    pub(super) fn new(
+        now: Instant,
+        settings: &TransportSettings,
+        key: &PrivateKey,
+        clients: &[PrivateKey],
+        strangers: Strangers,
+    ) -> Self {
+        let settings = TransportSettings { strangers, ..settings.clone() };
+        let clients: Vec<PublicKey> = clients.iter().map(PrivateKey::public).collect();
+        let mut disk = ClientRegistry::new();
+        for (number, key) in clients.iter().enumerate() {
+            let client = Enrolled::new(format!("c{number}"), PeerKey(key.0), SystemTime::UNIX_EPOCH);
+            disk.add(client).unwrap();
+        }
+        let reset_key = [7; 32];
+        let life = Life::new(now, &settings, key, &reset_key, disk.clone());
+        Self { settings, key: key.clone(), reset_key, clients, disk, life, heard: BTreeSet::new() }
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.life.sessions.sessions().count()
+    }
+
+    /// Dies without a word; another process takes over with what the disk has.
+    pub(super) fn restart(&mut self, now: Instant, forgets_reset_key: bool) {
+        if forgets_reset_key {
+            self.reset_key[0] = self.reset_key[0].wrapping_add(1);
+        }
+        self.settings.strangers = Strangers::new(self.settings.strangers.is_silent());
+        self.life = Life::new(now, &self.settings, &self.key, &self.reset_key, self.disk.clone());
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, from: SocketAddr, bytes: Vec<u8>, wire: &mut Wire) {
+        let life = &mut self.life;
+        if !life.gate.lets_in(from, &bytes) {
+            return;
+        }
+        let mut answer = Vec::new();
+        let path = FourTuple::new(from, None);
+        match life.endpoint.handle(now, path, None, BytesMut::from(&*bytes), &mut answer) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let number = life.numbers.get(&handle.0);
+                if let Some(connection) = number.and_then(|number| life.connections.get_mut(number)) {
+                    connection.quic().handle_event(event);
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => life.accept(now, incoming, wire),
+            Some(DatagramEvent::Response(transmit)) => {
+                wire.send(now, exit_address(), transmit.destination, &answer[..transmit.size]);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn act(&mut self, now: Instant, wire: &mut Wire) {
+        let numbers: Vec<u64> = self.life.connections.keys().copied().collect();
+        for number in &numbers {
+            self.look_at(now, *number);
+        }
+        let life = &mut self.life;
+        if life.sessions.timeout().is_some_and(|due| due <= now) {
+            life.sessions.handle_timeout(now);
+        }
+        while let Some(action) = life.sessions.poll_action() {
+            if action == ExitAction::Persist {
+                self.disk = life.sessions.registry().clone();
+            }
+            life.carry_out(now, action);
+        }
+        for number in numbers {
+            let Some(connection) = life.connections.get_mut(&number) else { continue };
+            transmit(now, exit_address(), connection, wire);
+            connection.absorb(&mut life.endpoint, now);
+            if connection.is_gone() {
+                life.numbers.retain(|_, of| *of != number);
+                life.connections.remove(&number);
+            }
+        }
+        let mut leases = BTreeSet::new();
+        for address in life.sessions.sessions().flat_map(|session| session.lease().addresses()) {
+            assert!(leases.insert(address), "an address of two sessions");
+        }
+    }
+
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let connections = self.life.connections.values().filter_map(Connection::deadline);
+        connections.chain(self.life.sessions.timeout()).min()
+    }
+
+    fn look_at(&mut self, now: Instant, number: u64) {
+        let life = &mut self.life;
+        let Some(connection) = life.connections.get_mut(&number) else { return };
+        expire(now, connection);
+        connection.absorb(&mut life.endpoint, now);
+        let mut inbox = Inbox::new();
+        connection.hand_over(&mut inbox);
+        for event in inbox.events {
+            match event {
+                Event::Connected { peer, .. } => {
+                    assert!(self.clients.contains(&peer));
+                    life.peers.insert(number, peer);
+                    life.sessions.connected(now, number, PeerKey(peer.0));
+                }
+                Event::Control { data, .. } => life.sessions.received(now, number, &data),
+                Event::Closed { .. } => life.sessions.closed(now, number),
+                Event::Writable { .. } | Event::Answers { .. } => {}
+            }
+        }
+        for (_, datagram) in inbox.datagrams {
+            let speech = Speech::read(&datagram);
+            assert_eq!(life.peers.get(&number), self.clients.get(speech.client), "somebody else's words");
+            assert!(self.heard.insert((speech.client, speech.number)), "the same came twice");
+            life.answer(number, datagram);
+        }
+    }
+}
+
+impl Life {
+    fn new(
+        now: Instant,
+        settings: &TransportSettings,
+        key: &PrivateKey,
+        reset_key: &[u8],
+        registry: ClientRegistry,
+    ) -> Self {
+        let secrets = ExitSecrets::new(reset_key);
+        let server = quic_config::exit(
+            settings,
+            exit_address(),
+            tls::exit(std::slice::from_ref(key)).unwrap(),
+            &secrets,
+        );
+        let mut config = quic_config::endpoint(settings, reset_key);
+        config.rng_seed(Some([9; 32]));
+        let sessions = ExitConfig {
+            ipv4: Some("10.66.0.0/29".parse().unwrap()),
+            ipv6: Some("fd66::/64".parse().unwrap()),
+            ..ExitConfig::default()
+        };
+        let entropy = |bytes: &mut [u8]| getrandom::fill(bytes).unwrap();
+        let wall = SystemTime::UNIX_EPOCH;
+        Self {
+            gate: Gate::new(&settings.strangers, &[key.public()], &secrets),
+            endpoint: Endpoint::new(Arc::new(config), Some(Arc::new(server)), true),
+            connections: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            attached: BTreeSet::new(),
+            sessions: ExitSessions::new(sessions, registry, now, wall, Box::new(entropy)).unwrap(),
+            next: 0,
+        }
+    }
+
+    fn accept(&mut self, now: Instant, incoming: Incoming, wire: &mut Wire) {
+        let (remote, mut answer) = (incoming.remote_address(), Vec::new());
+        match self.endpoint.accept(incoming, now, &mut answer, None) {
+            Ok(made) => {
+                let ConnectionHandle(handle) = made.0;
+                self.next += 1;
+                self.numbers.insert(handle, self.next);
+                let connection = Connection::new(ConnectionId(self.next), 0, made, remote, None, now);
+                self.connections.insert(self.next, connection);
+            }
+            Err(error) => {
+                if let Some(transmit) = error.response {
+                    wire.send(now, exit_address(), transmit.destination, &answer[..transmit.size]);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, action: ExitAction) {
+        match action {
+            ExitAction::Send { connection, bytes } => {
+                if let Some(connection) = self.connections.get_mut(&connection) {
+                    let _ended = connection.send_control(now, &bytes);
+                }
+            }
+            ExitAction::Close { connection, reason } => {
+                if let Some(connection) = self.connections.get_mut(&connection) {
+                    connection.close(now, reason.code(), "");
+                }
+            }
+            ExitAction::Attach { connection, .. } => assert!(self.attached.insert(connection)),
+            ExitAction::Detach { connection, .. } => assert!(self.attached.remove(&connection)),
+            ExitAction::Open { .. }
+            | ExitAction::End { .. }
+            | ExitAction::Enrolled { .. }
+            | ExitAction::Persist => {}
+        }
+    }
+
+    /// Sends back what came, as long as the connection carries traffic.
+    fn answer(&mut self, number: u64, datagram: Bytes) {
+        if let Some(connection) = self.connections.get_mut(&number)
+            && self.attached.contains(&number)
+        {
+            let _full = connection.send_datagram(datagram);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The wire: what is under way, what it does to it, and what a stranger can do with what he saw.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use super::{Random, exit_address};
+
+/// Longest datagram that passes.
+const LIMIT: usize = 1_472;
+
+/// A datagram under way, ordered by its arrival.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Underway {
+    arrival: Instant,
+    number: u64,
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+}
+
+pub(super) struct Wire {
+    underway: BinaryHeap<Reverse<Underway>>,
+    random: Random,
+    sent: u64,
+    lost_per_mille: u64,
+    repeated_per_mille: u64,
+    /// Most milliseconds by which a datagram comes later than others.
+    jitter: u64,
+    addressed: BTreeSet<SocketAddr>,
+    /// First packets of clients since the exit started, which a stranger can repeat.
+    initials: Vec<Vec<u8>>,
+}
+
+impl Wire {
+    pub(super) fn new(random: &mut Random) -> Self {
+        Self {
+            underway: BinaryHeap::new(),
+            sent: 0,
+            lost_per_mille: random.below(150),
+            repeated_per_mille: random.below(100),
+            jitter: random.below(40),
+            random: Random(random.next() | 1),
+            addressed: BTreeSet::new(),
+            initials: Vec::new(),
+        }
+    }
+
+    /// From now on nothing is lost, repeated or late.
+    pub(super) fn is_kind(&mut self) {
+        (self.lost_per_mille, self.repeated_per_mille, self.jitter) = (0, 0, 0);
+    }
+
+    pub(super) fn send(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        self.addressed.insert(to);
+        if bytes.len() > LIMIT || self.random.below(1_000) < self.lost_per_mille {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.below(1_000) < self.repeated_per_mille);
+        for _ in 0..copies {
+            let delay = Duration::from_millis(10 + self.random.below(self.jitter + 1));
+            self.sent += 1;
+            let (arrival, number, bytes) = (now + delay, self.sent, bytes.to_vec());
+            self.underway.push(Reverse(Underway { arrival, number, from, to, bytes }));
+        }
+    }
+
+    pub(super) fn arrived(&mut self, now: Instant) -> Option<Underway> {
+        let Reverse(first) = self.underway.peek()?;
+        if first.arrival > now {
+            return None;
+        }
+        let Reverse(first) = self.underway.pop()?;
+        // What never arrived was not shown to the exit, and a stranger could be the first.
+        if first.to == exit_address() && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
+            self.initials.push(first.bytes.clone());
+        }
+        Some(first)
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.underway.peek().map(|Reverse(first)| first.arrival)
+    }
+
+    pub(super) fn was_sent_to(&self, address: SocketAddr) -> bool {
+        self.addressed.contains(&address)
+    }
+
+    /// An exit that starts anew knows nothing of what was shown before, and says so in its documentation.
+    pub(super) fn forget_initials(&mut self) {
+        self.initials.clear();
+    }
+
+    /// What a stranger says: bytes without a meaning, a version that there is not, and what clients have said.
+    pub(super) fn probes(&self, random: &mut Random) -> Vec<Vec<u8>> {
+        let mut noise: Vec<u8> = (0..1_200).map(|_| random.next().to_be_bytes()[0]).collect();
+        noise[0] &= 0x7f;
+        let mut version = noise.clone();
+        version[..6].copy_from_slice(&[0xc0, 0xba, 0xba, 0xba, 0xba, 8]);
+        let mut initial = noise.clone();
+        initial[..6].copy_from_slice(&[0xc0, 0, 0, 0, 1, 20]);
+        let mut probes = vec![noise, version, initial];
+        if let Some(number) = self.initials.len().checked_sub(1) {
+            let which = usize::try_from(random.below(number as u64 + 1)).unwrap();
+            probes.extend(self.initials.get(which).cloned());
+        }
+        probes
+    }
+}
