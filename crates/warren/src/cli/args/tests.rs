@@ -84,7 +84,6 @@ fn wrong_command_lines_end_with_the_usage_code() {
         "warren up --timeout 25h",
         "warren down home --all",
         "warren client run",
-        "warren status --watch",
         "warren completions klingon",
         "warren reload home exit",
         "warren set congestion",
