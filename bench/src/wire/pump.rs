@@ -21,6 +21,9 @@ use crate::usage::Mark;
 /// Frames read from one device before the other gets its turn.
 const TURN: usize = 32;
 
+/// How long before a deadline the sleep ends, the rest being spent awake: a virtual machine's idle core takes that long to wake.
+const EARLY: Duration = Duration::from_micros(50);
+
 /// What the outside asks for; answers go back by the channel in it.
 #[derive(Debug)]
 pub(super) enum Request {
@@ -131,10 +134,14 @@ impl Pump {
     fn wait(&self) -> anyhow::Result<()> {
         let deadline = self.links.iter().filter_map(Link::deadline).min();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left == Some(Duration::ZERO) {
+        if left.is_some_and(|left| left <= EARLY) {
             return Ok(());
         }
-        let left = left.map(Timespec::try_from).transpose().context("a deadline is out of reach")?;
+        let left = left
+            .map(|left| left.saturating_sub(EARLY))
+            .map(Timespec::try_from)
+            .transpose()
+            .context("a deadline is out of reach")?;
         let [first, second] = &self.taps;
         let mut descriptors = [first.as_fd(), second.as_fd(), self.wake.as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
