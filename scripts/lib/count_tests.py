@@ -1,4 +1,4 @@
-"""Prints "PASSED FAILED SKIPPED", the sums over what cargo test and unittest reported in a file."""
+"""What cargo test and unittest reported in a file: "PASSED FAILED SKIPPED", or with --failed the names of cargo's failed tests."""
 
 import re
 import sys
@@ -28,6 +28,16 @@ def count(text):
     return passed, failed, skipped
 
 
+def failed_names(text):
+    """Of the tests in cargo's closing lists, in their order."""
+    lists = re.findall(r"^failures:\n((?:    \S+\n)+)", text, re.MULTILINE)
+    return [name for names in lists for name in names.split()]
+
+
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8", errors="replace") as log:
-        print(*count(log.read()))
+    with open(sys.argv[-1], encoding="utf-8", errors="replace") as log:
+        text = log.read()
+    if "--failed" in sys.argv[1:-1]:
+        print(*failed_names(text), sep="\n")
+    else:
+        print(*count(text))

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
 sys.dont_write_bytecode = True
 
-from count_tests import count  # noqa: E402
+from count_tests import count, failed_names  # noqa: E402
 
 CARGO = """
 running 3 tests
@@ -38,6 +38,22 @@ class CountTest(unittest.TestCase):
 
     def test_output_without_tests_counts_nothing(self):
         self.assertEqual(count("error: could not compile `warren`\n"), (0, 0, 0))
+
+    def test_failed_tests_are_named_and_their_output_is_not(self):
+        failed = """
+failures:
+
+---- queue::overflows stdout ----
+    a line that looks like a name
+
+failures:
+    queue::overflows
+    wire::stalls
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
+"""
+        self.assertEqual(failed_names(failed), ["queue::overflows", "wire::stalls"])
+        self.assertEqual(failed_names(CARGO), [])
 
 
 if __name__ == "__main__":
