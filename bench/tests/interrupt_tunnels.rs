@@ -1,4 +1,4 @@
-//! Ctrl-C in the middle of `vpn`, at moments drawn anew in every run: no namespace, process, device, rule or file is left.
+//! Ctrl-C in the middle of `vpn`, `soak` and `sweep`, at moments drawn anew in every run: no namespace, process, device, rule or file is left.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     fs,
     os::unix::process::CommandExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -17,26 +17,43 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use support::{eventually, runs};
 
 const MOMENTS: u64 = 4;
-/// Enough for two peers to be brought up, measured and taken down.
+/// Enough for two peers to be brought up, measured and taken down, for a tunnel's capacity to be measured and load to begin,
+/// and for a tunnel over a wire. In milliseconds.
 const LATEST: u64 = 4_000;
+const VPN: &str = "vpn --seconds 2 --rounds 3 --tests tcp1-both,udp120-20k,rtt-idle --peers tun-copy,WARREN";
+const SOAK: &str = "soak --minutes 1 --capacity-seconds 1 --peer WARREN";
+const SWEEP: &str = "sweep --seconds 2 --nets 30ms,clean --caps 40/80 --mtus 1280 --connections 1,4 --no-lesson --peer WARREN";
 /// In the environment of every process that a run starts.
 const MARK: &str = "WARREN_BENCH_TEST_RUN";
 
 #[test]
 fn interrupted_comparison_leaves_nothing_at_any_moment() {
+    leaves_nothing(VPN, MOMENTS);
+}
+
+#[test]
+fn interrupted_soak_leaves_nothing_at_any_moment() {
+    leaves_nothing(SOAK, MOMENTS / 2);
+}
+
+#[test]
+fn interrupted_sweep_leaves_nothing_at_any_moment() {
+    leaves_nothing(SWEEP, MOMENTS / 2);
+}
+
+fn leaves_nothing(arguments: &str, count: u64) {
     let Some(host) = Host::new() else { return };
     let clean = host.state();
-    for moment in moments() {
+    for moment in moments(count) {
         let directory = tempfile::tempdir().unwrap();
-        let mark = format!("{}-{moment}", std::process::id());
-        let mut run = host.start_vpn(directory.path(), &mark);
+        let mark = format!("{}-{}-{moment}", std::process::id(), arguments.len());
+        let mut run = host.start(arguments, directory.path(), &mark);
         let prefix = format!("wt-{}-bench-", run.id());
         thread::sleep(Duration::from_millis(moment));
         // A run that has ended by itself would prove nothing.
         assert_eq!(run.try_wait().unwrap(), None, "it ended within {moment} ms");
 
-        // A terminal sends it to the whole group in the foreground.
-        kill_process_group(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+        interrupt(&run);
         eventually("the run has ended", || run.try_wait().unwrap().is_some());
 
         let left: Vec<_> = names("/run/netns").into_iter().filter(|name| name.starts_with(&prefix)).collect();
@@ -47,27 +64,36 @@ fn interrupted_comparison_leaves_nothing_at_any_moment() {
     }
 }
 
-/// What the test looks for is there while a run goes on.
+/// What the tests look for is there while a run goes on.
 #[test]
-fn running_comparison_is_seen_by_its_processes_and_namespaces() {
+fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     let Some(host) = Host::new() else { return };
-    let directory = tempfile::tempdir().unwrap();
-    let mark = format!("{}-running", std::process::id());
-    let mut run = host.start_vpn(directory.path(), &mark);
-    let prefix = format!("wt-{}-bench-", run.id());
-    eventually("namespaces, processes and files are there", || {
-        names("/run/netns").iter().filter(|name| name.starts_with(&prefix)).count() == 2
-            && processes(&mark).len() >= 2
-            && !names(directory.path().join("tmp")).is_empty()
-    });
+    for arguments in [VPN, SOAK, SWEEP] {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = format!("{}-{}-running", std::process::id(), arguments.len());
+        let mut run = host.start(arguments, directory.path(), &mark);
+        let prefix = format!("wt-{}-bench-", run.id());
+        eventually("namespaces, processes and files are there", || {
+            names("/run/netns").iter().filter(|name| name.starts_with(&prefix)).count() == 2
+                && processes(&mark).len() >= 2
+                && !names(directory.path().join("tmp")).is_empty()
+        });
 
+        interrupt(&run);
+        eventually("the run has ended", || run.try_wait().unwrap().is_some());
+    }
+}
+
+/// A terminal sends it to the whole group in the foreground.
+fn interrupt(run: &Child) {
     kill_process_group(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
-    eventually("the run has ended", || run.try_wait().unwrap().is_some());
 }
 
 /// A network namespace that stands for a host's own, so that nobody else changes what is compared in it.
 struct Host {
     holder: Child,
+    /// Built beside this program by tests of the whole workspace.
+    warren: PathBuf,
 }
 
 impl Host {
@@ -85,12 +111,17 @@ impl Host {
             eprintln!("skipped: this needs root");
             return None;
         }
+        let warren = Path::new(env!("CARGO_BIN_EXE_warren-bench")).with_file_name("warren");
+        if !warren.exists() {
+            eprintln!("skipped: there is no {}; `cargo build -p warren` makes it", warren.display());
+            return None;
+        }
         let holder = Command::new("unshare").args(["--net", "sleep", "600"]).spawn().unwrap();
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         eventually("the host's namespace is there", || {
             namespace(&holder.id().to_string()).is_some_and(|there| Some(there) != namespace("self"))
         });
-        Some(Self { holder })
+        Some(Self { holder, warren })
     }
 
     fn command(&self, program: &str) -> Command {
@@ -100,21 +131,13 @@ impl Host {
     }
 
     /// A group of its own, as a terminal makes.
-    fn start_vpn(&self, directory: &Path, mark: &str) -> Child {
+    fn start(&self, arguments: &str, directory: &Path, mark: &str) -> Child {
         let temporary = directory.join("tmp");
         fs::create_dir(&temporary).unwrap();
-        let bench = Path::new(env!("CARGO_BIN_EXE_warren-bench"));
-        // Built beside this program by tests of the whole workspace; without it, the copier alone has to do.
-        let warren = bench.with_file_name("warren");
-        let peers = if warren.exists() {
-            format!("tun-copy,warren:binary={}", warren.display())
-        } else {
-            eprintln!("without Warren, which is not built");
-            "tun-copy".to_owned()
-        };
-        let mut command = self.command(bench.to_str().unwrap());
-        command.args(["vpn", "--seconds", "2", "--rounds", "3", "--tests", "tcp1-both,udp120-20k,rtt-idle"]);
-        command.args(["--peers", &peers, "--output"]).arg(directory.join("output"));
+        let mut command = self.command(env!("CARGO_BIN_EXE_warren-bench"));
+        let warren = format!("warren:binary={}", self.warren.display());
+        command.args(arguments.replace("WARREN", &warren).split(' '));
+        command.arg("--output").arg(directory.join("output"));
         command.env(MARK, mark).env("TMPDIR", temporary).process_group(0);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
@@ -139,18 +162,18 @@ impl Drop for Host {
 }
 
 /// Milliseconds, one from each part of the time.
-fn moments() -> Vec<u64> {
+fn moments(count: u64) -> Vec<u64> {
     // Odd, so that it is not zero.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = since.as_secs() << 32 | u64::from(since.subsec_nanos()) | 1;
-    let part = LATEST / MOMENTS;
+    let part = LATEST / count;
     let draw = |index| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         index * part + state % part
     };
-    (0..MOMENTS).map(draw).collect()
+    (0..count).map(draw).collect()
 }
 
 fn names(directory: impl AsRef<Path>) -> BTreeSet<String> {
