@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod attempt;
+mod ciphers;
 pub mod driver;
 pub mod key;
 mod noq_driver;

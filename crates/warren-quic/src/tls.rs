@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
-    ServerConfig, SignatureScheme, SupportedCipherSuite,
+    ServerConfig, SignatureScheme,
     client::{
         AlwaysResolvesClientRawPublicKeys, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{
         CryptoProvider, WebPkiSupportedAlgorithms,
-        aws_lc_rs::{self, cipher_suite, kx_group, sign::any_eddsa_type},
+        aws_lc_rs::{self, kx_group, sign::any_eddsa_type},
         verify_tls13_signature_with_raw_key,
     },
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
@@ -25,6 +25,7 @@ use rustls::{
 use zeroize::Zeroizing;
 
 use crate::{
+    ciphers,
     key::{KEY_LENGTH, PrivateKey, PublicKey},
     settings::Cipher,
 };
@@ -104,44 +105,13 @@ pub fn public_key(spki: &[u8]) -> Option<PublicKey> {
     key.try_into().ok().map(PublicKey)
 }
 
-/// aws-lc-rs with post-quantum key exchange first, and the ciphers in the order this CPU is fast at behind the one that is
-/// asked for. All stay, since QUIC's Initial packets need AES-128-GCM.
+/// aws-lc-rs with post-quantum key exchange first and the ciphers that this CPU is fast at behind the one that is asked for.
 fn provider(first: Option<Cipher>) -> CryptoProvider {
-    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
-    let mut order = if cpu_has_aes() {
-        [Aes128Gcm, Aes256Gcm, ChaCha20Poly1305]
-    } else {
-        [ChaCha20Poly1305, Aes128Gcm, Aes256Gcm]
-    };
-    order.sort_by_key(|cipher| Some(*cipher) != first);
     CryptoProvider {
-        cipher_suites: order.map(suite).to_vec(),
+        cipher_suites: ciphers::in_order(first),
         kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
         ..aws_lc_rs::default_provider()
     }
-}
-
-fn suite(cipher: Cipher) -> SupportedCipherSuite {
-    match cipher {
-        Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
-        Cipher::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
-        Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn cpu_has_aes() -> bool {
-    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
-}
-
-#[cfg(target_arch = "aarch64")]
-fn cpu_has_aes() -> bool {
-    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn cpu_has_aes() -> bool {
-    false
 }
 
 fn certified(identity: &PrivateKey) -> Result<Arc<CertifiedKey>, Error> {
@@ -338,7 +308,7 @@ mod tests {
         for cipher in Cipher::ALL {
             let (client, exit) = configs(Some(cipher));
             let client = handshake(client, exit).unwrap();
-            assert_eq!(client.negotiated_cipher_suite(), Some(suite(cipher)));
+            assert_eq!(client.negotiated_cipher_suite(), Some(ciphers::suite(cipher)));
         }
     }
 
@@ -347,25 +317,17 @@ mod tests {
         let (client, exit) = configs(None);
         let client = handshake(client, exit).unwrap();
         assert_eq!(client.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519MLKEM768);
-        let expected = if cpu_has_aes() {
-            cipher_suite::TLS13_AES_128_GCM_SHA256
-        } else {
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256
-        };
-        assert_eq!(client.negotiated_cipher_suite(), Some(expected));
+        let expected = if ciphers::cpu_has_aes() { Cipher::Aes128Gcm } else { Cipher::ChaCha20Poly1305 };
+        assert_eq!(client.negotiated_cipher_suite(), Some(ciphers::suite(expected)));
         assert_eq!(client.alpn_protocol(), Some(ALPN));
         assert_eq!(client.handshake_kind(), Some(rustls::HandshakeKind::Full));
     }
 
     #[test]
-    fn order_of_preference_is_fixed() {
+    fn key_exchange_is_post_quantum_first() {
         let provider = provider(None);
         let groups: Vec<_> = provider.kx_groups.iter().map(|group| group.name()).collect();
         assert_eq!(groups, [NamedGroup::X25519MLKEM768, NamedGroup::X25519]);
-        let aes = [cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
-        let order: Vec<_> =
-            provider.cipher_suites.iter().copied().filter(|suite| aes.contains(suite)).collect();
-        assert_eq!(order, aes);
     }
 
     #[test]
