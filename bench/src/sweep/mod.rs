@@ -41,14 +41,14 @@ const OVERHEAD: Duration = Duration::from_millis(2_500);
 /// Which combinations, on which networks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Caps of one transmit, SEGMENTS/DATAGRAMS
-    #[arg(long, value_delimiter = ',', default_value = "10/20,40/80")]
+    /// Caps of one transmit, SEGMENTS/DATAGRAMS; the first, here as below, is chosen unless another is clearly better
+    #[arg(long, value_delimiter = ',', default_value = "40/80,10/20")]
     caps: Vec<Caps>,
     /// MTUs of the tunnel
-    #[arg(long, value_delimiter = ',', default_value = "1280,1380", value_parser = clap::value_parser!(u16).range(1_280..))]
+    #[arg(long, value_delimiter = ',', default_value = "1380,1280", value_parser = clap::value_parser!(u16).range(1_280..))]
     mtus: Vec<u16>,
     /// Numbers of connections
-    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_delimiter = ',', default_value = "4,1", value_parser = clap::value_parser!(u32).range(1..=32))]
     connections: Vec<u32>,
     /// Lengths of the queue at the wire's bottleneck: time at the rate, packets or KiB, as 50ms, 100p, 64k
     #[arg(long, value_delimiter = ',', default_value = "10ms,100ms", value_parser = parse_queue)]
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Networks
     #[arg(long, value_enum, value_delimiter = ',', default_value = "clean,30ms,100ms,lossy")]
     nets: Vec<Net>,
-    /// Queues of the queue-size lesson, in milliseconds, on the 30 ms network with the last value of each axis
+    /// Queues of the queue-size lesson, in milliseconds, on the 30 ms network with the first value of each axis
     #[arg(long, value_delimiter = ',', default_value = "1,3,10,30,100,300")]
     lesson: Vec<u32>,
     /// Leave the queue-size lesson out
@@ -167,8 +167,8 @@ fn plan(args: &Args, axes: &Axes, shuffle: &mut Shuffle) -> anyhow::Result<Vec<(
 }
 
 fn lesson_cells(args: &Args, axes: &Axes) -> Vec<Cell> {
-    let last = (axes.caps.last(), axes.mtus.last(), axes.connections.last());
-    let (Some(&caps), Some(&mtu), Some(&connections)) = last else { return Vec::new() };
+    let first = (axes.caps.first(), axes.mtus.first(), axes.connections.first());
+    let (Some(&caps), Some(&mtu), Some(&connections)) = first else { return Vec::new() };
     let queues: &[u32] = if args.no_lesson { &[] } else { args.lesson.as_slice() };
     let cell = |queue: &u32| Cell {
         net: Net::Near,

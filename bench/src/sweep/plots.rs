@@ -126,7 +126,8 @@ fn shade(part: f64) -> f64 {
 fn row_name(cell: &Cell, queue: Option<&str>) -> String {
     let of = &cell.setting;
     let queue = queue.map(|queue| format!(", queue {queue}")).unwrap_or_default();
-    format!("{} connections, MTU {}{queue}", of.connections, of.mtu)
+    let plural = if of.connections == 1 { "" } else { "s" };
+    format!("{} connection{plural}, MTU {}{queue}", of.connections, of.mtu)
 }
 
 /// Left what the queue drops, right the round-trip time, by the length of the queue.
