@@ -84,6 +84,11 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
+    /// Returns the session when it is the only one.
+    pub(crate) fn only(&self) -> Option<SessionId> {
+        self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1)
+    }
+
     /// Removes a session; its connections stay, without one.
     pub(crate) fn end(&mut self, id: SessionId) {
         self.by_id.remove(&id);
@@ -224,6 +229,16 @@ mod tests {
         sessions.open(SessionId(1), route("10.66.0.2", 4));
         sessions.open(SessionId(2), route("10.66.0.3", 4));
         sessions
+    }
+
+    #[test]
+    fn a_session_is_the_only_one_until_there_is_another() {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.only(), None);
+        sessions.open(SessionId(7), route("10.66.0.2", 4));
+        assert_eq!(sessions.only(), Some(SessionId(7)));
+        sessions.open(SessionId(8), route("10.66.0.3", 4));
+        assert_eq!(sessions.only(), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
 
 use super::Worker;
+use crate::worker::forward::Forwarding;
 use crate::worker::message::Report;
 use crate::worker::pump::Pump;
 
@@ -105,7 +106,12 @@ impl Worker {
             self.refuse(DropReason::NotAttached);
             return;
         };
-        let Some((session, _)) = pump.attached else {
+        // An exit may use a connection before its word that it does has come from the control stream to the client's worker.
+        // A client has one session, and whoever sends on its connection is an exit that it pinned.
+        let is_client =
+            self.device.as_ref().is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
+        let only = || self.sessions.only().filter(|_| is_client);
+        let Some(session) = pump.attached.map(|(session, _)| session).or_else(only) else {
             self.refuse(DropReason::NotAttached);
             return;
         };
