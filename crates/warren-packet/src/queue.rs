@@ -38,6 +38,7 @@ pub struct FlowQueue {
     old: VecDeque<usize>,
     bytes: usize,
     packets: usize,
+    longest_wait: Duration,
 }
 
 /// What was dropped, what was marked instead, and how long those waited that left.
@@ -78,6 +79,7 @@ impl FlowQueue {
             old: VecDeque::new(),
             bytes: 0,
             packets: 0,
+            longest_wait: Duration::ZERO,
         }
     }
 
@@ -94,6 +96,11 @@ impl FlowQueue {
     /// Returns how many bytes wait, framing included.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Returns the longest that one of the packets waited which left since this was asked last.
+    pub fn take_longest_wait(&mut self) -> Duration {
+        std::mem::take(&mut self.longest_wait)
     }
 
     /// Puts a framed, valid packet at the end of its flow. Returns how many packets were dropped for its bytes, at the
@@ -135,9 +142,10 @@ impl FlowQueue {
             if is_spent {
                 flow.deficit += QUANTUM;
             }
-            let packet =
+            let taken =
                 if is_spent { None } else { flow.take(now, signals, &mut self.bytes, &mut self.packets) };
-            if let Some(packet) = packet {
+            if let Some((packet, wait)) = taken {
+                self.longest_wait = self.longest_wait.max(wait);
                 return Some(packet);
             }
             // A new flow that has no more goes round once among the old, or it could be new again at once and never let
@@ -170,14 +178,14 @@ impl FlowQueue {
 }
 
 impl Flow {
-    /// Takes its next packet that did not wait too long.
+    /// Takes its next packet that did not wait too long, and how long it did.
     fn take(
         &mut self,
         now: Instant,
         signals: &mut Signals,
         bytes: &mut usize,
         packets: &mut usize,
-    ) -> Option<Bytes> {
+    ) -> Option<(Bytes, Duration)> {
         loop {
             let Waiting { mut framed, since } = self.remove()?;
             *bytes -= framed.len();
@@ -197,7 +205,7 @@ impl Flow {
             }
             signals.waits.record(sojourn);
             self.deficit -= framed.len() as i64;
-            return Some(framed.freeze());
+            return Some((framed.freeze(), sojourn));
         }
     }
 

@@ -6,6 +6,7 @@
 //! Received datagrams are slices of a few buffers which the next poll fills again, if the caller has dropped them by then.
 
 mod accept;
+mod allowance;
 mod connection;
 mod control;
 mod port;

@@ -66,6 +66,7 @@ proptest! {
                     pushed += 1;
                 }
                 Step::Pop { count } => {
+                    let mut longest = Duration::ZERO;
                     for _ in 0..count {
                         let Some(packet) = queue.pop(now, &mut signals) else { break };
                         popped += 1;
@@ -73,12 +74,14 @@ proptest! {
                         prop_assert!(last.insert(flow, number).is_none_or(|before| before < number));
                         let (since, ecn) = entered[&number];
                         prop_assert!(now - since <= MAX_SOJOURN);
+                        longest = longest.max(now - since);
                         prop_assert!(IpPacket::parse(&packet[1..]).is_ok());
                         if packet[2] != ecn {
                             prop_assert!(ecn != 0 && packet[2] == 3, "only what is capable is marked");
                             marked += 1;
                         }
                     }
+                    prop_assert_eq!(queue.take_longest_wait(), longest);
                 }
                 Step::Wait { microseconds } => now += Duration::from_micros(microseconds),
             }

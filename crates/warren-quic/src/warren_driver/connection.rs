@@ -10,11 +10,12 @@ use std::{
 use bytes::Bytes;
 use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendDatagramError, VarInt};
 
-use super::{control::Control, silence::Silence};
+use super::{allowance::allowance, control::Control, silence::Silence};
 use crate::{
     driver::{CloseReason, ConnectionId, ConnectionStats, Event, Inbox, MAX_DATAGRAMS_PER_POLL, SendError},
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, peer_key},
+    settings::MINIMUM_MTU,
     tls::PresentedKey,
 };
 
@@ -48,6 +49,11 @@ pub(super) struct Connection {
     tally: Tally,
     silence: Silence,
     max_datagram_size: Option<usize>,
+    /// Bytes of datagrams that it can hold, and those that it takes.
+    capacity: usize,
+    allowance: usize,
+    /// Whether it turned a datagram away since it had room.
+    is_full: bool,
     /// Whether the peer is known to have ended it too, and whether nothing more will come of it.
     draining: bool,
     drained: bool,
@@ -100,12 +106,13 @@ impl Connection {
     pub(super) fn new(
         id: ConnectionId,
         port: usize,
-        (handle, quic): (ConnectionHandle, noq_proto::Connection),
+        (handle, mut quic): (ConnectionHandle, noq_proto::Connection),
         remote: SocketAddr,
         presented: Option<PresentedKey>,
         now: Instant,
     ) -> Self {
         let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
+        let capacity = quic.datagrams().send_buffer_space();
         Self {
             id,
             port,
@@ -121,6 +128,9 @@ impl Connection {
             tally: Tally::default(),
             silence: Silence::default(),
             max_datagram_size: None,
+            capacity,
+            allowance: capacity,
+            is_full: false,
             draining: false,
             drained: false,
             listed_to_send: false,
@@ -221,7 +231,23 @@ impl Connection {
             State::Open => quic.datagrams().max_size(),
             State::Handshake(_) | State::Over(_) => None,
         };
+        self.make_room();
         to_send
+    }
+
+    /// Takes datagrams again once half of what it may hold is sent.
+    fn make_room(&mut self) {
+        let quic = self.quic.get_mut();
+        let (Some(path), Some(rtt)) = (quic.congestion_state(PathId::ZERO), quic.rtt(PathId::ZERO)) else {
+            return;
+        };
+        let datagram = self.max_datagram_size.unwrap_or(MINIMUM_MTU.into());
+        self.allowance = allowance(path.window(), rtt, datagram, self.capacity);
+        let held = self.capacity.saturating_sub(quic.datagrams().send_buffer_space());
+        if self.is_full && held <= self.allowance / 2 {
+            self.is_full = false;
+            self.news.writable = true;
+        }
     }
 
     fn absorb_event(&mut self, event: QuicEvent, now: Instant) {
@@ -320,7 +346,13 @@ impl Connection {
             };
         }
         // The size was looked at above, so that the datagram need not be kept to be given back.
-        match self.quic.get_mut().datagrams().send(datagram, false) {
+        let mut datagrams = self.quic.get_mut().datagrams();
+        let held = self.capacity.saturating_sub(datagrams.send_buffer_space());
+        if held > 0 && held + datagram.len() > self.allowance {
+            self.is_full = true;
+            return Err(SendError::Blocked(datagram));
+        }
+        match datagrams.send(datagram, false) {
             Ok(()) => {
                 self.tally.accepted += 1;
                 Ok(())

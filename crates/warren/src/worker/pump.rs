@@ -24,6 +24,9 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// Answers to packets that are too big that may be made in a row, and time for each after that.
 const ANSWERS: u32 = 20;
 const ANSWER_EVERY: Duration = Duration::from_millis(50);
+/// A connection whose packets wait longer is slower than the host: there the queue, which keeps flows apart and short, does
+/// better than the TUN, where everything waits in one line.
+const SLOW: Duration = Duration::from_millis(10);
 /// A queue that made no progress for this long no longer holds the TUN back: its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
 
@@ -40,6 +43,8 @@ pub(crate) struct Pump {
     /// What is left of a packet whose fragments did not all fit into the transport.
     fragments: VecDeque<Bytes>,
     last_progress: Instant,
+    /// How long packets wait in the queue, about.
+    wait: Duration,
     /// The largest datagram when it was last looked at, and since when it has been that.
     datagram_size: (Option<usize>, Instant),
     /// Answers to packets that are too big that may be made now, and when that was counted.
@@ -63,6 +68,7 @@ impl Pump {
             held: None,
             fragments: VecDeque::new(),
             last_progress: now,
+            wait: Duration::ZERO,
             datagram_size: (None, now),
             answers: (ANSWERS, now),
             blocked: false,
@@ -95,7 +101,9 @@ impl Pump {
 
     /// Whether this queue asks the TUN's reader to wait.
     pub(crate) fn holds_back(&self, now: Instant) -> bool {
-        self.queue.bytes() >= QUEUE_HIGH_WATER && now.duration_since(self.last_progress) < STALL
+        self.queue.bytes() >= QUEUE_HIGH_WATER
+            && self.wait < SLOW
+            && now.duration_since(self.last_progress) < STALL
     }
 
     /// Looks at what the connection carries in one datagram, so that it is known since when that is so.
@@ -160,6 +168,8 @@ impl Pump {
                 Err(SendError::Closed(_)) => drops.count_to_carrier(DropReason::ConnectionLost),
             }
         }
+        // What leaves first may be of a flow that never waits.
+        self.wait = self.queue.take_longest_wait().max(self.wait / 2);
         drops.to_carrier.add_many(DropReason::QueueDelay, signals.dropped);
         totals.marked_packets += signals.marked;
         totals.waits.add(&signals.waits);
