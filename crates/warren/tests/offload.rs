@@ -42,7 +42,8 @@ fn without_tun_offload_every_packet_is_one_write() {
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
         let (writes, packets) = writes_and_packets(&status);
         assert_eq!(writes, packets, "{role}");
-        assert!(packets > 7_000, "{role}: {packets} packets");
+        // 7,800 are handed over; iperf3 ends once it has, and what is under way then may be lost.
+        assert!(packets > 4_000, "{role}: {packets} packets");
     }
 }
 
