@@ -182,12 +182,7 @@ fn another_exit_takes_over_and_the_first_is_returned_to() {
     let Some(net) = Net::new() else { return };
     let other_host = net.second_client();
     let mut first = Exit::start(&net);
-    let options = ExitOptions {
-        endpoint: "192.0.3.2:443".into(),
-        ipv4: "10.77.0.0/16".into(),
-        ipv6: "fd77:7777::/64".into(),
-    };
-    let mut second = Exit::init_on(&other_host, &options);
+    let mut second = Exit::init_on(&other_host, &ExitOptions::second());
     second.run();
     let profile = first.enrol("laptop");
     let public = first.warren.public_key(profile.value("client", "private_key"));

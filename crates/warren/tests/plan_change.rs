@@ -19,12 +19,7 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     let Some(net) = Net::new() else { return };
     let other_host = net.second_client();
     let mut first = Exit::start(&net);
-    let options = ExitOptions {
-        endpoint: "192.0.3.2:443".into(),
-        ipv4: "10.77.0.0/16".into(),
-        ipv6: "fd77:7777::/64".into(),
-    };
-    let mut second = Exit::init_on(&other_host, &options);
+    let mut second = Exit::init_on(&other_host, &ExitOptions::second());
     // With it IPv6 goes nowhere, which takes other routes.
     other_host.sh(&format!("sed -i '/^ipv6/d' {}", second.warren.config("exit.toml").display())).ok();
     second.run();

@@ -76,6 +76,20 @@ pub(crate) struct GlobalArgs {
     pub(crate) log_format: LogFormat,
 }
 
+#[cfg(test)]
+impl GlobalArgs {
+    /// Those of a host whose files are all below one directory.
+    pub(crate) fn below(directory: &std::path::Path) -> Self {
+        Self {
+            config_dir: directory.join("etc"),
+            runtime_dir: directory.join("run"),
+            state_dir: directory.join("state"),
+            log: String::new(),
+            log_format: LogFormat::Text,
+        }
+    }
+}
+
 /// How log lines are written: as text for people, or as one JSON object a line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum LogFormat {

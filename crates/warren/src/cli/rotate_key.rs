@@ -68,20 +68,13 @@ fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::{ExitInitArgs, LogFormat};
+    use crate::cli::args::ExitInitArgs;
     use crate::cli::exit_init;
 
     #[test]
     fn new_key_stands_before_the_old_one_until_that_is_retired() {
         let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let global = GlobalArgs {
-            config_dir: path("etc"),
-            runtime_dir: path("run"),
-            state_dir: path("state"),
-            log: String::new(),
-            log_format: LogFormat::Text,
-        };
+        let global = GlobalArgs::below(directory.path());
         let endpoint = "192.0.2.1".parse().unwrap();
         exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
         let keys = || load_exit(&global.config_dir.join("exit.toml")).unwrap().public_keys();

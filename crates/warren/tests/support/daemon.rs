@@ -144,6 +144,13 @@ impl Default for ExitOptions {
     }
 }
 
+impl ExitOptions {
+    /// Of an exit on the second client's host, with other pools.
+    pub fn second() -> Self {
+        Self { endpoint: "192.0.3.2:443".into(), ipv4: "10.77.0.0/16".into(), ipv6: "fd77:7777::/64".into() }
+    }
+}
+
 /// The exit's host with its daemon.
 #[derive(Debug)]
 pub struct Exit<'net> {

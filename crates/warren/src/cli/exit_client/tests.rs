@@ -9,7 +9,7 @@ use warren_quic::key::PrivateKey;
 
 use super::*;
 use crate::cli::args::exit::ClientNameArgs;
-use crate::cli::args::{ClientAddArgs, ExitInitArgs, LogFormat};
+use crate::cli::args::{ClientAddArgs, ExitInitArgs};
 use crate::cli::exit_init;
 use crate::config::{load_clients, load_profile, lock_clients};
 
@@ -22,14 +22,7 @@ struct Exit {
 impl Exit {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let global = GlobalArgs {
-            config_dir: path("etc"),
-            runtime_dir: path("run"),
-            state_dir: path("state"),
-            log: String::new(),
-            log_format: LogFormat::Text,
-        };
+        let global = GlobalArgs::below(directory.path());
         let init = ExitInitArgs {
             endpoint: "exit.example.net:8443".parse().unwrap(),
             ipv4: Some("10.66.0.0/24".parse().unwrap()),
