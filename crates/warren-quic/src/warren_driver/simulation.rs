@@ -70,6 +70,24 @@ fn an_exit_that_loses_its_reset_key_keeps_its_clients_waiting() {
     assert!(catch_unwind(|| World::new(1, rules).run()).is_err());
 }
 
+#[test]
+fn a_connection_outlives_all_challenges_of_its_new_address() {
+    let mut world = World::new(1, Rules::default());
+    world.wire.is_kind();
+    world.go_on(Duration::from_secs(5));
+    let before = world.heard();
+    assert!(world.is_well(&vec![0; before.len()]));
+    world.clients[0].move_away();
+    world.wire.swallows_answers = true;
+    // Many times as long as the exit tries to validate an address.
+    world.go_on(Duration::from_secs(2));
+    world.wire.swallows_answers = false;
+    world.go_on(Duration::from_secs(5));
+    assert!(world.is_well(&before));
+    let made: Vec<_> = world.clients.iter().map(Client::connections_made).collect();
+    assert_eq!(made, [CONNECTIONS; CLIENTS].map(u64::from), "it took a new connection");
+}
+
 struct World {
     now: Instant,
     end_of_trouble: Instant,
@@ -121,7 +139,7 @@ impl World {
             self.step();
         }
         self.wire.is_kind();
-        let before: Vec<u64> = self.clients.iter().flat_map(Client::heard).collect();
+        let before = self.heard();
         let patience = self.now + RECOVERY;
         while self.now < patience && !self.is_well(&before) {
             self.step();
@@ -134,10 +152,22 @@ impl World {
         );
     }
 
+    /// Lets time pass without trouble.
+    fn go_on(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    /// What was heard on every connection of every client.
+    fn heard(&self) -> Vec<u64> {
+        self.clients.iter().flat_map(Client::heard).collect()
+    }
+
     /// Whether every connection of every client carries datagrams both ways again.
     fn is_well(&self, before: &[u64]) -> bool {
-        let heard: Vec<u64> = self.clients.iter().flat_map(Client::heard).collect();
-        heard.iter().zip(before).all(|(now, before)| now > before)
+        self.heard().iter().zip(before).all(|(now, before)| now > before)
             && self.clients.iter().all(Client::is_up)
             && self.exit.sessions() == CLIENTS
     }

@@ -30,6 +30,8 @@ pub(super) struct Wire {
     repeated_per_mille: u64,
     /// Most milliseconds by which a datagram comes later than others.
     jitter: u64,
+    /// Whether nothing that the exit sends arrives.
+    pub(super) swallows_answers: bool,
     addressed: BTreeSet<SocketAddr>,
     /// First packets of clients since the exit started, which a stranger can repeat.
     initials: Vec<Vec<u8>>,
@@ -43,6 +45,7 @@ impl Wire {
             lost_per_mille: random.below(150),
             repeated_per_mille: random.below(100),
             jitter: random.below(40),
+            swallows_answers: false,
             random: Random(random.next() | 1),
             addressed: BTreeSet::new(),
             initials: Vec::new(),
@@ -56,6 +59,9 @@ impl Wire {
 
     pub(super) fn send(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         self.addressed.insert(to);
+        if self.swallows_answers && from == exit_address() {
+            return;
+        }
         if bytes.len() > LIMIT || self.random.below(1_000) < self.lost_per_mille {
             return;
         }
