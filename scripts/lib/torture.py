@@ -34,6 +34,12 @@ def end_to_end(name):
     return (*test, name, "--", "--exact", "--include-ignored", "--nocapture")
 
 
+def unit(package, name):
+    """The command of one test inside a library."""
+    test = ("cargo", "test", "--release", "--locked", "--package", package, "--lib")
+    return (*test, name, "--", "--exact", "--nocapture")
+
+
 def bench(*arguments):
     return ("cargo", "run", "--release", "--locked", "--package", "warren-bench", "--", *arguments)
 
@@ -101,6 +107,24 @@ ROWS = [
         2,
         end_to_end("endurance::nothing_leaves_a_locked_host_while_daemons_come_and_go"),
         {"WARREN_LOCKDOWN_SECONDS": "60"},
+    ),
+    Row(
+        "simulation",
+        "endpoints",
+        "whole endpoints in virtual time: loss, repeats, reordering, NAT moves, restarts, a stranger",
+        "10,000 seeds without a broken promise",
+        6,
+        unit("warren-quic", "warren_driver::simulation::endpoints_keep_their_promises_over_any_wire"),
+        {"WARREN_SIMULATION": "0..10000"},
+    ),
+    Row(
+        "simulation",
+        "sessions",
+        "both sides' sessions against a model: any order of messages, losses, restarts and the operator's changes",
+        "10,000 seeds without a broken promise",
+        3,
+        unit("warren-session", "simulation::sessions_keep_their_promises_whatever_happens"),
+        {"WARREN_SIMULATION": "0..10000"},
     ),
     Row(
         "properties",

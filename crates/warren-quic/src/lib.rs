@@ -10,6 +10,7 @@ pub mod driver;
 pub mod key;
 mod noq_driver;
 mod outcome;
+mod planted;
 mod quic_config;
 pub mod settings;
 pub mod socket;

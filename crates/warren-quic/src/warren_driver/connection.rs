@@ -15,6 +15,7 @@ use crate::{
     driver::{CloseReason, ConnectionId, ConnectionStats, Event, Inbox, MAX_DATAGRAMS_PER_POLL, SendError},
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, peer_key},
+    planted::{Bug, is_planted},
     settings::MINIMUM_MTU,
     tls::PresentedKey,
 };
@@ -178,7 +179,8 @@ impl Connection {
             State::Handshake(_) | State::Open | State::Over(_) => None,
         };
         let closing = self.closing.as_ref().map(|closing| closing.deadline);
-        [self.quic.borrow().poll_timeout(), handshake, closing].into_iter().flatten().min()
+        let quic = self.quic.borrow().poll_timeout().filter(|_| !is_planted(Bug::TimersForgotten));
+        [quic, handshake, closing].into_iter().flatten().min()
     }
 
     /// Does what is due by `now`.
@@ -216,6 +218,9 @@ impl Connection {
         while let Some(event) = quic.poll_endpoint_events() {
             self.draining |= event.is_draining();
             self.drained |= event.is_drained();
+            if is_planted(Bug::EndpointUntold) && !self.drained {
+                continue;
+            }
             if let Some(answer) = endpoint.handle_event(self.handle, event) {
                 quic.handle_event(answer);
                 to_send = true;
@@ -246,7 +251,7 @@ impl Connection {
         let held = self.capacity.saturating_sub(quic.datagrams().send_buffer_space());
         if self.is_full && held <= self.allowance / 2 {
             self.is_full = false;
-            self.news.writable = true;
+            self.news.writable = !is_planted(Bug::RoomUntold);
         }
     }
 
@@ -313,6 +318,9 @@ impl Connection {
                     self.news.datagrams = false;
                     break;
                 };
+                if is_planted(Bug::DatagramTwice) {
+                    inbox.datagrams.push((connection, datagram.clone()));
+                }
                 inbox.datagrams.push((connection, datagram));
                 self.tally.delivered += 1;
             }
@@ -327,7 +335,9 @@ impl Connection {
             inbox.events.push(Event::Control { connection, data });
         }
         let was_open = matches!(self.state, State::Open);
-        if was_open || self.presented.is_some() {
+        if is_planted(Bug::EndUntold) {
+            tracing::debug!(%connection, %reason, "nobody is told");
+        } else if was_open || self.presented.is_some() {
             inbox.events.push(Event::Closed { connection, reason });
         } else {
             // At an exit, nobody has heard of it.

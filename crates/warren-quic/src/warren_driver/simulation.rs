@@ -4,23 +4,41 @@
 
 mod client;
 mod exit;
+mod node;
+mod random;
 mod speech;
 mod wire;
 
 use std::{
-    net::SocketAddr,
-    num::NonZeroUsize,
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::Range,
-    panic::catch_unwind,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::Command,
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
-use self::{client::Client, exit::Exit, wire::Wire};
-use super::connection::Connection;
-use crate::{key::PrivateKey, settings::TransportSettings, strangers::Strangers};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use self::{
+    client::Client,
+    exit::Exit,
+    random::{Random, Trace},
+    wire::Wire,
+};
+use crate::{
+    key::PrivateKey,
+    planted::{Bug, plant},
+    settings::TransportSettings,
+};
 
 /// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
-const SEEDS: Range<u64> = 0..8;
+const SEEDS: Range<u64> = 0..40;
+
+/// A planted bug must show itself in as many.
+const SEEDS_FOR_A_BUG: u64 = 40;
 
 const CLIENTS: usize = 2;
 
@@ -28,23 +46,14 @@ const CLIENTS: usize = 2;
 const CONNECTIONS: u32 = 2;
 
 /// How long there is trouble, and how long after it everything must be well at the latest.
-const TROUBLE: Duration = Duration::from_secs(60);
+const TROUBLE: Duration = Duration::from_secs(45);
 const RECOVERY: Duration = Duration::from_secs(90);
 
 /// Between two datagrams of a connection, each way.
-const PACE: Duration = Duration::from_millis(50);
+const PACE: Duration = Duration::from_millis(100);
 
-const EXIT: &str = "198.51.100.1:443";
-const STRANGER: &str = "192.0.2.66:6666";
-
-/// What a run is to show.
-#[derive(Copy, Clone, Debug, Default)]
-struct Rules {
-    /// The exit answers everybody.
-    answers_strangers: bool,
-    /// Restarts lose the reset key.
-    forgets_reset_key: bool,
-}
+const EXIT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)), 443);
+const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 66)), 6_666);
 
 #[test]
 fn endpoints_keep_their_promises_over_any_wire() {
@@ -52,27 +61,62 @@ fn endpoints_keep_their_promises_over_any_wire() {
         let (from, to) = range.split_once("..").expect("WARREN_SIMULATION is FROM..TO");
         from.parse().unwrap()..to.parse().unwrap()
     });
-    for seed in seeds {
-        let outcome = catch_unwind(|| World::new(seed, Rules::default()).run());
-        assert!(outcome.is_ok(), "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
+    let outcomes = outcomes(seeds);
+    for (seed, (kept, trace)) in &outcomes {
+        println!("seed {seed}: {trace:016x}{}", if *kept { "" } else { " FAILED" });
+    }
+    let failed: Vec<u64> = outcomes.iter().filter(|(_, (kept, _))| !kept).map(|(seed, _)| *seed).collect();
+    println!("measured: {} seeds, {} failed", outcomes.len(), failed.len());
+    assert!(
+        failed.is_empty(),
+        "WARREN_SIMULATION={}..{} repeats the first of {failed:?}",
+        failed[0],
+        failed[0] + 1
+    );
+}
+
+#[test]
+fn a_seed_runs_the_same_again_here_and_in_another_process() {
+    const SAME: Range<u64> = 0..4;
+    let here: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).1)).collect();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "warren_driver::simulation::endpoints_keep_their_promises_over_any_wire",
+        ])
+        .env("WARREN_SIMULATION", format!("{}..{}", SAME.start, SAME.end))
+        .output()
+        .unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let there: Vec<&str> =
+        output.lines().filter_map(|line| line.find("seed ").map(|at| &line[at..])).collect();
+    assert_eq!(here, there);
+    let again: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).1)).collect();
+    assert_eq!(here, again);
+    assert_ne!(outcome(0).1, outcome(1).1);
+}
+
+#[test]
+fn every_planted_bug_is_found_and_found_again_by_its_seed() {
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| {
+            let (kept, trace) = outcome(seed);
+            (!kept).then_some((seed, trace))
+        });
+        let again = found.map(|(seed, _)| outcome(seed));
+        plant(None);
+        println!("{bug:?}: found by seed {found:?}");
+        let (seed, trace) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        assert_eq!(again, Some((false, trace)), "{bug:?}: the seed does not repeat it");
+        assert!(outcome(seed).0, "{bug:?}: the seed fails without it");
     }
 }
 
 #[test]
-fn a_stranger_is_heard_by_an_exit_that_is_not_silent() {
-    let rules = Rules { answers_strangers: true, ..Rules::default() };
-    assert!(catch_unwind(|| World::new(1, rules).run()).is_err());
-}
-
-#[test]
-fn an_exit_that_loses_its_reset_key_keeps_its_clients_waiting() {
-    let rules = Rules { forgets_reset_key: true, ..Rules::default() };
-    assert!(catch_unwind(|| World::new(1, rules).run()).is_err());
-}
-
-#[test]
 fn a_connection_outlives_all_challenges_of_its_new_address() {
-    let mut world = World::new(1, Rules::default());
+    let mut world = World::new(1, &Trace::default());
     world.wire.is_kind();
     world.go_on(Duration::from_secs(5));
     let before = world.heard();
@@ -88,6 +132,33 @@ fn a_connection_outlives_all_challenges_of_its_new_address() {
     assert_eq!(made, [CONNECTIONS; CLIENTS].map(u64::from), "it took a new connection");
 }
 
+/// Runs seeds, as many at once as there are processors.
+fn outcomes(seeds: Range<u64>) -> BTreeMap<u64, (bool, u64)> {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut done = BTreeMap::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return done;
+            }
+            done.insert(seed, outcome(seed));
+        }
+    };
+    thread::scope(|scope| {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Whether a seed's run kept all promises, and the hash of what happened until it ended.
+fn outcome(seed: u64) -> (bool, u64) {
+    let trace = Trace::default();
+    let kept = catch_unwind(AssertUnwindSafe(|| World::new(seed, &trace).run())).is_ok();
+    (kept, trace.hash())
+}
+
 struct World {
     now: Instant,
     end_of_trouble: Instant,
@@ -100,18 +171,17 @@ struct World {
     next_restart: Instant,
     next_move: Instant,
     next_probe: Instant,
-    rules: Rules,
 }
 
 impl World {
-    fn new(seed: u64, rules: Rules) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    fn new(seed: u64, trace: &Trace) -> Self {
+        let mut random = Random::new(seed);
         let now = Instant::now();
         let settings = TransportSettings::default();
-        let exit_key = PrivateKey::generate().unwrap();
-        let keys: Vec<PrivateKey> = (0..CLIENTS).map(|_| PrivateKey::generate().unwrap()).collect();
-        let strangers = Strangers::new(!rules.answers_strangers);
-        let exit = Exit::new(now, &settings, &exit_key, &keys, strangers);
+        let mut key = || PrivateKey::from_base64(&STANDARD.encode(random.bytes())).unwrap();
+        let exit_key = key();
+        let keys: Vec<PrivateKey> = (0..CLIENTS).map(|_| key()).collect();
+        let exit = Exit::new(now, &settings, &exit_key, &keys, random.next());
         let clients = keys
             .iter()
             .enumerate()
@@ -121,7 +191,7 @@ impl World {
         Self {
             now,
             end_of_trouble: now + TROUBLE,
-            wire: Wire::new(&mut random),
+            wire: Wire::new(&mut random, now, trace.clone()),
             exit,
             clients,
             next_speech: now,
@@ -129,7 +199,6 @@ impl World {
             next_move: soon(&mut random),
             next_probe: now,
             random,
-            rules,
         }
     }
 
@@ -147,8 +216,9 @@ impl World {
         let states: Vec<_> = self.clients.iter().map(Client::state).collect();
         assert!(
             self.is_well(&before),
-            "not within {RECOVERY:?}: {states:?}, {} sessions",
-            self.exit.sessions()
+            "not within {RECOVERY:?}: {states:?}, {} sessions, {} connections",
+            self.exit.sessions(),
+            self.exit.connections()
         );
     }
 
@@ -170,26 +240,27 @@ impl World {
         self.heard().iter().zip(before).all(|(now, before)| now > before)
             && self.clients.iter().all(Client::is_up)
             && self.exit.sessions() == CLIENTS
+            && self.exit.connections() == CLIENTS * CONNECTIONS as usize
     }
 
     fn make_trouble(&mut self) {
         let (now, random) = (self.now, &mut self.random);
         let later = |random: &mut Random, most| now + Duration::from_millis(random.below(most) + 1);
         if now >= self.next_restart {
-            self.exit.restart(now, self.rules.forgets_reset_key);
+            self.exit.restart(now);
             self.wire.forget_initials();
             // Longer than it takes clients to come back, so that it is seen whether they did.
             let quiet = Duration::from_secs(20);
             self.next_restart = later(random, 30_000) + quiet;
         }
-        if now >= self.next_move && !self.rules.forgets_reset_key {
+        if now >= self.next_move {
             let which = usize::try_from(random.below(CLIENTS as u64)).unwrap();
             self.clients[which].move_away();
             self.next_move = later(random, 30_000);
         }
         if now >= self.next_probe {
             for probe in self.wire.probes(random) {
-                self.exit.receive(now, stranger(), probe, &mut self.wire);
+                self.exit.receive(now, STRANGER, probe, &mut self.wire);
             }
             self.next_probe = later(random, 3_000);
         }
@@ -199,7 +270,7 @@ impl World {
     fn step(&mut self) {
         let now = self.now;
         while let Some(arrived) = self.wire.arrived(now) {
-            if arrived.to == exit_address() {
+            if arrived.to == EXIT {
                 self.exit.receive(now, arrived.from, arrived.bytes, &mut self.wire);
             } else if let Some(client) = self.clients.iter_mut().find(|client| client.has(arrived.to)) {
                 client.receive(now, arrived.to, arrived.bytes);
@@ -213,42 +284,10 @@ impl World {
         for client in &mut self.clients {
             client.act(now, speaks, &mut self.wire);
         }
-        assert!(!self.wire.was_sent_to(stranger()), "a stranger got an answer");
-        let timers = self.clients.iter().filter_map(Client::timeout).chain(self.exit.timeout());
+        assert!(!self.wire.answered_stranger(), "a stranger got an answer");
+        let timers =
+            self.clients.iter().filter_map(|client| client.timeout(now)).chain(self.exit.timeout(now));
         let next = timers.chain(self.wire.next()).chain([self.next_speech]).min().unwrap();
         self.now = next.max(now + Duration::from_micros(10));
-    }
-}
-
-/// Sends all that a connection has to send now.
-fn transmit(now: Instant, from: SocketAddr, connection: &mut Connection, wire: &mut Wire) {
-    let mut buffer = Vec::new();
-    while let Some(transmit) = connection.quic().poll_transmit(now, NonZeroUsize::MIN, &mut buffer) {
-        wire.send(now, from, transmit.destination, &buffer[..transmit.size]);
-        buffer.clear();
-    }
-}
-
-fn exit_address() -> SocketAddr {
-    EXIT.parse().unwrap()
-}
-
-fn stranger() -> SocketAddr {
-    STRANGER.parse().unwrap()
-}
-
-/// Numbers that a seed repeats (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound.max(1)
     }
 }

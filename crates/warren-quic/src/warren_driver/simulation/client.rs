@@ -11,10 +11,10 @@ use bytes::BytesMut;
 use noq_proto::{DatagramEvent, Endpoint, FourTuple};
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientState, ConnectionEnd};
 
-use super::{CONNECTIONS, Random, exit_address, speech::Speech, transmit, wire::Wire};
+use super::{CONNECTIONS, EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
 use crate::{
     attempt::{SERVER_NAME, introduce},
-    driver::{CloseReason, ConnectionId, Event, Inbox},
+    driver::{CloseReason, ConnectionId, Event, SendError},
     key::{PrivateKey, PublicKey},
     quic_config,
     settings::TransportSettings,
@@ -24,6 +24,7 @@ use crate::{
 
 pub(super) struct Client {
     number: usize,
+    random: Random,
     settings: TransportSettings,
     key: PrivateKey,
     exit_key: PublicKey,
@@ -43,7 +44,9 @@ pub(super) struct Client {
 struct Link {
     address: SocketAddr,
     endpoint: Endpoint,
-    connection: Connection,
+    node: Node,
+    /// Whether it took no more, and has not said that it does again.
+    is_blocked: bool,
 }
 
 impl Client {
@@ -56,12 +59,14 @@ impl Client {
         seed: u64,
     ) -> Self {
         let config = ClientConfig { connections: CONNECTIONS, ..ClientConfig::default() };
-        let mut random = Random(seed | 1);
-        let entropy = move |bytes: &mut [u8]| bytes.fill_with(|| random.next().to_be_bytes()[0]);
+        let random = Random::new(seed);
+        let mut entropy = random.clone();
+        let entropy = move |bytes: &mut [u8]| entropy.fill(bytes);
         let mut session = ClientSession::new(config, Box::new(entropy));
         session.start(now);
         Self {
             number,
+            random,
             settings: settings.clone(),
             key: key.clone(),
             exit_key,
@@ -112,10 +117,10 @@ impl Client {
     pub(super) fn receive(&mut self, now: Instant, to: SocketAddr, bytes: Vec<u8>) {
         let mut links = self.links.values_mut().chain(&mut self.fading);
         let Some(link) = links.find(|link| link.address == to) else { return };
-        let path = FourTuple::new(exit_address(), None);
+        let path = FourTuple::new(EXIT, None);
         let event = link.endpoint.handle(now, path, None, BytesMut::from(&*bytes), &mut Vec::new());
         if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
-            link.connection.quic().handle_event(event);
+            link.node.receive(event);
         }
     }
 
@@ -132,20 +137,21 @@ impl Client {
         if speaks {
             self.speak();
         }
-        for link in self.links.values_mut().chain(&mut self.fading) {
-            transmit(now, link.address, &mut link.connection, wire);
-            link.connection.absorb(&mut link.endpoint, now);
+        for link in &mut self.fading {
+            if link.node.is_due(now) {
+                link.node.take(now, &mut link.endpoint);
+            }
         }
-        self.fading.retain_mut(|link| {
-            expire(now, &mut link.connection);
-            link.connection.absorb(&mut link.endpoint, now);
-            link.connection.hand_over(&mut Inbox::new());
-            !link.connection.is_gone()
-        });
+        for link in self.links.values_mut().chain(&mut self.fading) {
+            if link.node.is_due(now) {
+                link.node.send(now, &mut link.endpoint, link.address, wire);
+            }
+        }
+        self.fading.retain(|link| !link.node.is_gone());
     }
 
-    pub(super) fn timeout(&self) -> Option<Instant> {
-        let links = self.all_links().filter_map(|link| link.connection.deadline());
+    pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
+        let links = self.all_links().filter_map(|link| link.node.due(now));
         links.chain(self.session.timeout()).min()
     }
 
@@ -160,11 +166,8 @@ impl Client {
 
     /// Takes what a connection has to tell.
     fn look_at(&mut self, now: Instant, index: u32) {
-        let Some(link) = self.links.get_mut(&index) else { return };
-        expire(now, &mut link.connection);
-        link.connection.absorb(&mut link.endpoint, now);
-        let mut inbox = Inbox::new();
-        link.connection.hand_over(&mut inbox);
+        let Some(link) = self.links.get_mut(&index).filter(|link| link.node.is_due(now)) else { return };
+        let inbox = link.node.take(now, &mut link.endpoint);
         for (_, datagram) in inbox.datagrams {
             let speech = Speech::read(&datagram);
             assert_eq!((speech.client, speech.index), (self.number, index), "an answer to somebody else");
@@ -182,7 +185,12 @@ impl Client {
                     self.fading.extend(self.links.remove(&index));
                     self.session.closed(now, index, end(&reason));
                 }
-                Event::Writable { .. } | Event::Answers { .. } => {}
+                Event::Writable { .. } => {
+                    if let Some(link) = self.links.get_mut(&index) {
+                        link.is_blocked = false;
+                    }
+                }
+                Event::Answers { .. } => {}
             }
             // What is told may make the session close the connection, and begin another of this index later.
             while let Some(action) = self.session.poll_action() {
@@ -200,12 +208,12 @@ impl Client {
             ClientAction::Send { index, bytes } => {
                 if let Some(link) = self.links.get_mut(&index) {
                     // A connection may have ended a moment ago; its end follows.
-                    let _ended = link.connection.send_control(now, &bytes);
+                    let _ended = link.node.stir().send_control(now, &bytes);
                 }
             }
             ClientAction::Close { index, reason } => {
                 if let Some(mut link) = self.links.remove(&index) {
-                    link.connection.close(now, reason.code(), "");
+                    link.node.stir().close(now, reason.code(), "");
                     self.fading.push(link);
                 }
             }
@@ -220,33 +228,31 @@ impl Client {
         self.made += 1;
         let keys = [self.exit_key];
         let tls = tls::client(&self.key, &keys, tls::PresentedKey::default(), None).unwrap();
-        let mut config = quic_config::client(&self.settings, exit_address(), tls);
+        let mut config = quic_config::client(&self.settings, EXIT, tls);
         introduce(&mut config, &keys).unwrap();
         let address = self.new_address();
-        let reset_key = [self.next_port.to_be_bytes()[1]; 32];
-        let mut own = quic_config::endpoint(&self.settings, &reset_key);
-        own.rng_seed(Some([reset_key[0] ^ 0x55; 32]));
+        let mut own = quic_config::endpoint(&self.settings, &self.random.bytes());
+        own.rng_seed(Some(self.random.bytes()));
         let mut endpoint = Endpoint::new(Arc::new(own), None, true);
-        let made = endpoint.connect(now, config, exit_address(), SERVER_NAME).unwrap();
+        let made = endpoint.connect(now, config, EXIT, SERVER_NAME).unwrap();
         let presented = Some(tls::PresentedKey::default());
-        let connection = Connection::new(ConnectionId(1), 0, made, exit_address(), presented, now);
-        Link { address, endpoint, connection }
+        let connection = Connection::new(ConnectionId(1), 0, made, EXIT, presented, now);
+        Link { address, endpoint, node: Node::new(connection), is_blocked: false }
     }
 
     /// Says something on each connection that carries traffic.
     fn speak(&mut self) {
         for index in &self.attached {
-            let Some(link) = self.links.get_mut(index) else { continue };
-            self.next_speech += 1;
-            let speech = Speech { client: self.number, index: *index, number: self.next_speech };
-            let _full = link.connection.send_datagram(speech.write());
+            let Some(link) = self.links.get_mut(index).filter(|link| !link.is_blocked) else { continue };
+            let mut goes_on = true;
+            while goes_on && !link.is_blocked {
+                self.next_speech += 1;
+                let speech = Speech { client: self.number, index: *index, number: self.next_speech };
+                let sent = link.node.stir().send_datagram(speech.write());
+                link.is_blocked = matches!(sent, Err(SendError::Blocked(_)));
+                goes_on = speech.is_in_burst();
+            }
         }
-    }
-}
-
-pub(super) fn expire(now: Instant, connection: &mut Connection) {
-    if connection.deadline().is_some_and(|deadline| deadline <= now) {
-        connection.expire(now);
     }
 }
 

@@ -15,10 +15,11 @@ use warren_session::{
     exit::{ExitAction, ExitConfig, ExitSessions},
 };
 
-use super::{client::expire, exit_address, speech::Speech, transmit, wire::Wire};
+use super::{EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
 use crate::{
-    driver::{ConnectionId, Event, Inbox},
+    driver::{ConnectionId, Event},
     key::{PrivateKey, PublicKey},
+    planted::{Bug, is_planted},
     quic_config,
     settings::TransportSettings,
     strangers::{ExitSecrets, Gate, Strangers},
@@ -29,6 +30,7 @@ use crate::{
 pub(super) struct Exit {
     settings: TransportSettings,
     key: PrivateKey,
+    random: Random,
     reset_key: [u8; 32],
     clients: Vec<PublicKey>,
     /// What a restart finds.
@@ -42,7 +44,7 @@ pub(super) struct Exit {
 struct Life {
     gate: Gate,
     endpoint: Endpoint,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, Node>,
     numbers: BTreeMap<usize, u64>,
     peers: BTreeMap<u64, PublicKey>,
     attached: BTreeSet<u64>,
@@ -56,18 +58,23 @@ impl Exit {
         settings: &TransportSettings,
         key: &PrivateKey,
         clients: &[PrivateKey],
-        strangers: Strangers,
+        seed: u64,
     ) -> Self {
-        let settings = TransportSettings { strangers, ..settings.clone() };
+        let settings = TransportSettings { strangers: Strangers::new(true), ..settings.clone() };
         let clients: Vec<PublicKey> = clients.iter().map(PrivateKey::public).collect();
         let mut disk = ClientRegistry::new();
         for (number, key) in clients.iter().enumerate() {
             let client = Enrolled::new(format!("c{number}"), PeerKey(key.0), SystemTime::UNIX_EPOCH);
             disk.add(client).unwrap();
         }
-        let reset_key = [7; 32];
-        let life = Life::new(now, &settings, key, &reset_key, disk.clone());
-        Self { settings, key: key.clone(), reset_key, clients, disk, life, heard: BTreeSet::new() }
+        let mut random = Random::new(seed);
+        let reset_key = random.bytes();
+        let life = Life::new(now, &settings, key, &reset_key, disk.clone(), &mut random);
+        Self { settings, key: key.clone(), random, reset_key, clients, disk, life, heard: BTreeSet::new() }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.life.connections.len()
     }
 
     pub(super) fn sessions(&self) -> usize {
@@ -75,12 +82,13 @@ impl Exit {
     }
 
     /// Dies without a word; another process takes over with what the disk has.
-    pub(super) fn restart(&mut self, now: Instant, forgets_reset_key: bool) {
-        if forgets_reset_key {
-            self.reset_key[0] = self.reset_key[0].wrapping_add(1);
+    pub(super) fn restart(&mut self, now: Instant) {
+        if is_planted(Bug::ResetKeyLost) {
+            self.reset_key = self.random.bytes();
         }
-        self.settings.strangers = Strangers::new(self.settings.strangers.is_silent());
-        self.life = Life::new(now, &self.settings, &self.key, &self.reset_key, self.disk.clone());
+        self.settings.strangers = Strangers::new(true);
+        let (key, disk) = (&self.reset_key, self.disk.clone());
+        self.life = Life::new(now, &self.settings, &self.key, key, disk, &mut self.random);
     }
 
     pub(super) fn receive(&mut self, now: Instant, from: SocketAddr, bytes: Vec<u8>, wire: &mut Wire) {
@@ -94,12 +102,12 @@ impl Exit {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let number = life.numbers.get(&handle.0);
                 if let Some(connection) = number.and_then(|number| life.connections.get_mut(number)) {
-                    connection.quic().handle_event(event);
+                    connection.receive(event);
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => life.accept(now, incoming, wire),
             Some(DatagramEvent::Response(transmit)) => {
-                wire.send(now, exit_address(), transmit.destination, &answer[..transmit.size]);
+                wire.send(now, EXIT, transmit.destination, &answer[..transmit.size]);
             }
             None => {}
         }
@@ -111,6 +119,7 @@ impl Exit {
             self.look_at(now, *number);
         }
         let life = &mut self.life;
+        let mut changed = false;
         if life.sessions.timeout().is_some_and(|due| due <= now) {
             life.sessions.handle_timeout(now);
         }
@@ -119,34 +128,32 @@ impl Exit {
                 self.disk = life.sessions.registry().clone();
             }
             life.carry_out(now, action);
+            changed = true;
         }
+        let due = |node: &&mut Node| node.is_due(now);
         for number in numbers {
-            let Some(connection) = life.connections.get_mut(&number) else { continue };
-            transmit(now, exit_address(), connection, wire);
-            connection.absorb(&mut life.endpoint, now);
-            if connection.is_gone() {
+            let Some(node) = life.connections.get_mut(&number).filter(due) else { continue };
+            node.send(now, &mut life.endpoint, EXIT, wire);
+            if node.is_gone() {
                 life.numbers.retain(|_, of| *of != number);
                 life.connections.remove(&number);
             }
         }
-        let mut leases = BTreeSet::new();
-        for address in life.sessions.sessions().flat_map(|session| session.lease().addresses()) {
-            assert!(leases.insert(address), "an address of two sessions");
+        if changed {
+            life.check_leases();
         }
     }
 
-    pub(super) fn timeout(&self) -> Option<Instant> {
-        let connections = self.life.connections.values().filter_map(Connection::deadline);
+    pub(super) fn timeout(&self, now: Instant) -> Option<Instant> {
+        let connections = self.life.connections.values().filter_map(|node| node.due(now));
         connections.chain(self.life.sessions.timeout()).min()
     }
 
     fn look_at(&mut self, now: Instant, number: u64) {
         let life = &mut self.life;
-        let Some(connection) = life.connections.get_mut(&number) else { return };
-        expire(now, connection);
-        connection.absorb(&mut life.endpoint, now);
-        let mut inbox = Inbox::new();
-        connection.hand_over(&mut inbox);
+        let due = |node: &&mut Node| node.is_due(now);
+        let Some(node) = life.connections.get_mut(&number).filter(due) else { return };
+        let inbox = node.take(now, &mut life.endpoint);
         for event in inbox.events {
             match event {
                 Event::Connected { peer, .. } => {
@@ -175,22 +182,20 @@ impl Life {
         key: &PrivateKey,
         reset_key: &[u8],
         registry: ClientRegistry,
+        random: &mut Random,
     ) -> Self {
         let secrets = ExitSecrets::new(reset_key);
-        let server = quic_config::exit(
-            settings,
-            exit_address(),
-            tls::exit(std::slice::from_ref(key)).unwrap(),
-            &secrets,
-        );
+        let server =
+            quic_config::exit(settings, EXIT, tls::exit(std::slice::from_ref(key)).unwrap(), &secrets);
         let mut config = quic_config::endpoint(settings, reset_key);
-        config.rng_seed(Some([9; 32]));
+        config.rng_seed(Some(random.bytes()));
         let sessions = ExitConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
             ..ExitConfig::default()
         };
-        let entropy = |bytes: &mut [u8]| getrandom::fill(bytes).unwrap();
+        let mut entropy = Random::new(random.next());
+        let entropy = move |bytes: &mut [u8]| entropy.fill(bytes);
         let wall = SystemTime::UNIX_EPOCH;
         Self {
             gate: Gate::new(&settings.strangers, &[key.public()], &secrets),
@@ -212,13 +217,20 @@ impl Life {
                 self.next += 1;
                 self.numbers.insert(handle, self.next);
                 let connection = Connection::new(ConnectionId(self.next), 0, made, remote, None, now);
-                self.connections.insert(self.next, connection);
+                self.connections.insert(self.next, Node::new(connection));
             }
             Err(error) => {
                 if let Some(transmit) = error.response {
-                    wire.send(now, exit_address(), transmit.destination, &answer[..transmit.size]);
+                    wire.send(now, EXIT, transmit.destination, &answer[..transmit.size]);
                 }
             }
+        }
+    }
+
+    fn check_leases(&self) {
+        let mut leases = BTreeSet::new();
+        for address in self.sessions.sessions().flat_map(|session| session.lease().addresses()) {
+            assert!(leases.insert(address), "an address of two sessions");
         }
     }
 
@@ -226,12 +238,12 @@ impl Life {
         match action {
             ExitAction::Send { connection, bytes } => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
-                    let _ended = connection.send_control(now, &bytes);
+                    let _ended = connection.stir().send_control(now, &bytes);
                 }
             }
             ExitAction::Close { connection, reason } => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
-                    connection.close(now, reason.code(), "");
+                    connection.stir().close(now, reason.code(), "");
                 }
             }
             ExitAction::Attach { connection, .. } => assert!(self.attached.insert(connection)),
@@ -248,7 +260,7 @@ impl Life {
         if let Some(connection) = self.connections.get_mut(&number)
             && self.attached.contains(&number)
         {
-            let _full = connection.send_datagram(datagram);
+            let _full = connection.stir().send_datagram(datagram);
         }
     }
 }

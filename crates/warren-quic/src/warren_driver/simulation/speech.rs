@@ -2,8 +2,13 @@
 
 use bytes::Bytes;
 
-/// Bytes behind the head.
+/// Bytes behind the head, of most and of those in a burst.
 const TAIL: usize = 180;
+const LONG_TAIL: usize = 1_100;
+
+/// So many of so many come in one burst, which is more than a connection takes at once.
+const BURST: u64 = 10;
+const BURST_OF: u64 = 64;
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Speech {
@@ -29,8 +34,14 @@ impl Speech {
         speech
     }
 
+    /// Whether it and the next are to be said at once.
+    pub(super) fn is_in_burst(self) -> bool {
+        self.number % BURST_OF < BURST
+    }
+
     fn tail(self) -> Vec<u8> {
         let first = self.number.wrapping_mul(31).to_be_bytes()[7];
-        (0..TAIL).map(|at| first.wrapping_add(u8::try_from(at).unwrap())).collect()
+        let length = if self.is_in_burst() { LONG_TAIL } else { TAIL };
+        (0..length).map(|at| first.wrapping_add(u8::try_from(at % 256).unwrap())).collect()
     }
 }

@@ -2,12 +2,15 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
+    collections::BinaryHeap,
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use super::{Random, exit_address};
+use super::{
+    EXIT, STRANGER,
+    random::{Random, Trace},
+};
 
 /// Longest datagram that passes.
 const LIMIT: usize = 1_472;
@@ -32,13 +35,16 @@ pub(super) struct Wire {
     jitter: u64,
     /// Whether nothing that the exit sends arrives.
     pub(super) swallows_answers: bool,
-    addressed: BTreeSet<SocketAddr>,
+    start: Instant,
+    trace: Trace,
+    /// Whether the stranger was sent something.
+    answered_stranger: bool,
     /// First packets of clients since the exit started, which a stranger can repeat.
     initials: Vec<Vec<u8>>,
 }
 
 impl Wire {
-    pub(super) fn new(random: &mut Random) -> Self {
+    pub(super) fn new(random: &mut Random, start: Instant, trace: Trace) -> Self {
         Self {
             underway: BinaryHeap::new(),
             sent: 0,
@@ -46,8 +52,10 @@ impl Wire {
             repeated_per_mille: random.below(100),
             jitter: random.below(40),
             swallows_answers: false,
-            random: Random(random.next() | 1),
-            addressed: BTreeSet::new(),
+            random: Random::new(random.next()),
+            start,
+            trace,
+            answered_stranger: false,
             initials: Vec::new(),
         }
     }
@@ -58,8 +66,10 @@ impl Wire {
     }
 
     pub(super) fn send(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        self.addressed.insert(to);
-        if self.swallows_answers && from == exit_address() {
+        self.answered_stranger |= to == STRANGER;
+        let time = u64::try_from(now.duration_since(self.start).as_nanos()).unwrap();
+        self.trace.note([time, from.port().into(), to.port().into(), bytes.len() as u64]);
+        if self.swallows_answers && from == EXIT {
             return;
         }
         if bytes.len() > LIMIT || self.random.below(1_000) < self.lost_per_mille {
@@ -81,7 +91,7 @@ impl Wire {
         }
         let Reverse(first) = self.underway.pop()?;
         // What never arrived was not shown to the exit, and a stranger could be the first.
-        if first.to == exit_address() && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
+        if first.to == EXIT && first.bytes[0] & 0xf0 == 0xc0 && self.initials.len() < 64 {
             self.initials.push(first.bytes.clone());
         }
         Some(first)
@@ -91,8 +101,8 @@ impl Wire {
         self.underway.peek().map(|Reverse(first)| first.arrival)
     }
 
-    pub(super) fn was_sent_to(&self, address: SocketAddr) -> bool {
-        self.addressed.contains(&address)
+    pub(super) fn answered_stranger(&self) -> bool {
+        self.answered_stranger
     }
 
     /// An exit that starts anew knows nothing of what was shown before, and says so in its documentation.
@@ -102,7 +112,8 @@ impl Wire {
 
     /// What a stranger says: bytes without a meaning, a version that there is not, and what clients have said.
     pub(super) fn probes(&self, random: &mut Random) -> Vec<Vec<u8>> {
-        let mut noise: Vec<u8> = (0..1_200).map(|_| random.next().to_be_bytes()[0]).collect();
+        let mut noise = vec![0; 1_200];
+        random.fill(&mut noise);
         noise[0] &= 0x7f;
         let mut version = noise.clone();
         version[..6].copy_from_slice(&[0xc0, 0xba, 0xba, 0xba, 0xba, 8]);
