@@ -15,6 +15,7 @@ use std::net::IpAddr;
 
 use crate::datagram::Flags;
 use crate::ip::IpPacket;
+use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
 use crate::receive;
 use crate::transport::TransportHeader;
@@ -107,7 +108,10 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             return Ok(());
         };
         let shape = Shape::of(&view, transport, partial, self.merge);
-        let flow = FiveTuple::of(&view);
+        let mut flow = FiveTuple::of(&view);
+        if is_planted(Bug::MergedAcrossFlows) {
+            (flow.source_port, flow.destination_port) = (0, 0);
+        }
         let newest = self.open.item_of(&flow);
         if let (Some(shape), Some(item)) = (&shape, newest) {
             let first = self.packets[self.items[item].first].packet.as_ref();

@@ -8,6 +8,7 @@ use std::ops::Range;
 use bytes::BufMut;
 
 use crate::ip::MAX_PACKET;
+use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
 use crate::wire::{u16_at, u32_at};
 
@@ -44,7 +45,8 @@ impl Flags {
     }
 
     fn from_nibble(nibble: u8) -> Option<Self> {
-        (nibble & !Self::PARTIAL_CHECKSUM_BIT == 0).then_some(Self::new(nibble != 0))
+        let is_partial = nibble != 0 && !is_planted(Bug::FlagLost);
+        (nibble & !Self::PARTIAL_CHECKSUM_BIT == 0).then_some(Self::new(is_partial))
     }
 
     fn header_byte(self, kind: u8) -> u8 {

@@ -23,6 +23,9 @@ pub mod tuple;
 pub mod virtio;
 
 mod extension;
+#[cfg(test)]
+mod journey;
+mod planted;
 mod rewrite;
 mod transport;
 mod wire;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::datagram::{Flags, Fragment};
 use crate::ip::MAX_PACKET;
+use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
 
 mod assembly;
@@ -97,7 +98,11 @@ impl Assembler {
         }
         self.drop_overtaken();
 
-        let index = match self.assemblies.iter().rposition(|assembly| assembly.id() == fragment.id) {
+        let has_it = |assembly: &Assembly| {
+            let is_alike = assembly.total() == usize::from(fragment.total);
+            assembly.id() == fragment.id || is_alike && is_planted(Bug::FragmentsMergedAcrossPackets)
+        };
+        let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
             None => self.open(now, &fragment),
         };

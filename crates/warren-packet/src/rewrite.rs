@@ -2,6 +2,7 @@
 
 use crate::checksum::Sum;
 use crate::ip::{IpPacket, IpVersion};
+use crate::planted::{Bug, is_planted};
 use crate::transport::{TransportHeader, TransportKind};
 use crate::virtio::VirtioNetHeader;
 use crate::wire::{put_u16, put_u32, u16_at, u32_at};
@@ -118,8 +119,11 @@ impl IpFields {
             Self::V4 { sum, identification } => {
                 put_u16(header, 2, total);
                 put_u16(header, 4, *identification);
-                put_u16(header, 10, (*sum + Sum::from(total) + Sum::from(*identification)).checksum());
-                *identification = identification.wrapping_add(1);
+                if !is_planted(Bug::SegmentIpChecksumKept) {
+                    put_u16(header, 10, (*sum + Sum::from(total) + Sum::from(*identification)).checksum());
+                }
+                let step = if is_planted(Bug::IdentificationRepeated) { 0 } else { 1 };
+                *identification = identification.wrapping_add(step);
             }
             Self::V6 => put_u16(header, 4, total - IPV6_HEADER_LENGTH),
         }
@@ -143,11 +147,15 @@ impl TransportFields {
         match self {
             Self::Tcp { sequence_number, flags } => {
                 let not_here =
-                    if is_last { 0 } else { Self::FIN | Self::PSH } | if is_first { 0 } else { Self::CWR };
+                    if is_last || is_planted(Bug::PushEverywhere) { 0 } else { Self::FIN | Self::PSH }
+                        | if is_first { 0 } else { Self::CWR };
                 put_u32(header, 4, *sequence_number);
                 header[13] = *flags & !not_here;
-                *sequence_number = sequence_number.wrapping_add(u32::from(segment_length(payload.len())));
+                if !is_planted(Bug::SequenceRepeated) {
+                    *sequence_number = sequence_number.wrapping_add(u32::from(segment_length(payload.len())));
+                }
             }
+            Self::Udp if is_planted(Bug::UdpLengthKept) => {}
             Self::Udp => put_u16(header, 4, length),
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::checksum::Sum;
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion};
+use crate::planted::{Bug, is_planted};
 use crate::transport::{TransportHeader, TransportKind};
 use crate::virtio::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
 use crate::wire::{put_u16, u16_at, u32_at};
@@ -73,7 +74,7 @@ impl Shape {
         if self.version == IpVersion::V4 && Sum::of(&packet[..IPV4_HEADER]).folded() != 0xffff {
             return false;
         }
-        if self.partial {
+        if self.partial || is_planted(Bug::MergedUnverified) {
             return true;
         }
         let pseudo_header = self.transport.partial_checksum(packet, packet.len());
@@ -134,7 +135,7 @@ impl Run {
         let payload = next.len() - shape.transport.end;
         let follows = self.open
             && *shape == self.shape
-            && payload <= self.segment
+            && (payload <= self.segment || is_planted(Bug::LongerMerged))
             && next.len() + self.payload <= MAX_SUPER_PACKET
             && self.same_ip_header(first, next)
             && self.same_transport_header(first, next);
@@ -167,7 +168,8 @@ impl Run {
             IpVersion::V4 => {
                 put_u16(header, 2, length(total));
                 put_u16(header, 10, 0);
-                let checksum = Sum::of(&header[..IPV4_HEADER]).checksum();
+                let summed = if is_planted(Bug::ChecksumNotRecomputed) { first } else { &*header };
+                let checksum = Sum::of(&summed[..IPV4_HEADER]).checksum();
                 put_u16(header, 10, checksum);
             }
             IpVersion::V6 => put_u16(header, 4, length(total - IPV6_HEADER)),
@@ -195,14 +197,19 @@ impl Run {
         if self.shape.transport.kind == TransportKind::Tcp {
             self.closing_flags = packet[self.shape.transport.start + 13] & (PSH | FIN);
         }
+        let may_follow = self.closing_flags == 0 || is_planted(Bug::MergedAcrossPush);
         let has_room =
             self.shape.transport.end + self.payload < MAX_SUPER_PACKET && self.packets < MAX_PACKETS;
-        self.open = payload == self.segment && self.closing_flags == 0 && has_room;
+        self.open = payload == self.segment && may_follow && has_room;
     }
 
     /// Compares all of the IP header but length, identification and checksum, and the ports that follow it.
     fn same_ip_header(&self, first: &[u8], next: &[u8]) -> bool {
-        let ports_end = self.shape.transport.start + 4;
+        if is_planted(Bug::MergedAcrossHeaders) {
+            return true;
+        }
+        let ports = if is_planted(Bug::MergedAcrossFlows) { 0 } else { 4 };
+        let ports_end = self.shape.transport.start + ports;
         match self.shape.version {
             // Traffic class, then fragment field, TTL and protocol, then addresses.
             IpVersion::V4 => {
@@ -223,7 +230,8 @@ impl Run {
         }
         let (first, next) = (&first[start..end], &next[start..end]);
         let due = u64::from(u32_at(first, 4)) + self.payload as u64;
-        u64::from(u32_at(next, 4)) == due & u64::from(u32::MAX)
+        let is_due = u64::from(u32_at(next, 4)) == due & u64::from(u32::MAX);
+        (is_due || is_planted(Bug::MergedAcrossGap))
             && first[8..13] == next[8..13]
             && (first[13] ^ next[13]) & !(PSH | FIN) == 0
             && first[14..16] == next[14..16]

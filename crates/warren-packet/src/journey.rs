@@ -1,0 +1,190 @@
+//! A packet's whole way without a kernel: super-packets are cut, framed, cut into fragments, sent over a wire that may lose,
+//! repeat and reorder, put together, checked, merged, and cut again as a kernel does. What arrives must be, byte for byte,
+//! what was sent, at most once, and in its flow's order; what a kernel would refuse must not reach it.
+//!
+//! Everything follows from a seed, and what is expected is built here by hand, with none of the code that is tested.
+
+mod kernel;
+mod sender;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use self::sender::{Sender, Sent};
+use crate::coalesce::{Coalescer, Merge, Outcome};
+use crate::datagram::{Datagram, Fragmenter, write_fragment, write_packet};
+use crate::planted::{Bug, plant};
+use crate::reassembly::{Assembler, Limits};
+use crate::segment::segment;
+
+const SEEDS: u64 = 400;
+
+/// A planted bug must show itself in as many.
+const SEEDS_FOR_A_BUG: u64 = 100;
+
+/// Super-packets of a run, and packets of a batch at most.
+const TURNS: usize = 60;
+const BATCH: u64 = 40;
+
+#[test]
+fn packets_arrive_as_they_were_sent_over_any_wire() {
+    for seed in 0..SEEDS {
+        let outcome = catch_unwind(|| run(seed));
+        assert!(outcome.is_ok(), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found_and_found_again_by_its_seed() {
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err();
+        let found = (0..SEEDS_FOR_A_BUG).find(fails);
+        let again = found.as_ref().is_some_and(fails);
+        plant(None);
+        println!("{bug:?}: found by seed {found:?}");
+        assert!(found.is_some() && again, "{bug:?}: {found:?}");
+    }
+}
+
+/// A datagram under way.
+struct Underway {
+    bytes: Vec<u8>,
+    packet: usize,
+}
+
+/// What becomes of the packets of one connection.
+fn run(seed: u64) {
+    let mut random = Random::new(seed);
+    let is_kind = random.below(3) == 0;
+    let largest = usize::try_from(300 + random.below(1_200)).unwrap();
+    let mut sender = Sender::new(&mut random);
+    let mut fragmenter = Fragmenter::new();
+    let (mut sent, mut wire) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let turn = sender.turn(&mut random);
+        let first = sent.len();
+        let mut number = first;
+        segment(turn.header, &turn.super_packet, &mut |segment| {
+            let (flags, parts) = (segment.flags(), segment.parts());
+            if segment.len() < largest {
+                let mut bytes = Vec::new();
+                write_packet(flags, &parts, &mut bytes);
+                wire.push(Underway { bytes, packet: number });
+            } else {
+                for (header, range) in fragmenter.fragments(flags, segment.len(), largest) {
+                    let mut bytes = Vec::new();
+                    write_fragment(&header, range, &parts, &mut bytes);
+                    wire.push(Underway { bytes, packet: number });
+                }
+            }
+            number += 1;
+        })
+        .unwrap();
+        sent.extend(turn.packets);
+        assert_eq!(number, sent.len(), "as many segments as there are packets");
+    }
+    let spoilt = if is_kind { BTreeSet::new() } else { trouble(&mut wire, &mut random) };
+    let arrived = receive(&wire, &mut random);
+    check(&sent, &arrived, &spoilt, is_kind);
+}
+
+/// Loses, repeats and reorders, and returns the packets that need not arrive.
+fn trouble(wire: &mut Vec<Underway>, random: &mut Random) -> BTreeSet<usize> {
+    let mut spoilt = BTreeSet::new();
+    for at in 0..wire.len() {
+        match random.below(100) {
+            0..4 => {
+                spoilt.insert(wire[at].packet);
+                wire[at].bytes.clear();
+            }
+            // Only fragments: QUIC gives nothing twice, but a peer may say it twice.
+            4..8 if wire[at].bytes.first().is_some_and(|first| first >> 4 == 1) => {
+                spoilt.insert(wire[at].packet);
+                let (bytes, packet) = (wire[at].bytes.clone(), wire[at].packet);
+                wire.push(Underway { bytes, packet });
+                let last = wire.len() - 1;
+                wire.swap((at + 1).min(last), last);
+            }
+            8..30 => {
+                let other = at.saturating_sub(usize::try_from(random.below(6)).unwrap());
+                wire.swap(at, other);
+            }
+            _ => {}
+        }
+    }
+    wire.retain(|datagram| !datagram.bytes.is_empty());
+    spoilt
+}
+
+/// What the receiving host's kernel gets to see, in order.
+fn receive(wire: &[Underway], random: &mut Random) -> Vec<Vec<u8>> {
+    let start = Instant::now();
+    let mut assembler = Assembler::new(Limits::default());
+    let mut coalescer = Coalescer::new(Merge::ALL);
+    let mut arrived = Vec::new();
+    let mut room = random.below(BATCH);
+    for (step, datagram) in wire.iter().enumerate() {
+        let now = start + Duration::from_micros(step as u64);
+        let packet = match Datagram::parse(&datagram.bytes).expect("it was framed well") {
+            Datagram::Packet { flags, packet } => Some((flags, packet.to_vec())),
+            Datagram::Fragment(fragment) => {
+                let whole = assembler.insert(now, fragment).ok().flatten();
+                whole.map(|whole| (whole.flags, whole.packet))
+            }
+        };
+        if let Some((flags, packet)) = packet {
+            coalescer.push(flags, packet).expect("it was a good packet");
+        }
+        if room == 0 || step + 1 == wire.len() {
+            coalescer.flush(|write| {
+                let before = arrived.len();
+                arrived.extend(kernel::cut(write.header, &write.parts.concat()));
+                assert_eq!(arrived.len() - before, usize::try_from(write.packets).unwrap());
+                Outcome::Written
+            });
+            room = random.below(BATCH);
+        } else {
+            room -= 1;
+        }
+    }
+    arrived
+}
+
+fn check(sent: &[Sent], arrived: &[Vec<u8>], spoilt: &BTreeSet<usize>, in_order: bool) {
+    let numbers: BTreeMap<&[u8], usize> =
+        sent.iter().enumerate().map(|(number, sent)| (&*sent.packet, number)).collect();
+    assert_eq!(numbers.len(), sent.len(), "no packet is like another");
+    let (mut seen, mut newest) = (BTreeSet::new(), BTreeMap::new());
+    for packet in arrived {
+        let number = *numbers.get(&**packet).expect("nobody has sent this");
+        assert!(seen.insert(number), "it came twice");
+        let before = newest.insert(sent[number].flow, number);
+        assert!(!in_order || before.is_none_or(|before| before < number), "out of its flow's order");
+    }
+    for number in (0..sent.len()).filter(|number| !spoilt.contains(number)) {
+        assert!(seen.contains(&number), "packet {number} was lost here");
+    }
+}
+
+/// Numbers that a seed repeats (xorshift).
+pub(super) struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % bound.max(1)
+    }
+
+    /// Whether something happens that does once in `times`.
+    fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+}
