@@ -1,0 +1,114 @@
+"""Makes a CycloneDX bill of materials out of `cargo metadata`: what warren is built from, without what only tests need.
+
+    sbom.py METADATA        a file with the answer of `cargo metadata --format-version 1`; run from the repository's root
+"""
+
+import hashlib
+import json
+import sys
+import tomllib
+import uuid
+from pathlib import Path
+
+ROOT_CRATE = "warren"
+
+
+def main():
+    metadata = json.loads(Path(sys.argv[1]).read_text())
+    lock = tomllib.loads(Path("Cargo.lock").read_text())
+    upstream = {crate["name"]: crate for crate in tomllib.loads(Path("vendor/upstream.toml").read_text())["crate"]}
+    patches = sorted(Path("vendor/patches").glob("*.patch"))
+    json.dump(bill(metadata, lock, upstream, patches), sys.stdout, indent=2, sort_keys=True)
+    print()
+
+
+def bill(metadata, lock, upstream, patches):
+    packages = {package["id"]: package for package in metadata["packages"]}
+    root = next(package for package in metadata["packages"] if package["name"] == ROOT_CRATE)
+    edges = built_from(metadata, root["id"])
+    checksums = {(crate["name"], crate["version"]): crate.get("checksum") for crate in lock["package"]}
+    components = [
+        component(packages[identity], checksums, upstream, patches)
+        for identity in edges
+        if identity != root["id"]
+    ]
+    components.sort(key=lambda component: component["bom-ref"])
+    dependencies = [
+        {"ref": reference(packages[identity]), "dependsOn": sorted(reference(packages[other]) for other in others)}
+        for identity, others in edges.items()
+    ]
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {**named(root), "type": "application"}},
+        "components": components,
+        "dependencies": sorted(dependencies, key=lambda dependency: dependency["ref"]),
+    }
+    # The same materials are the same document.
+    content = json.dumps(document, sort_keys=True)
+    document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, content).urn
+    return document
+
+
+def built_from(metadata, root):
+    """Every package that ends up in the root's build, its own included, with those that each needs itself."""
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    edges, waiting = {}, [root]
+    while waiting:
+        identity = waiting.pop()
+        if identity in edges:
+            continue
+        edges[identity] = {
+            dependency["pkg"]
+            for dependency in nodes[identity]["deps"]
+            if any(kind["kind"] != "dev" for kind in dependency["dep_kinds"])
+        }
+        waiting.extend(edges[identity])
+    return edges
+
+
+def component(package, checksums, upstream, patches):
+    made = {**named(package), "type": "library"}
+    if package.get("license"):
+        made["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
+    name, version = package["name"], package["version"]
+    if name in upstream:
+        made["pedigree"] = pedigree(upstream[name], patches)
+    elif checksum := checksums.get((name, version)):
+        made["hashes"] = [{"alg": "SHA-256", "content": checksum}]
+    return made
+
+
+def pedigree(crate, patches):
+    """What a crate of the fork was made from, and what was changed: patches may touch several of its crates."""
+    ancestor = {
+        "type": "library",
+        "name": crate["name"],
+        "version": crate["version"],
+        "purl": f"pkg:cargo/{crate['name']}@{crate['version']}",
+        "hashes": [{"alg": "SHA-256", "content": crate["sha256"]}],
+    }
+    of_it = [patch for patch in patches if f"--- a/{crate['name']}/" in patch.read_text()]
+    return {
+        "ancestors": [ancestor],
+        "patches": [{"type": "unofficial", "diff": {"url": str(patch)}} for patch in of_it],
+        "notes": " ".join(f"{patch.name} sha256:{hashlib.sha256(patch.read_bytes()).hexdigest()}" for patch in of_it),
+    }
+
+
+def named(package):
+    return {
+        "bom-ref": reference(package),
+        "name": package["name"],
+        "version": package["version"],
+        "purl": reference(package),
+    }
+
+
+def reference(package):
+    return f"pkg:cargo/{package['name']}@{package['version']}"
+
+
+if __name__ == "__main__":
+    main()
