@@ -3,6 +3,8 @@
 mod congestion;
 mod connection_ids;
 #[cfg(test)]
+mod fast_path;
+#[cfg(test)]
 mod path_mtu;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::UdpSocket,
+    net::{SocketAddr, UdpSocket},
     num::NonZeroUsize,
     sync::Arc,
     task::{Context, Poll},
@@ -12,7 +12,7 @@ use std::{
 use bytes::BytesMut;
 use noq_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, FourTuple,
-    Incoming, ServerConfig, Transmit,
+    Incoming, ServerConfig, ShortRoute, Transmit,
 };
 use noq_udp::RecvMeta;
 
@@ -48,6 +48,23 @@ struct Parked {
     transmit: Transmit,
     contents: Vec<u8>,
     resume: Resume,
+}
+
+/// What the datagrams of one batch share.
+pub(super) struct Origin {
+    address: SocketAddr,
+    pub(super) path: FourTuple,
+    pub(super) mark: Option<EcnCodepoint>,
+}
+
+impl Origin {
+    pub(super) fn of(meta: &RecvMeta) -> Self {
+        Self {
+            address: meta.addr,
+            path: FourTuple::new(meta.addr, meta.dst_ip),
+            mark: meta.ecn.map(received_mark),
+        }
+    }
 }
 
 /// What a datagram was to a port.
@@ -113,14 +130,20 @@ impl Port {
         }
     }
 
+    /// Finds the place of the connection that a datagram is for, if its header is short, as nearly all are.
+    pub(super) fn route_short(&self, datagram: &[u8]) -> Option<(usize, ShortRoute)> {
+        let route = self.endpoint.route_short(datagram)?;
+        let slot = self.routes.get(route.connection.0).copied().flatten()?;
+        Some((slot, route))
+    }
+
     /// Finds out what a datagram is, and answers what needs no connection.
-    pub(super) fn route(&mut self, now: Instant, meta: &RecvMeta, datagram: BytesMut) -> Routed {
-        if self.gate.as_ref().is_some_and(|gate| !gate.lets_in(meta.addr, &datagram)) {
+    pub(super) fn route(&mut self, now: Instant, origin: &Origin, datagram: BytesMut) -> Routed {
+        if self.gate.as_ref().is_some_and(|gate| !gate.lets_in(origin.address, &datagram)) {
             return Routed::Done;
         }
-        let path = FourTuple::new(meta.addr, meta.dst_ip);
         self.answer.clear();
-        match self.endpoint.handle(now, path, meta.ecn.map(received_mark), datagram, &mut self.answer) {
+        match self.endpoint.handle(now, origin.path, origin.mark, datagram, &mut self.answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 match self.routes.get(handle.0).copied().flatten() {
                     Some(slot) => Routed::To(slot, event),

@@ -1,6 +1,7 @@
 //! One turn of the driver: what is due, what came in, what it means, what goes out, and what to wait for.
 
 use std::{
+    collections::VecDeque,
     num::NonZeroUsize,
     task::{Context, Poll},
     time::Instant,
@@ -12,7 +13,7 @@ use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
     connection::{Connection, Left, MAX_EVENTS},
-    port::{Port, Routed},
+    port::{Origin, Port, Routed},
 };
 use crate::{
     driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL},
@@ -117,20 +118,23 @@ impl WarrenEndpoint {
     fn take_batch(&mut self, index: usize, meta: &RecvMeta, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
         let mut batch = self.slabs.take(meta.len);
+        let origin = Origin::of(meta);
         while !batch.is_empty() {
-            let datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
-            match port.route(now, meta, datagram) {
+            let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
+            if let Some((slot, route)) = port.route_short(&datagram)
+                && let Some(connection) = self.connections.get_mut(slot)
+            {
+                let quic = connection.quic();
+                let rest = quic.handle_plain_datagram(now, origin.path, origin.mark, route, datagram);
+                list_receiver(connection, slot, &mut self.to_send, &mut self.with_news);
+                let Some(rest) = rest else { continue };
+                datagram = rest;
+            }
+            match port.route(now, &origin, datagram) {
                 Routed::To(slot, event) => {
                     let Some(connection) = self.connections.get_mut(slot) else { continue };
                     connection.quic().handle_event(event);
-                    if !connection.listed_to_send {
-                        connection.listed_to_send = true;
-                        self.to_send.push_back(slot);
-                    }
-                    if !connection.listed_with_news {
-                        connection.listed_with_news = true;
-                        self.with_news.push_back(slot);
-                    }
+                    list_receiver(connection, slot, &mut self.to_send, &mut self.with_news);
                 }
                 Routed::Attempt(incoming) => self.attempts.push_back((index, incoming)),
                 Routed::Done => {}
@@ -265,6 +269,23 @@ impl WarrenEndpoint {
             connection.listed_with_news = true;
             self.with_news.push_back(slot);
         }
+    }
+}
+
+/// Lists a connection that took something in, which may have an answer to send and news.
+fn list_receiver(
+    connection: &mut Connection,
+    slot: usize,
+    to_send: &mut VecDeque<usize>,
+    with_news: &mut VecDeque<usize>,
+) {
+    if !connection.listed_to_send {
+        connection.listed_to_send = true;
+        to_send.push_back(slot);
+    }
+    if !connection.listed_with_news {
+        connection.listed_with_news = true;
+        with_news.push_back(slot);
     }
 }
 

@@ -118,7 +118,12 @@ impl Client {
         let mut links = self.links.values_mut().chain(&mut self.fading);
         let Some(link) = links.find(|link| link.address == to) else { return };
         let path = FourTuple::new(EXIT, None);
-        let event = link.endpoint.handle(now, path, None, BytesMut::from(&*bytes), &mut Vec::new());
+        let mut datagram = BytesMut::from(&*bytes);
+        if let Some(route) = link.endpoint.route_short(&datagram) {
+            let Some(rest) = link.node.receive_short(now, path, route, datagram) else { return };
+            datagram = rest;
+        }
+        let event = link.endpoint.handle(now, path, None, datagram, &mut Vec::new());
         if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
             link.node.receive(event);
         }

@@ -98,7 +98,15 @@ impl Exit {
         }
         let mut answer = Vec::new();
         let path = FourTuple::new(from, None);
-        match life.endpoint.handle(now, path, None, BytesMut::from(&*bytes), &mut answer) {
+        let mut datagram = BytesMut::from(&*bytes);
+        if let Some(route) = life.endpoint.route_short(&datagram)
+            && let Some(number) = life.numbers.get(&route.connection.0)
+            && let Some(connection) = life.connections.get_mut(number)
+        {
+            let Some(rest) = connection.receive_short(now, path, route, datagram) else { return };
+            datagram = rest;
+        }
+        match life.endpoint.handle(now, path, None, datagram, &mut answer) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let number = life.numbers.get(&handle.0);
                 if let Some(connection) = number.and_then(|number| life.connections.get_mut(number)) {

@@ -3,13 +3,17 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, time::Instant};
 
-use noq_proto::{ConnectionEvent, Endpoint};
+use bytes::BytesMut;
+use noq_proto::{ConnectionEvent, Endpoint, FourTuple, ShortRoute};
 
 use super::wire::Wire;
 use crate::{
     driver::Inbox,
     warren_driver::connection::{Connection, Left},
 };
+
+/// Datagrams that one transmit may hold, each of which the wire carries by itself.
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
 pub(super) struct Node {
     connection: Connection,
@@ -30,6 +34,17 @@ impl Node {
 
     pub(super) fn receive(&mut self, event: ConnectionEvent) {
         self.stir().quic().handle_event(event);
+    }
+
+    /// Takes a datagram in with a short header, or gives it back if it is not plain.
+    pub(super) fn receive_short(
+        &mut self,
+        now: Instant,
+        path: FourTuple,
+        route: ShortRoute,
+        datagram: BytesMut,
+    ) -> Option<BytesMut> {
+        self.stir().quic().handle_plain_datagram(now, path, None, route, datagram)
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
@@ -58,8 +73,11 @@ impl Node {
     /// Sends all that the connection has to send.
     pub(super) fn send(&mut self, now: Instant, endpoint: &mut Endpoint, from: SocketAddr, wire: &mut Wire) {
         let mut buffer = Vec::new();
-        while let Some(transmit) = self.connection.quic().poll_transmit(now, NonZeroUsize::MIN, &mut buffer) {
-            wire.send(now, from, transmit.destination, &buffer[..transmit.size]);
+        while let Some(transmit) = self.connection.quic().poll_transmit(now, SEGMENTS, &mut buffer) {
+            let stride = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            for datagram in buffer[..transmit.size].chunks(stride) {
+                wire.send(now, from, transmit.destination, datagram);
+            }
             buffer.clear();
         }
         let has_more = self.connection.absorb(endpoint, now);

@@ -1,0 +1,262 @@
+//! The fork's short ways for bursts of datagrams, out and in: whatever the wire does to a packet, they deliver what the general
+//! way delivers.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
+
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::{Connection, ConnectionHandle, DatagramEvent, Endpoint, Event, FourTuple};
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::{key::PrivateKey, settings::Congestion, tls};
+
+const CLIENT: usize = 0;
+const EXIT: usize = 1;
+const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+/// What the wire does to a packet.
+#[derive(Clone, Debug)]
+enum Fate {
+    Arrives,
+    Lost,
+    Twice,
+    /// A byte of it, by its share of the length, is another.
+    Forged(u8),
+    /// Behind the next one.
+    Late,
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        12 => Just(Fate::Arrives),
+        1 => Just(Fate::Lost),
+        1 => Just(Fate::Twice),
+        1 => any::<u8>().prop_map(Fate::Forged),
+        1 => Just(Fate::Late),
+    ]
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => Just(1_200_usize), 2 => 1_150_usize..1_200, 2 => 4_usize..1_200, 1 => 4_usize..40]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_datagram_that_arrives_is_delivered_once_and_as_it_was(
+        bursts in vec(vec(size(), 1..60), 1..30),
+        fates in vec(fate(), 1..200),
+    ) {
+        let mut pair = Pair::connected();
+        let mut fates = fates.into_iter().cycle();
+        let (mut sent, mut number) = (Vec::new(), 0_u32);
+        for burst in bursts {
+            for size in burst {
+                let mut data = number.to_be_bytes().to_vec();
+                data.resize(size, u8::try_from(number % 251).unwrap());
+                let data = Bytes::from(data);
+                if pair.quic(CLIENT).datagrams().send(data.clone(), false).is_ok() {
+                    sent.push(data);
+                }
+                number += 1;
+            }
+            pair.exchange(&mut fates);
+        }
+        pair.settle();
+        prop_assert!(!pair.is_lost, "the connection ended");
+        // The general way takes only what the short one gives back: packets with other frames, and forged ones.
+        prop_assert!(pair.short > 0);
+        let mut delivered = pair.delivered.clone();
+        delivered.sort();
+        let count = delivered.len();
+        delivered.dedup();
+        prop_assert_eq!(delivered.len(), count, "a datagram came twice");
+        prop_assert!(delivered.iter().all(|data| sent.binary_search(data).is_ok()), "one that was not sent");
+        // Packets may hold several, hence no count of the missing; without harm none may be missing.
+        if pair.harmed == 0 {
+            prop_assert_eq!(count, sent.len());
+        }
+    }
+}
+
+/// A key update comes after at most 1,000 packets, and later ones whenever the library likes.
+#[test]
+fn a_long_run_crosses_key_updates() {
+    let mut pair = Pair::connected();
+    let mut whole = std::iter::repeat(Fate::Arrives);
+    for _ in 0..200 {
+        for _ in 0..40 {
+            pair.quic(CLIENT).datagrams().send(Bytes::from(vec![1; 1_200]), false).unwrap();
+        }
+        pair.exchange(&mut whole);
+    }
+    pair.settle();
+    assert_eq!(pair.delivered.len(), 200 * 40);
+    assert!(pair.short > 7_000, "{} of 8000 packets went the short way", pair.short);
+}
+
+struct Pair {
+    now: Instant,
+    sides: [(Endpoint, Option<(ConnectionHandle, Connection)>); 2],
+    /// What the exit was given.
+    delivered: Vec<Bytes>,
+    /// Packets that went the short way in.
+    short: usize,
+    /// Packets that were lost or forged.
+    harmed: usize,
+    is_lost: bool,
+}
+
+impl Pair {
+    fn connected() -> Self {
+        let settings = TransportSettings {
+            initial_mtu: 1_400,
+            min_mtu: 1_400,
+            max_mtu: 1_400,
+            congestion: Congestion::Off.into(),
+            ..TransportSettings::default()
+        };
+        let now = Instant::now();
+        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let tls_client =
+            tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
+        let tls_exit = tls::exit(std::slice::from_ref(&exit_key)).unwrap();
+        let address = ADDRESSES[EXIT].into();
+        let exit_config = exit(&settings, address, tls_exit, &ExitSecrets::new(&[2; 32]));
+        let mut first = Endpoint::new(Arc::new(endpoint(&settings, &[1; 32])), None, true);
+        let second =
+            Endpoint::new(Arc::new(endpoint(&settings, &[2; 32])), Some(Arc::new(exit_config)), true);
+        let connection =
+            first.connect(now, client(&settings, address, tls_client), address, "exit.invalid").unwrap();
+        let sides = [(first, Some(connection)), (second, None)];
+        let mut pair = Self { now, sides, delivered: Vec::new(), short: 0, harmed: 0, is_lost: false };
+        pair.settle();
+        pair
+    }
+
+    fn quic(&mut self, side: usize) -> &mut Connection {
+        &mut self.sides[side].1.as_mut().unwrap().1
+    }
+
+    /// Lets half a second pass on a wire that does no harm.
+    fn settle(&mut self) {
+        let mut whole = std::iter::repeat(Fate::Arrives);
+        for _ in 0..50 {
+            self.now += Duration::from_millis(10);
+            self.exchange(&mut whole);
+        }
+    }
+
+    /// Carries what both sides have to send until neither has anything more.
+    fn exchange(&mut self, fates: &mut impl Iterator<Item = Fate>) {
+        self.now += Duration::from_millis(1);
+        let mut quiet = 0;
+        while quiet < 2 {
+            for from in [CLIENT, EXIT] {
+                let packets = self.transmit(from);
+                quiet = if packets.is_empty() { quiet + 1 } else { 0 };
+                self.carry(from, packets, fates);
+            }
+        }
+    }
+
+    fn transmit(&mut self, from: usize) -> Vec<Vec<u8>> {
+        let now = self.now;
+        let Some((_, quic)) = &mut self.sides[from].1 else { return Vec::new() };
+        quic.handle_timeout(now);
+        let mut packets = Vec::new();
+        let mut buffer = Vec::new();
+        while let Some(transmit) = quic.poll_transmit(now, SEGMENTS, &mut buffer) {
+            let stride = transmit.segment_size.unwrap_or(transmit.size);
+            packets.extend(buffer[..transmit.size].chunks(stride).map(<[u8]>::to_vec));
+            buffer.clear();
+        }
+        packets
+    }
+
+    fn carry(&mut self, from: usize, packets: Vec<Vec<u8>>, fates: &mut impl Iterator<Item = Fate>) {
+        let mut late = None;
+        for mut packet in packets {
+            // A handshake that fails is another test's.
+            let fate = if packet[0] & 0x80 == 0 { fates.next().unwrap() } else { Fate::Arrives };
+            match fate {
+                Fate::Arrives => self.deliver(1 - from, &packet),
+                Fate::Lost => self.harmed += 1,
+                Fate::Twice => {
+                    self.deliver(1 - from, &packet);
+                    self.deliver(1 - from, &packet);
+                }
+                Fate::Forged(share) => {
+                    self.harmed += 1;
+                    // Another connection ID is nobody's.
+                    let index = (usize::from(share) * packet.len() / 256).max(1);
+                    packet[index] ^= 1 << (share % 8);
+                    self.deliver(1 - from, &packet);
+                }
+                Fate::Late => {
+                    if let Some(packet) = late.replace(packet) {
+                        self.deliver(1 - from, &packet);
+                    }
+                    continue;
+                }
+            }
+            if let Some(packet) = late.take() {
+                self.deliver(1 - from, &packet);
+            }
+        }
+        if let Some(packet) = late {
+            self.deliver(1 - from, &packet);
+        }
+    }
+
+    fn deliver(&mut self, to: usize, packet: &[u8]) {
+        let path = FourTuple::new(ADDRESSES[1 - to].into(), None);
+        let (endpoint, connection) = &mut self.sides[to];
+        let mut datagram = BytesMut::from(packet);
+        let mut answer = Vec::new();
+        let mut is_taken = false;
+        if let Some(route) = endpoint.route_short(&datagram)
+            && let Some((_, quic)) = connection
+        {
+            match quic.handle_plain_datagram(self.now, path, None, route, datagram) {
+                None => {
+                    self.short += usize::from(to == EXIT);
+                    is_taken = true;
+                    datagram = BytesMut::new();
+                }
+                Some(rest) => {
+                    datagram = rest;
+                }
+            }
+        }
+        if !is_taken {
+            match endpoint.handle(self.now, path, None, datagram, &mut answer) {
+                Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                    connection.as_mut().unwrap().1.handle_event(event);
+                }
+                Some(DatagramEvent::NewConnection(incoming)) => {
+                    *connection = endpoint.accept(incoming, self.now, &mut answer, None).ok();
+                }
+                Some(DatagramEvent::Response(_)) | None => {}
+            }
+        }
+        let Some((handle, quic)) = connection else { return };
+        while let Some(event) = quic.poll() {
+            self.is_lost |= matches!(event, Event::ConnectionLost { .. });
+        }
+        while let Some(data) = quic.datagrams().recv() {
+            self.delivered.push(data);
+        }
+        while let Some(event) = quic.poll_endpoint_events() {
+            if let Some(answer) = endpoint.handle_event(*handle, event) {
+                quic.handle_event(answer);
+            }
+        }
+    }
+}
