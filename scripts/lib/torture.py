@@ -18,6 +18,8 @@ class Row:
     minutes: int
     command: tuple
     environment: dict = field(default_factory=dict)
+    # 1 is for every night and within 80 minutes in all; 2 is before a release, beside it.
+    tier: int = 1
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ ROWS = [
         "L2",
         "up and down, again and again",
         "500 of 500; memory of the exit +10 % at most, no descriptor or thread more, both hosts and all files as before",
-        8,
+        6,
         end_to_end("cycles::cycles_leave_both_hosts_and_the_exit_as_they_were"),
         {"WARREN_CYCLES": "500"},
     ),
@@ -59,7 +61,7 @@ ROWS = [
         "C2 client",
         "SIGKILL at random moments of start, tunnel, reload and stop; then cleanup, or up and down",
         "50 of 50 with 0 lines of difference; a closed kill switch stays closed until then",
-        3,
+        2,
         end_to_end("kills::client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down"),
         {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
     ),
@@ -68,7 +70,7 @@ ROWS = [
         "C2 exit",
         "the same for the exit; then cleanup, or start and stop",
         "50 of 50 with 0 lines of difference",
-        3,
+        2,
         end_to_end("kills::exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop"),
         {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
     ),
@@ -77,7 +79,7 @@ ROWS = [
         "F6",
         "black holes of 2 s six times, 20 s and 120 s, with a TCP flow",
         "back in 1 s, 2 s and 5 s; the flow survives, and up to 20 s no connection is made anew",
-        5,
+        4,
         end_to_end("endurance::flow_survives_black_holes"),
         {"WARREN_BLACK_HOLES": "2,2,2,2,2,2,20,120"},
     ),
@@ -94,10 +96,20 @@ ROWS = [
         "freezes",
         "F14",
         "the client is stopped for longer than the idle timeout, and its address changes meanwhile",
+        "5 of 5 answered in 3 s",
+        4,
+        end_to_end("alive::a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once"),
+        {"WARREN_FREEZES": "5"},
+    ),
+    Row(
+        "freezes",
+        "F14 again",
+        "the same",
         "10 of 10 answered in 3 s",
         8,
         end_to_end("alive::a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once"),
         {"WARREN_FREEZES": "10"},
+        tier=2,
     ),
     Row(
         "lockdown",
@@ -113,7 +125,7 @@ ROWS = [
         "endpoints",
         "whole endpoints in virtual time: loss, repeats, reordering, NAT moves, restarts, a stranger",
         "10,000 seeds without a broken promise",
-        6,
+        4,
         unit("warren-quic", "warren_driver::simulation::endpoints_keep_their_promises_over_any_wire"),
         {"WARREN_SIMULATION": "0..10000"},
     ),
@@ -131,10 +143,23 @@ ROWS = [
         "properties",
         "every property test, with cases of their own",
         "no case fails",
+        6,
+        ("cargo", "test", "--release", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation"),
+        {"PROPTEST_CASES": "5000", "PROPTEST_RNG_SEED": "{seed}"},
+    ),
+    Row(
+        "properties",
+        "properties again",
+        "the same, for longer",
+        "no case fails",
         20,
         ("cargo", "test", "--release", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation"),
         {"PROPTEST_CASES": "20000", "PROPTEST_RNG_SEED": "{seed}"},
+        tier=2,
     ),
+    Row("fuzz", "B1", "every fuzz target for a minute", "no input makes one fail", 10, ("scripts/fuzz", "60")),
+    Row("fuzz", "B1 again", "every fuzz target for ten minutes", "no input makes one fail", 75, ("scripts/fuzz", "600"), tier=2),
+    Row("soak", "L1 again", "an hour at 70 % of the capacity", "as L1", 64, bench("soak", "--minutes", "60"), tier=2),
     Row("soak", "L1", "ten minutes at 70 % of the capacity", "memory, descriptors and threads keep; every sum holds; no warning", 14, bench("soak")),
     Row("wire", "wire", "the link emulator's own test", "every line holds", 2, bench("wire", "--self-test")),
 ]

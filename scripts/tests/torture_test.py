@@ -41,6 +41,9 @@ class Judging(unittest.TestCase):
         self.assertEqual(judge(PROGRAM, 0, ["all holds\n", "\n"], 1).measured, "all holds")
         self.assertEqual(judge(PROGRAM, 1, [], 1).verdict, FAILED)
 
+    def test_what_runs_every_night_takes_80_minutes_at_most(self):
+        self.assertLessEqual(sum(row.minutes for row in ROWS if row.tier == 1), 80)
+
     def test_every_end_to_end_test_of_a_row_exists(self):
         tests = ROOT / "crates" / "warren" / "tests"
         for row in ROWS:
