@@ -158,8 +158,8 @@ pub(crate) enum Command {
     /// Write a shell's completions to standard output.
     #[command(after_help = "Example:\n  warren completions bash > /etc/bash_completion.d/warren")]
     Completions(CompletionsArgs),
-    /// Write the man pages into a directory.
-    #[command(after_help = "Example:\n  warren man /usr/local/share/man/man1")]
+    /// Write the man pages into a directory, below `man1` and `man5`.
+    #[command(after_help = "Example:\n  warren man /usr/local/share/man")]
     Man(ManArgs),
 }
 
