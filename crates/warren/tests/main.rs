@@ -22,6 +22,7 @@ mod metrics;
 mod mtu_signals;
 mod net;
 mod offload;
+mod packages;
 mod path_mtu;
 mod plan_change;
 mod refusals;

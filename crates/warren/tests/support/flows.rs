@@ -1,6 +1,7 @@
-//! Traffic of a test's own making: UDP flows to the internet host's echo.
+//! Traffic of a test's own making: UDP flows to the internet host's echo, and TCP flows that stay open.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::{Namespace, Net};
@@ -103,6 +104,35 @@ fn echo(socket: &UdpSocket, data: &[u8], within: Duration) -> Option<Vec<u8>> {
     let mut buffer = [0; 2048];
     let length = socket.recv(&mut buffer).ok()?;
     Some(buffer[..length].to_vec())
+}
+
+/// TCP connections from the client to an echo on the internet host.
+#[derive(Debug)]
+pub struct TcpFlows(Vec<TcpStream>);
+
+impl TcpFlows {
+    /// Opens `count` of them.
+    pub fn open(net: &Net, count: usize) -> Self {
+        const PORT: u16 = 7_007;
+        let listen = || TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap();
+        let listener = net.internet.host.enter(listen).join().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(count).map(Result::unwrap) {
+                std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+            }
+        });
+        let connect = move || TcpStream::connect((Net::INTERNET_V4, PORT)).unwrap();
+        Self(net.client.enter(move || (0..count).map(|_| connect()).collect()).join().unwrap())
+    }
+
+    /// How many of them bring a byte back, each within ten seconds.
+    pub fn alive(&self) -> usize {
+        let answers = |mut stream: &TcpStream| {
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            stream.write_all(b"?").is_ok() && stream.read_exact(&mut [0]).is_ok()
+        };
+        self.0.iter().filter(|stream| answers(stream)).count()
+    }
 }
 
 /// What a one-way flow sent, and what of it arrived.

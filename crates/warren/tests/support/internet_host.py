@@ -2,7 +2,8 @@
 
 HTTP: / is a page, /address says the address a request came from, /bytes/N gives N random bytes, always the same.
 Echo: a datagram comes back as it was; "who" is answered with the address and port it came from.
-DNS: any name below internet.test has this host's addresses, exit.test has the exit's; no other name exists.
+DNS: any name below internet.test has this host's addresses, exit.test has the exit's; so have the names that documents use,
+www.example.org and exit.example.net. No other name exists.
 Arguments, all optional: the IPv4 address, the IPv6 address, and another domain than internet below test.
 """
 
@@ -20,6 +21,8 @@ IPV4 = socket.inet_pton(socket.AF_INET, sys.argv[1] if len(sys.argv) > 1 else "2
 IPV6 = socket.inet_pton(socket.AF_INET6, sys.argv[2] if len(sys.argv) > 2 else "2001:db8:3::2")
 DOMAIN = sys.argv[3].encode() if len(sys.argv) > 3 else b"internet"
 EXIT = {1: socket.inet_pton(socket.AF_INET, "198.51.100.2"), 28: socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")}
+EXIT_NAMES = [b"exit", b"test"], [b"exit", b"example", b"net"]
+WWW = [b"www", b"example", b"org"]
 
 
 def plain(address):
@@ -82,8 +85,8 @@ class Dns(socketserver.BaseRequestHandler):
             end += 1 + query[end]
         end += 5
         kind = struct.unpack("!H", query[end - 4 : end - 2])[0]
-        own = {1: IPV4, 28: IPV6} if labels[-2:] == [DOMAIN, b"test"] else {}
-        addresses = EXIT if labels == [b"exit", b"test"] else own
+        own = {1: IPV4, 28: IPV6} if labels[-2:] == [DOMAIN, b"test"] or labels == WWW else {}
+        addresses = EXIT if labels in EXIT_NAMES else own
         known, address = bool(addresses), addresses.get(kind)
         flags = 0x8580 if known else 0x8583
         answer = struct.pack("!2sHHHHH", query[:2], flags, 1, int(address is not None), 0, 0) + query[12:end]

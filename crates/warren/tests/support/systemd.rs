@@ -1,5 +1,5 @@
 //! A host on which a real systemd is PID 1: of PID, mount, cgroup, UTS and IPC namespaces of its own, on an overlay over
-//! this machine's files.
+//! this machine's files or over those of another Debian.
 //!
 //! Only what a test enables starts at boot, beside the journal. It is ended by killing that PID 1, which takes everything
 //! that ran below it along.
@@ -17,18 +17,34 @@ use super::{Finished, Namespace, Running, eventually, seconds};
 #[derive(Debug)]
 pub struct Files {
     directory: TempDir,
+    /// What they are laid over.
+    lower: PathBuf,
+    /// What stands for `/usr/bin/warren`.
+    warren: Option<&'static str>,
 }
 
 impl Files {
     /// This machine's files, without what it has enabled and configured for systemd, and without Warren's.
     pub fn new() -> Self {
+        let files = Self::over("/".into(), Some(env!("CARGO_BIN_EXE_warren")));
+        files.hide("etc/warren");
+        files.hide("var/lib/warren");
+        files
+    }
+
+    /// The files below `root`, a system that has never booted and knows nothing of Warren.
+    pub fn of(root: &Path) -> Self {
+        Self::over(root.into(), None)
+    }
+
+    fn over(lower: PathBuf, warren: Option<&'static str>) -> Self {
         // Overlays need a file system beneath them that is none itself; the temporary directory's is.
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         for name in ["root", "work"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
-        let files = Self { directory };
-        for hidden in ["etc/systemd", "etc/warren", "var/lib/warren", "var/log/journal"] {
+        let files = Self { directory, lower, warren };
+        for hidden in ["etc/systemd", "var/log/journal"] {
             files.hide(hidden);
         }
         for target in ["sysinit", "multi-user"] {
@@ -121,7 +137,7 @@ impl<'net> Systemd<'net> {
         }
         let mut boot = Command::new("sh");
         boot.arg(script).arg(host.name()).arg(&cgroup).arg(files.directory.path());
-        boot.arg(env!("CARGO_BIN_EXE_warren"));
+        boot.arg(&files.lower).args(files.warren);
         let unshare = Running::new(boot);
         let mut systemd = Self { host, files: Some(files), unshare, init: 0, cgroup };
         eventually(seconds(20), "systemd has booted", || {

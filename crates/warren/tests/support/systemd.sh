@@ -1,8 +1,8 @@
 #!/bin/sh
 # Boots systemd as PID 1 of its own PID, mount, cgroup, UTS and IPC namespaces, in a network namespace that is there.
-# usage: systemd.sh NETNS CGROUP DIRECTORY WARREN
-# DIRECTORY has upper/, laid over this machine's root; root/ and work/ for the overlay. This process becomes `unshare`,
-# and systemd its child, so that killing the child ends all of it.
+# usage: systemd.sh NETNS CGROUP DIRECTORY LOWER [WARREN]
+# DIRECTORY has upper/, laid over the root LOWER; root/ and work/ for the overlay. WARREN stands for /usr/bin/warren. This
+# process becomes `unshare`, and systemd its child, so that killing the child ends all of it.
 set -eu
 
 if [ "$1" != inside ]; then
@@ -10,15 +10,17 @@ if [ "$1" != inside ]; then
   echo $$ >"$2/cgroup.procs"
   # Not by `ip netns exec`, which would hide the cgroups.
   exec nsenter --net="/run/netns/$1" unshare --cgroup --uts --ipc --mount --propagation private --pid --fork --kill-child \
-    /bin/sh "$0" inside "$3" "$4"
+    /bin/sh "$0" inside "$3" "$4" "${5-}"
 fi
-directory=$2 warren=$3
+directory=$2 lower=$3 warren=$4
 cd "$directory"
 
-mount -t overlay overlay -o "lowerdir=/,upperdir=upper,workdir=work" root
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
 cd root
-touch usr/bin/warren
-mount --bind "$warren" usr/bin/warren
+if [ -n "$warren" ]; then
+  touch usr/bin/warren
+  mount --bind "$warren" usr/bin/warren
+fi
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup

@@ -1,0 +1,89 @@
+//! The Debian package: what is in it, and what it does to a host over its whole life.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+mod debian;
+mod guide;
+mod lifecycle;
+
+use std::process::Command;
+
+use crate::support::finished;
+use debian::Package;
+
+#[test]
+fn package_has_everything_that_belongs_on_a_host() {
+    let package = Package::of_this_build("1.0-1");
+    let listed = package.ask("--contents");
+    for file in FILES {
+        assert!(listed.lines().any(|line| line.ends_with(file)), "{file} is not in\n{listed}");
+    }
+    let others = listed.lines().filter(|line| !line.contains(" root/root "));
+    assert_eq!(others.count(), 0, "everything is root's: {listed}");
+    let is_others_to_write = |line: &&str| {
+        let mode = line.as_bytes();
+        mode[0] != b'l' && (mode[5] == b'w' || mode[8] == b'w')
+    };
+    assert_eq!(listed.lines().filter(is_others_to_write).count(), 0, "nobody else may write: {listed}");
+
+    let control = package.ask("--field");
+    for field in ["Package: warren", "Version: 1.0-1", "nftables", "libc6 (>= 2."] {
+        assert!(control.contains(field), "{field:?} is not in\n{control}");
+    }
+    let scripts = package.ask("--info");
+    for script in ["postinst", "prerm", "postrm", "md5sums"] {
+        assert!(scripts.contains(script), "{script} is not in\n{scripts}");
+    }
+}
+
+#[test]
+fn every_man_page_is_rendered_without_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let into = directory.path().to_str().unwrap();
+    finished(Command::new(env!("CARGO_BIN_EXE_warren")).args(["man", into])).ok();
+    let line = format!(
+        "cd {into}; for page in man?/*; do man --warnings=all --encoding=UTF-8 -l $page 2>&1 >$page.text || exit; \
+         test -s $page.text || echo $page is empty; done; ls man1/*.1 | wc -l >count"
+    );
+    let rendered = finished(Command::new("sh").env("MANWIDTH", "80").args(["-c", &line]));
+    assert_eq!(rendered.ok(), "");
+    let text = |page: &str| std::fs::read_to_string(directory.path().join(page)).unwrap();
+    assert!(text("man1/warren-exit-client-add.1.text").contains("--public-key"));
+    assert!(text("man5/warren.toml.5.text").contains("[kill_switch]"));
+    let count: usize = text("count").trim().parse().unwrap();
+    assert!(count > 30, "there are only {count} pages");
+}
+
+#[test]
+fn bash_completes_commands_and_their_options() {
+    let completed = |words: &str| {
+        let script = format!(
+            "eval \"$(\"$0\" completions bash)\"; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _warren warren \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        finished(Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_warren")])).ok()
+    };
+    assert_eq!(completed("warren exit in"), "init invite");
+    assert_eq!(completed("warren up --k"), "--kill-switch");
+}
+
+/// Ends of the lines of `dpkg-deb --contents`.
+const FILES: [&str; 18] = [
+    " ./usr/bin/warren",
+    " ./etc/warren/",
+    " ./usr/lib/systemd/system/warren-exit.service",
+    " ./usr/lib/systemd/system/warren@.service",
+    " ./usr/lib/systemd/system/warren-lockdown@.service",
+    " ./usr/lib/systemd/system/warren-cleanup.service",
+    " ./usr/lib/systemd/system/sysinit.target.wants/warren-cleanup.service -> ../warren-cleanup.service",
+    " ./usr/lib/sysusers.d/warren.conf",
+    " ./usr/share/bash-completion/completions/warren",
+    " ./usr/share/fish/vendor_completions.d/warren.fish",
+    " ./usr/share/zsh/vendor-completions/_warren",
+    " ./usr/share/man/man1/warren.1.gz",
+    " ./usr/share/man/man1/warren-exit-init.1.gz",
+    " ./usr/share/man/man5/warren.toml.5.gz",
+    " ./usr/share/doc/warren/changelog.gz",
+    " ./usr/share/doc/warren/copyright",
+    " ./usr/share/doc/warren/third-party.gz",
+    " ./usr/share/doc/warren/examples/60-warren.conf",
+];

@@ -1,0 +1,91 @@
+//! A package of this build, and Debian systems to install it on.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::daemon::repository;
+use crate::support::{Files, Finished, Namespace, Systemd, finished};
+
+/// A package with the binary that is tested.
+#[derive(Debug)]
+pub(super) struct Package {
+    directory: tempfile::TempDir,
+    name: String,
+}
+
+impl Package {
+    pub(super) fn of_this_build(version: &str) -> Self {
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        let mut make = Command::new(repository().join("scripts/package"));
+        make.args(["--quick", "--version", version, "--binary", env!("CARGO_BIN_EXE_warren"), "--output"]);
+        let path = PathBuf::from(finished(make.arg(directory.path())).ok());
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        Self { directory, name }
+    }
+
+    /// What `dpkg-deb` says of it.
+    pub(super) fn ask(&self, what: &str) -> String {
+        finished(Command::new("dpkg-deb").arg(what).arg(self.path())).ok()
+    }
+
+    /// Lays it into root's home of a host.
+    pub(super) fn give_to(&self, files: &Files) {
+        let home = files.path("root");
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::copy(self.path(), home.join(&self.name)).unwrap();
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
+    }
+}
+
+/// The files of a Debian as a VPS comes with it, made once by debootstrap.
+pub(super) fn debian_root() -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("packages/debian-root");
+    std::fs::create_dir_all(root.parent().unwrap()).unwrap();
+    finished(Command::new(repository().join("scripts/lib/debian-root")).arg(&root)).ok();
+    root
+}
+
+/// Boots a host with these packages in root's home.
+pub(super) fn boot<'net>(host: &'net Namespace, packages: &[&Package]) -> Systemd<'net> {
+    let files = Files::of(&debian_root());
+    for package in packages {
+        package.give_to(&files);
+    }
+    Systemd::boot(host, files)
+}
+
+/// Runs a shell line in root's home, as somebody does who has logged in there.
+pub(super) fn typed(host: &Systemd<'_>, line: &str) -> Finished {
+    let line = format!("cd; {line}");
+    let login = [
+        "HOME=/root",
+        "DEBIAN_FRONTEND=noninteractive",
+        "timeout",
+        "-k",
+        "5",
+        "300",
+        "sh",
+        "-e",
+        "-c",
+        &line,
+    ];
+    host.run(&[&["env"], &login[..]].concat())
+}
+
+/// Every file of a host with type, mode, owner and target, but for logs, caches and what apt and dpkg know.
+pub(super) fn files_of(host: &Systemd<'_>) -> BTreeSet<String> {
+    let listed = host.sh(
+        "find / -xdev \\( -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/apt \
+         -o -path /root -o -path /var/lib/systemd -o -name '*-' -path '/etc/*' \\) -prune \
+         -o -printf '%M %u:%g %p %l\\n'",
+    );
+    listed.ok().lines().map(|line| line.trim_end().to_owned()).collect()
+}
