@@ -165,6 +165,14 @@ ROWS = [
         end_to_end("packages::guide::the_ten_minute_guide_leads_to_traffic_through_the_exit_that_survives_a_reboot"),
     ),
     Row(
+        "packages",
+        "cloud-init",
+        "configs/cloud-init.yaml, run by cloud-init",
+        "the invitation on the console enrols a client, whose traffic goes through the exit",
+        2,
+        end_to_end("packages::recipes::cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console"),
+    ),
+    Row(
         "properties",
         "properties",
         "every property test, with cases of their own",

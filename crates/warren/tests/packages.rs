@@ -4,6 +4,7 @@
 mod debian;
 mod guide;
 mod lifecycle;
+mod recipes;
 
 use std::process::Command;
 

@@ -80,6 +80,11 @@ pub(super) fn typed(host: &Systemd<'_>, line: &str) -> Finished {
     host.run(&[&["env"], &login[..]].concat())
 }
 
+/// Writes a file on a host that runs.
+pub(super) fn write(host: &Systemd<'_>, path: &str, text: &str) {
+    host.run(&["sh", "-c", "printf %s \"$1\" >\"$0\"", path, text]).ok();
+}
+
 /// Every file of a host with type, mode, owner and target, but for logs, caches and what apt and dpkg know.
 pub(super) fn files_of(host: &Systemd<'_>) -> BTreeSet<String> {
     let listed = host.sh(
