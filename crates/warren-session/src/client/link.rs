@@ -174,6 +174,13 @@ impl ClientSession {
         link.phase = if is_planted(Bug::RetryForgotten) { Phase::Parked } else { Phase::Waiting { at } };
     }
 
+    /// Counts connection 0's outage from now: what it lost held long enough.
+    pub(super) fn begin_outage(&mut self, now: Instant) {
+        if let Some(first) = self.link_mut(0) {
+            first.outage = Some(now);
+        }
+    }
+
     /// Lets what waits try at once, as at the beginning of an outage.
     pub(super) fn cut_waits_short(&mut self, now: Instant) {
         for link in &mut self.links {

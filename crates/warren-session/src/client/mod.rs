@@ -215,6 +215,9 @@ impl ClientSession {
         let was_up = self.up_count() > 0;
         let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
         self.drop_link(index, loss.closing);
+        if was_stable {
+            self.begin_outage(now);
+        }
         for other in 0..self.config.connections {
             if self.link(other).is_some_and(Link::is_connection) {
                 self.drop_link(other, Some(Goodbye::Superseded));

@@ -201,6 +201,19 @@ fn a_restarting_exit_is_asked_again_after_a_pause() {
 }
 
 #[test]
+fn every_restart_of_an_exit_is_an_outage_of_its_own() {
+    let mut client = Client::up(1);
+    for _ in 0..3 {
+        client.advance(86_400);
+        client.receive(0, &Goodbye::Restarting.to_message());
+        let wait = client.session.timeout().unwrap() - client.now;
+        assert!(wait <= Duration::from_millis(300), "{wait:?}");
+        client.reach(0);
+        client.receive(0, &Message::Welcome(welcome(1)));
+    }
+}
+
+#[test]
 fn final_goodbyes_stop_it_whether_they_come_as_message_or_close_code() {
     let version = Goodbye::Version(Some(Versions { exit: 2, client: 1 }));
     for reason in [Goodbye::NotEnrolled, Goodbye::Revoked, Goodbye::Replaced, Goodbye::Disabled, version] {
