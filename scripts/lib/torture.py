@@ -112,6 +112,15 @@ ROWS = [
         tier=2,
     ),
     Row(
+        "wires",
+        "F3, F4",
+        "up and down while 30 % of all datagrams are lost three in a row, and while 30 % are spoilt",
+        "50 of 50 each, each within a minute",
+        6,
+        end_to_end("bad_wire::sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram"),
+        {"WARREN_HANDSHAKES": "50"},
+    ),
+    Row(
         "lockdown",
         "K7",
         "everything is tried from a locked host while daemons start, end, are killed and their exit restarts",

@@ -1,6 +1,7 @@
 //! Warren end to end: the binary on hosts that are network namespaces. One program, so that what the tests share is built once.
 
 mod alive;
+mod bad_wire;
 mod balance;
 mod clients;
 mod clock;
@@ -12,6 +13,7 @@ mod dry_run;
 mod endurance;
 mod exit_name;
 mod exit_restart;
+mod faults;
 mod flaps;
 mod host;
 mod join;

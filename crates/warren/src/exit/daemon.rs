@@ -21,7 +21,7 @@ use warren_tun::{Device, Queue};
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_scrape, serve_metrics};
 use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
-use crate::config::{ExitConfig, save_clients};
+use crate::config::{ConfigError, ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
@@ -29,6 +29,9 @@ use crate::notify;
 use crate::status::RateMeter;
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
+
+/// Until a registry that could not be saved is saved again.
+const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Everything the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
 pub(crate) struct ExitStart {
@@ -110,6 +113,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             stopping: None,
             drained_by: None,
             reload_error: None,
+            save_again: None,
         };
         let forwarding = daemon.forwarding();
         daemon.worker.send(Command::OpenDevice { queue, forwarding }).await;
@@ -150,6 +154,8 @@ pub(super) struct Daemon {
     drained_by: Option<Instant>,
     /// Why the latest reload changed nothing.
     pub(super) reload_error: Option<String>,
+    /// When the registry, which could not be saved, is saved again.
+    save_again: Option<Instant>,
 }
 
 /// What `status` says of a session beyond its addresses.
@@ -192,6 +198,7 @@ impl Daemon {
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
                 },
                 () = until(Some(self.meter.due())) => self.measure().await,
+                () = until(self.save_again) => self.save_again(),
                 () = until(timeout) => self.sessions.handle_timeout(Instant::now()),
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
@@ -284,8 +291,8 @@ impl Daemon {
                 self.worker.send(Command::EndSession { session }).await;
             }
             ExitAction::Persist => {
-                if let Err(error) = save_clients(&self.clients, self.sessions.registry()) {
-                    tracing::error!("{error}; they are kept in memory, and saved at the next change");
+                if let Err(error) = self.save() {
+                    tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
                 }
             }
         }
@@ -404,11 +411,25 @@ impl Daemon {
         change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let changed = change(&mut self.sessions)?;
-        save_clients(&self.clients, self.sessions.registry()).map_err(|error| {
+        self.save().map_err(|error| {
             Refusal::new(format!(
-                "the change is in force but could not be saved: {error}; it is lost at a restart"
+                "the change is in force but could not be saved: {error}; it is lost at a restart, unless that works by then"
             ))
         })?;
         Ok(changed)
+    }
+
+    /// Saves the registry; if that fails, it is tried again later.
+    fn save(&mut self) -> Result<(), ConfigError> {
+        let saved = save_clients(&self.clients, self.sessions.registry());
+        self.save_again = saved.is_err().then(|| Instant::now() + SAVE_AGAIN_AFTER);
+        saved
+    }
+
+    fn save_again(&mut self) {
+        match self.save() {
+            Ok(()) => tracing::info!("clients are saved again"),
+            Err(error) => tracing::debug!("{error}"),
+        }
     }
 }

@@ -1,0 +1,159 @@
+//! What the system refuses the daemons: room on the disk, and descriptors.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::{
+    Client, Exit, ExitOptions, Finished, HostState, Namespace, Net, Running, eventually, seconds,
+};
+
+#[test]
+fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let profile = exit.enrol("laptop");
+    let disk = SmallDisk::at(exit.warren.state(""));
+    let daemon = exit.warren.start_under(&disk.program(), "--log info exit run");
+    eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
+    let clients = || disk.inside(&net.exit, &daemon, "cat exit/clients.toml").ok();
+    let before = clients();
+
+    disk.fill(&net.exit, &daemon);
+    for line in ["exit client add phone", "exit invite tablet"] {
+        assert_one_sentence(&exit.warren.run(line), "no space left on device");
+    }
+    assert_eq!(clients(), before, "what could not be written left the file alone");
+    // A lease is new, and cannot be written either.
+    let client = Client::with(&net, &profile);
+    client.up();
+    client.sh("ping -c 1 -W 2 203.0.113.2");
+    assert_eq!(clients(), before);
+
+    disk.inside(&net.exit, &daemon, "rm fill").ok();
+    eventually(seconds(20), "all of it is saved once there is room", || {
+        let clients = clients();
+        ["phone", "tablet", "10.66."].iter().all(|text| clients.contains(text))
+    });
+    client.down();
+}
+
+#[test]
+fn a_full_disk_keeps_a_tunnel_from_beginning_and_the_host_as_it_was() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let before = HostState::of(&net.client);
+    let runtime = client.warren.state("../runtime");
+    std::fs::create_dir_all(&runtime).unwrap();
+    let disk = SmallDisk::at(runtime);
+    let fill = [disk.script(), "cat /dev/zero > fill 2>/dev/null; exec \"$@\"".to_owned()].concat();
+
+    let mut up = client.warren.start_under(&["sh", "-c", &fill, "sh"], "up home --timeout 10s");
+
+    let code = up.wait(seconds(30));
+    let said = up.output();
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    before.assert_same(&HostState::of(&net.client));
+}
+
+#[test]
+fn daemons_without_descriptors_say_so_and_leave_the_host_as_it_was() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let (exit_host, client_host) = (HostState::of(&net.exit), HostState::of(&net.client));
+
+    let mut failed = exit.warren.start_under(&["prlimit", "--nofile=12"], "exit run");
+    assert_eq!(failed.wait(seconds(20)), Some(1), "{}", failed.output());
+    assert!(failed.output().to_lowercase().contains("too many open files"), "{}", failed.output());
+    exit_host.assert_same(&HostState::of(&net.exit));
+
+    exit.run();
+    let profile = client.warren.config("home.toml");
+    let line = format!("client run {}", profile.display());
+    let mut failed = client.warren.start_under(&["prlimit", "--nofile=12"], &line);
+    assert_eq!(failed.wait(seconds(30)), Some(1), "{}", failed.output());
+    assert!(failed.output().to_lowercase().contains("too many open files"), "{}", failed.output());
+    client_host.assert_same(&HostState::of(&net.client));
+}
+
+#[test]
+fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let daemon = exit.warren.start_under(&["prlimit", "--nofile=48"], "exit run");
+    eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
+    client.up();
+    let socket = exit.warren.state("../runtime/exit/control.sock");
+    let held: Vec<_> = (0..64).map_while(|_| std::os::unix::net::UnixStream::connect(&socket).ok()).collect();
+    assert!(held.len() > 32, "{} connections are enough to use up what is left", held.len());
+
+    let before = processor_time(&daemon);
+    let lost = client.sh("ping -q -c 20 -i 0.1 -W 5 203.0.113.2");
+    assert!(lost.contains(" 0% packet loss"), "{lost}");
+    let used = processor_time(&daemon) - before;
+    assert!(used < Duration::from_millis(1_000), "{used:?} of processor time in two seconds");
+    drop(held);
+    eventually(seconds(10), "it answers again", || exit.warren.status().is_some());
+    client.down();
+}
+
+/// A directory that only one program, and what is told to look inside, sees as a disk of its own with little room.
+struct SmallDisk {
+    directory: String,
+}
+
+impl SmallDisk {
+    fn at(directory: impl AsRef<Path>) -> Self {
+        Self { directory: directory.as_ref().display().to_string() }
+    }
+
+    /// Gives the program that follows the disk, with what was in the directory; `ip netns exec` keeps mounts to it.
+    fn script(&self) -> String {
+        let at = &self.directory;
+        format!(
+            "set -e; kept=$(mktemp -d); cp -a {at}/. $kept; mount -t tmpfs -o size=512k,mode=755 tmpfs {at}; \
+             cp -a $kept/. {at}; rm -r $kept; set +e; cd {at}; "
+        )
+    }
+
+    fn program(&self) -> [&str; 4] {
+        // What it leaks is a line of text.
+        let script = format!("{}exec \"$@\"", self.script());
+        ["sh", "-c", Box::leak(script.into_boxed_str()), "sh"]
+    }
+
+    /// Runs a shell line where the program sees the disk.
+    fn inside(&self, host: &Namespace, program: &Running, line: &str) -> Finished {
+        host.sh(&format!("nsenter -t {} -m sh -c 'cd {} && {line}'", program.pid(), self.directory))
+    }
+
+    fn fill(&self, host: &Namespace, program: &Running) {
+        self.inside(host, program, "cat /dev/zero > fill 2>/dev/null; true").ok();
+    }
+}
+
+#[track_caller]
+fn assert_one_sentence(finished: &Finished, with: &str) {
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{}", finished.stderr);
+    assert!(finished.stderr.contains(with), "{}", finished.stderr);
+}
+
+/// What a program has used of the processor, by the clock ticks of a hundredth in its `stat`.
+fn processor_time(program: &Running) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
+    let fields: Vec<u64> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse().unwrap())
+        .collect();
+    Duration::from_millis(fields.iter().sum::<u64>() * 10)
+}
