@@ -182,6 +182,14 @@ ROWS = [
         end_to_end("packages::recipes::cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console"),
     ),
     Row(
+        "web",
+        "web",
+        "the exit's page in Chromium: by mouse, by keyboard alone, light and dark, 360 px wide; needs chromium and chromium-driver",
+        "log in, see sessions, invite, revoke; contrast 4.5; nothing loaded from elsewhere",
+        3,
+        end_to_end("web::a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone"),
+    ),
+    Row(
         "properties",
         "properties",
         "every property test, with cases of their own",

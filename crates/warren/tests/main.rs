@@ -39,3 +39,4 @@ mod systemd;
 mod traffic;
 mod tuning;
 mod upkeep;
+mod web;

@@ -12,6 +12,7 @@ use super::output;
 use crate::config::{ExitConfig, load_exit};
 
 pub(crate) use add::{ClientKey, endpoint, profile};
+pub(crate) use invite::make as make_invitation;
 pub(crate) use store::{AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, StoppedExit};
 pub(crate) use view::{ClientView, InvitationView};
 

@@ -14,6 +14,7 @@ use super::network::{ipv4_pool, ipv6_pool};
 use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{self, boolean, list, network, socket_address};
+use super::web::{WebListen, read_web};
 use super::{ConfigError, file};
 
 /// Everything an exit needs to know.
@@ -46,6 +47,8 @@ pub(crate) struct ExitConfig {
     /// Resolvers that clients are told of.
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) metrics: MetricsSettings,
+    /// Where the page for operators is served, if it is.
+    pub(crate) web: Option<WebListen>,
     pub(crate) transport: Transport,
     /// What the file asks for and this version does not do.
     pub(crate) not_yet: Vec<NotYet>,
@@ -97,7 +100,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     let (silent, allow) = read_access(&mut document)?;
     let dns = read_dns(&mut document)?;
     let metrics = MetricsSettings::read(&mut document)?;
-    read_web(&mut document, &mut not_yet)?;
+    let web = read_web(&mut document)?;
     let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
     let identity = read_identity(&mut document);
     document.finish()?;
@@ -126,6 +129,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
         allow,
         dns,
         metrics,
+        web,
         transport,
         not_yet,
     })
@@ -216,15 +220,4 @@ fn read_dns(document: &mut Document<'_>) -> Result<Vec<IpAddr>, ConfigError> {
     )?;
     section.finish()?;
     Ok(servers)
-}
-
-/// The web listener, which this version does not have.
-fn read_web(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<(), ConfigError> {
-    let mut web = document.section("web")?;
-    let listen = web.optional("listen", socket_address)?;
-    web.finish()?;
-    if let Some(listen) = listen {
-        not_yet.push(NotYet::new(&web, "listen in [web]", listen.line, "no web page is served"));
-    }
-    Ok(())
 }

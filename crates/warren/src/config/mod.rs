@@ -18,6 +18,7 @@ mod not_yet;
 mod profile;
 mod transport;
 mod value;
+mod web;
 
 pub(crate) use clients::{load_clients, lock_clients, save_clients};
 pub(crate) use endpoint::{DEFAULT_PORT, Endpoint};
@@ -30,6 +31,7 @@ pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
 pub(crate) use profile::{ClientProfile, RemoteExit, load_profile};
 pub(crate) use transport::Transport;
 pub(crate) use value::suggestion;
+pub(crate) use web::WebListen;
 
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use warren_host::dns::Servers;
 use super::exit::ExitConfig;
 use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
+use super::web::WebListen;
 use super::{ClientProfile, ConfigError, profile};
 
 const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
@@ -167,10 +168,26 @@ fn resolvers_are_the_exits_unless_others_or_none_are_listed() {
 }
 
 #[test]
-fn web_page_of_an_exit_is_reported() {
-    let text = exit_text("[web]\nlisten = \"127.0.0.1:9467\"\n");
-    let config = parse_exit(&text).unwrap();
-    assert_eq!(keys_of(&config.not_yet), [("listen in [web]", 6)]);
+fn web_page_is_served_within_this_host_or_not_at_all() {
+    let web = |listen: &str| {
+        parse_exit(&exit_text(&format!("[web]\nlisten = \"{listen}\"\n"))).map(|config| config.web)
+    };
+    assert_eq!(parse_exit(&exit_text("")).unwrap().web, None);
+    for address in ["127.0.0.1:9467", "127.9.9.9:1", "[::1]:9467", "[::ffff:127.0.0.1]:9467"] {
+        assert_eq!(web(address).unwrap(), Some(WebListen::Loopback(address.parse().unwrap())));
+    }
+    let path = "/run/warren/exit/web.sock";
+    assert_eq!(web(path).unwrap(), Some(WebListen::Unix(path.into())));
+
+    for address in ["0.0.0.0:9467", "[::]:9467", "198.51.100.2:9467", "10.0.0.1:9467", "[fd00::1]:9467"] {
+        let refused = web(address).unwrap_err().to_string();
+        assert!(refused.contains("exit.toml:6: listen in [web]"), "{refused}");
+        assert!(refused.contains("write a loopback address") && !refused.contains('\n'), "{refused}");
+    }
+    for other in ["localhost:9467", "web.sock", &format!("/{}", "x".repeat(107))] {
+        let refused = web(other).unwrap_err().to_string();
+        assert!(refused.contains("exit.toml:6: listen in [web]"), "{refused}");
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
 
 use super::metrics::{Events, MetricsServer};
-use super::report::{next_scrape, serve_metrics};
+use super::report::{next_question, next_scrape, serve_metrics};
+use super::web::WebServer;
 use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
 use crate::config::{ConfigError, ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
@@ -103,6 +104,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             reports,
             control,
             metrics,
+            web: None,
             events: Events::default(),
             device,
             gateways,
@@ -115,6 +117,8 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             reload_error: None,
             save_again: None,
         };
+        let listen = daemon.config.web.clone();
+        daemon.serve_web(listen.as_ref()).await?;
         let forwarding = daemon.forwarding();
         daemon.worker.send(Command::OpenDevice { queue, forwarding }).await;
         let outcome = daemon.serve(&mut host, deleted).await;
@@ -140,6 +144,7 @@ pub(super) struct Daemon {
     reports: mpsc::Receiver<Report>,
     control: ControlSocket,
     pub(super) metrics: Option<MetricsServer>,
+    pub(super) web: Option<WebServer>,
     pub(super) events: Events,
     pub(super) device: crate::status::DeviceStatus,
     gateways: Vec<std::net::IpAddr>,
@@ -205,6 +210,7 @@ impl Daemon {
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
                 asked = self.control.next() => self.answer(asked?, host).await,
                 scrape = next_scrape(&mut self.metrics) => self.answer_scrape(scrape).await,
+                question = next_question(&mut self.web) => self.answer_web(question).await,
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload(host).await),
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
@@ -235,7 +241,7 @@ impl Daemon {
         }
     }
 
-    async fn carry_out_all(&mut self) {
+    pub(super) async fn carry_out_all(&mut self) {
         while let Some(action) = self.sessions.poll_action() {
             self.carry_out(action).await;
         }
@@ -372,7 +378,7 @@ impl Daemon {
         Ok(serde_json::Value::Null)
     }
 
-    fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
+    pub(super) fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
         self.change(|sessions| sessions.invite(Instant::now(), invitation).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
     }
@@ -383,7 +389,7 @@ impl Daemon {
         serde_json::to_value(views).map_err(Refusal::new)
     }
 
-    fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
+    pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
         self.change(|sessions| sessions.remove_client(Instant::now(), name).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
     }

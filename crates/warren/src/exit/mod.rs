@@ -3,12 +3,14 @@
 mod daemon;
 mod files;
 mod hold;
+mod listener;
 mod metrics;
 mod reload;
 mod report;
 mod run;
 mod sockets;
 mod store;
+mod web;
 
 pub(crate) use hold::release;
 pub(crate) use run::exit_run;

@@ -36,6 +36,7 @@ impl Daemon {
         if self.config.metrics.listen != config.metrics.listen {
             self.move_metrics(&config.metrics).await?;
         }
+        self.move_web(config.web.as_ref()).await?;
         self.sessions.set_dns(config.dns.clone())?;
         if ruleset != self.ruleset {
             host.replace_table(exit_plan::TABLE, &ruleset).await?;

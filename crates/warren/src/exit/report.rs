@@ -8,6 +8,7 @@ use warren_session::PeerKey;
 
 use super::daemon::Daemon;
 use super::metrics::{ClientFigures, MetricsServer, Page, Scrape};
+use super::web::{Question, WebServer};
 use crate::config::MetricsSettings;
 use crate::control::Refusal;
 use crate::status::{
@@ -42,6 +43,14 @@ pub(super) async fn next_scrape(server: &mut Option<MetricsServer>) -> Scrape {
     }
 }
 
+/// The next question of the page for operators, if it is served.
+pub(super) async fn next_question(server: &mut Option<WebServer>) -> Question {
+    match server {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Daemon {
     /// Serves the metrics elsewhere, or where they were if that cannot be. The old listener goes first, because its address may
     /// be part of the new one.
@@ -62,7 +71,9 @@ impl Daemon {
     /// Remembers what the connections have carried until now.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        self.meter.take(Instant::now(), &snapshot);
+        let now = Instant::now();
+        self.meter.take(now, &snapshot);
+        self.note_rates(now, &snapshot);
     }
 
     pub(super) async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
@@ -86,7 +97,7 @@ impl Daemon {
         }
     }
 
-    fn status_of(&self, snapshot: Snapshot, host_changes: Vec<String>) -> Status {
+    pub(super) fn status_of(&self, snapshot: Snapshot, host_changes: Vec<String>) -> Status {
         let mut sessions: Vec<SessionStatus> = self
             .live
             .iter()

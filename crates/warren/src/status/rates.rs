@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use warren_session::exit::SessionId;
 
 use crate::worker::{ConnectionSnapshot, Snapshot};
 
@@ -75,8 +76,22 @@ impl RateMeter {
         Sample::of(now, snapshot).connections.iter().map(rates).collect()
     }
 
+    /// The rates of each session's connections together.
+    pub(crate) fn sessions(&self, now: Instant, snapshot: &Snapshot) -> BTreeMap<SessionId, Rates> {
+        let Some(before) = self.samples.front() else { return BTreeMap::new() };
+        let mut sums: BTreeMap<SessionId, Counters> = BTreeMap::new();
+        for connection in &snapshot.connections {
+            let earlier = before.connections.get(&connection.connection.0).copied().unwrap_or_default();
+            if let Some(session) = connection.session {
+                sums.entry(session).or_default().add(Counters::of(connection).since(earlier));
+            }
+        }
+        let elapsed = now.duration_since(before.at);
+        sums.into_iter().map(|(session, sum)| (session, sum.over(elapsed))).collect()
+    }
+
     /// The rates of all connections together.
-    pub(super) fn total(&self, now: Instant, snapshot: &Snapshot) -> Rates {
+    pub(crate) fn total(&self, now: Instant, snapshot: &Snapshot) -> Rates {
         let Some(before) = self.samples.front() else { return Rates::default() };
         let mut sum = Counters::default();
         for (id, after) in &Sample::of(now, snapshot).connections {
@@ -190,6 +205,27 @@ mod tests {
 
         assert_eq!(rates.len(), 1);
         assert!((rates[&2].bits_per_second_in - 400.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_sessions_rates_are_those_of_its_connections_together() {
+        let start = Instant::now();
+        let mut meter = RateMeter::new(start);
+        let of_sessions = |counts: &[(u64, u64)]| {
+            let mut snapshot = snapshot(counts);
+            for connection in &mut snapshot.connections {
+                connection.session = Some(SessionId(connection.connection.0 / 10));
+            }
+            snapshot
+        };
+        meter.take(start, &of_sessions(&[(10, 0), (11, 0), (20, 0)]));
+
+        let after = of_sessions(&[(10, 1000), (11, 3000), (20, 500)]);
+        let rates = meter.sessions(start + Duration::from_secs(4), &after);
+
+        assert_eq!(rates.len(), 2);
+        assert!((rates[&SessionId(1)].bits_per_second_out - 8000.0).abs() < 1e-6);
+        assert!((rates[&SessionId(2)].packets_per_second_in - 125.0).abs() < 1e-6);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `warren exit invite`: one line to paste on a machine, which then enrols a key of its own.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use warren_session::PeerKey;
@@ -20,25 +20,9 @@ pub(super) fn run(
     arguments: &InviteArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    let endpoint = endpoint(config)?;
-    check_name(&arguments.name)?;
-    let mut token = [0; InviteToken::LENGTH];
-    getrandom::fill(&mut token).context("the operating system gave no random bytes")?;
-    let token = InviteToken::new(token);
-    let expires = SystemTime::now() + arguments.expires;
-    store.invite(&Invitation {
-        name: arguments.name.clone(),
-        token_sha256: token.digest(),
-        expires,
-        used_by: None,
-    })?;
-    let invite = Invite {
-        endpoint: endpoint.to_string(),
-        exit_key: PeerKey(config.private_key.public().0),
-        name: arguments.name.clone(),
-        token,
-    };
-    if let Err(error) = output::print_all(&format!("warren join {invite}\n")) {
+    let (invitation, line) = make(config, &arguments.name, arguments.expires)?;
+    store.invite(&invitation)?;
+    if let Err(error) = output::print_all(&format!("{line}\n")) {
         // Nobody has read it.
         store.remove(&arguments.name).context("the invitation could not be withdrawn")?;
         return Err(error);
@@ -46,7 +30,34 @@ pub(super) fn run(
     output::note(format!(
         "Run this line as root on {}. It works once, until {}, and cannot be shown again.",
         arguments.name,
-        timestamp(expires)
+        timestamp(invitation.expires)
     ));
     Ok(())
+}
+
+/// An invitation as the registry takes it, and the line to run on the client, which alone has the token.
+///
+/// # Errors
+/// When the exit does not say where clients reach it, or the name cannot be a client's.
+pub(crate) fn make(
+    config: &ExitConfig,
+    name: &str,
+    expires_in: Duration,
+) -> anyhow::Result<(Invitation, String)> {
+    let endpoint = endpoint(config)?;
+    check_name(name)?;
+    let token = InviteToken::new(crate::entropy::bytes()?);
+    let invitation = Invitation {
+        name: name.to_owned(),
+        token_sha256: token.digest(),
+        expires: SystemTime::now() + expires_in,
+        used_by: None,
+    };
+    let invite = Invite {
+        endpoint: endpoint.to_string(),
+        exit_key: PeerKey(config.private_key.public().0),
+        name: name.to_owned(),
+        token,
+    };
+    Ok((invitation, format!("warren join {invite}")))
 }

@@ -1,26 +1,18 @@
 //! The listener: bounded in connections, in time and in what it asks of the daemon.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle};
 
 use super::http::{self, Refusal, Request};
+use crate::exit::listener::{self, Answered, Listener, Socket, Stream};
 
-/// Connections at once; one more ends the oldest, so that idle ones keep nobody out.
-const CONNECTIONS: usize = 16;
-/// A scrape that takes longer is ended.
-const TIME: Duration = Duration::from_secs(10);
 /// A page is given to everybody who asks within this time.
 const FRESH: Duration = Duration::from_millis(500);
-/// What is read, and thrown away, after the answer, so that the kernel does not reset the connection before it arrived.
-const REST: u64 = 64 * 1024;
 
 /// A question for the page; the daemon answers it.
 pub(crate) type Scrape = oneshot::Sender<String>;
@@ -30,7 +22,7 @@ pub(crate) type Scrape = oneshot::Sender<String>;
 pub(crate) struct MetricsServer {
     address: SocketAddr,
     scrapes: mpsc::Receiver<Scrape>,
-    accepting: JoinHandle<()>,
+    listener: Listener,
 }
 
 impl MetricsServer {
@@ -39,25 +31,13 @@ impl MetricsServer {
     /// # Errors
     /// A sentence with the address and what to do.
     pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
-            let kind = error.kind();
-            let advice = if kind == io::ErrorKind::AddrInUse {
-                "another program has this port; choose another"
-            } else if kind == io::ErrorKind::AddrNotAvailable {
-                "this host has no such address; choose one that `ip address` shows"
-            } else if kind == io::ErrorKind::PermissionDenied {
-                "the exit has given up ports below 1024; choose one above"
-            } else {
-                "choose another address"
-            };
-            anyhow::anyhow!(
-                "cannot serve metrics on TCP {address}: {error}; {advice} for listen in [metrics]"
-            )
-        })?;
-        let address = listener.local_addr()?;
+        let socket = listener::tcp(address, "metrics", "[metrics]").await?;
+        let address = socket.local_addr()?;
         let (sender, scrapes) = mpsc::channel(1);
         let pages = Arc::new(Pages { latest: Mutex::new(None), scrapes: sender });
-        Ok(Self { address, scrapes, accepting: tokio::spawn(accept(listener, pages)) })
+        let listener =
+            Listener::start(Socket::Tcp(socket), "metrics", move |stream| serve(stream, Arc::clone(&pages)));
+        Ok(Self { address, scrapes, listener })
     }
 
     /// Where it listens.
@@ -66,10 +46,8 @@ impl MetricsServer {
     }
 
     /// Stops listening; the address is free when this returns.
-    pub(crate) async fn close(mut self) {
-        self.accepting.abort();
-        // It was told to end, and that is all there is to say of its end.
-        drop((&mut self.accepting).await);
+    pub(crate) async fn close(self) {
+        self.listener.close().await;
     }
 
     /// The next question.
@@ -79,12 +57,6 @@ impl MetricsServer {
             // The accepting task ended: no question will ever come.
             None => std::future::pending().await,
         }
-    }
-}
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 
@@ -112,52 +84,7 @@ impl Pages {
     }
 }
 
-/// Ends every connection when it is dropped.
-#[derive(Debug, Default)]
-struct Connections(VecDeque<AbortHandle>);
-
-impl Connections {
-    fn add(&mut self, connection: AbortHandle) {
-        self.0.retain(|connection| !connection.is_finished());
-        if self.0.len() >= CONNECTIONS
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.abort();
-        }
-        self.0.push_back(connection);
-    }
-}
-
-impl Drop for Connections {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
-    }
-}
-
-async fn accept(listener: TcpListener, pages: Arc<Pages>) {
-    let mut connections = Connections::default();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let pages = Arc::clone(&pages);
-                let connection = tokio::spawn(async move {
-                    match tokio::time::timeout(TIME, serve(stream, &pages)).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => tracing::debug!("a scrape of the metrics failed: {error}"),
-                        Err(_) => tracing::debug!("a scrape of the metrics took more than {TIME:?}"),
-                    }
-                });
-                connections.add(connection.abort_handle());
-            }
-            Err(error) => {
-                tracing::debug!("cannot accept a scrape of the metrics: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn serve(mut stream: TcpStream, pages: &Pages) -> io::Result<()> {
+async fn serve(mut stream: Stream, pages: Arc<Pages>) -> io::Result<Answered> {
     let answer = match read_request(&mut stream).await? {
         Request::Page { with_body } => match pages.page().await {
             Some(text) => http::page(&text, with_body),
@@ -165,12 +92,10 @@ async fn serve(mut stream: TcpStream, pages: &Pages) -> io::Result<()> {
         },
         Request::Refused(refusal) => http::refusal(refusal),
     };
-    stream.write_all(&answer).await?;
-    stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
+    Ok(Answered { stream, answer })
 }
 
-async fn read_request(stream: &mut TcpStream) -> io::Result<Request> {
+async fn read_request(stream: &mut Stream) -> io::Result<Request> {
     let mut head = Vec::new();
     loop {
         if let Some(end) = http::end_of_head(&head) {
@@ -187,7 +112,11 @@ async fn read_request(stream: &mut TcpStream) -> io::Result<Request> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpStream;
+
     use super::*;
+    use crate::exit::listener::{CONNECTIONS, TIME};
 
     /// A server whose pages are numbered, and how many were made.
     async fn numbered() -> (SocketAddr, Arc<std::sync::atomic::AtomicUsize>) {
@@ -254,13 +183,5 @@ mod tests {
         let mut byte = [0];
         let first = idle.first_mut().unwrap().read(&mut byte);
         assert!(matches!(tokio::time::timeout(TIME / 2, first).await, Ok(Ok(0) | Err(_))));
-    }
-
-    #[tokio::test]
-    async fn a_port_in_use_is_one_sentence() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = MetricsServer::bind(taken.local_addr().unwrap()).await.unwrap_err().to_string();
-        assert!(error.contains("another program has this port"), "{error}");
-        assert!(error.contains("listen in [metrics]"), "{error}");
     }
 }

@@ -1,0 +1,232 @@
+//! A listener for what is asked over HTTP on this host: bounded in connections and in time.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// Connections at once; one more ends the oldest, so that idle ones keep nobody out.
+pub(super) const CONNECTIONS: usize = 16;
+/// A connection that takes longer is ended.
+pub(super) const TIME: Duration = Duration::from_secs(10);
+/// What is read, and thrown away, after the answer, so that the kernel does not reset the connection before it arrived.
+const REST: u64 = 64 * 1024;
+
+/// A connection, over TCP or a Unix socket.
+pub(super) type Stream = Box<dyn Duplex>;
+
+/// What is read and written.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A socket that listens and whose connections are not taken yet.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// Listens on a TCP address; `what` is served, as `section` says.
+///
+/// # Errors
+/// A sentence with the address and what to do.
+pub(super) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let kind = error.kind();
+        let advice = if kind == ErrorKind::AddrInUse {
+            "another program has this port; choose another"
+        } else if kind == ErrorKind::AddrNotAvailable {
+            "this host has no such address; choose one that `ip address` shows"
+        } else if kind == ErrorKind::PermissionDenied {
+            "the exit has given up ports below 1024; choose one above"
+        } else {
+            "choose another address"
+        };
+        anyhow::anyhow!("cannot serve {what} on TCP {address}: {error}; {advice} for listen in {section}")
+    })
+}
+
+/// Listens on a Unix socket that only its owner and root may use. A socket on which nobody listens is replaced.
+///
+/// # Errors
+/// A sentence with the path and what to do.
+pub(super) fn unix(path: &Path, what: &str, section: &str) -> anyhow::Result<Socket> {
+    let bind = || {
+        remove_abandoned(path)?;
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(Socket::Unix(listener, path.to_owned()))
+    };
+    bind().map_err(|error: io::Error| {
+        let path = path.display();
+        anyhow::anyhow!(
+            "cannot serve {what} on {path}: {error}; choose a path in a directory of the exit's own for listen in {section}"
+        )
+    })
+}
+
+/// Removes a socket that a killed daemon left, and nothing else.
+fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
+    }
+    fs::remove_file(path)
+}
+
+/// Takes connections until it is dropped, which ends them too.
+#[derive(Debug)]
+pub(super) struct Listener {
+    accepting: JoinHandle<()>,
+    /// To be removed in the end.
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Takes connections; `serve` answers one and says with what.
+    pub(super) fn start<S, F>(socket: Socket, what: &'static str, serve: S) -> Self
+    where
+        S: Fn(Stream) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<Answered>> + Send + 'static,
+    {
+        let path = match &socket {
+            Socket::Tcp(_) => None,
+            Socket::Unix(_, path) => Some(path.clone()),
+        };
+        Self { accepting: tokio::spawn(accept(socket, what, Arc::new(serve))), path }
+    }
+
+    /// Stops listening; the address is free when this returns.
+    pub(super) async fn close(mut self) {
+        self.accepting.abort();
+        // It was told to end, and that is all there is to say of its end.
+        drop((&mut self.accepting).await);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        if let Some(path) = &self.path {
+            // Its directory may be gone already.
+            drop(fs::remove_file(path));
+        }
+    }
+}
+
+/// An answer, and the connection that it goes to.
+pub(super) struct Answered {
+    pub(super) stream: Stream,
+    pub(super) answer: Vec<u8>,
+}
+
+async fn accept<S, F>(socket: Socket, what: &'static str, serve: Arc<S>)
+where
+    S: Fn(Stream) -> F + Send + Sync + 'static,
+    F: Future<Output = io::Result<Answered>> + Send + 'static,
+{
+    let mut connections = Connections::default();
+    loop {
+        match next(&socket).await {
+            Ok(stream) => {
+                let serve = Arc::clone(&serve);
+                let connection = tokio::spawn(async move {
+                    match tokio::time::timeout(TIME, finish(serve(stream))).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => tracing::debug!("a connection for {what} failed: {error}"),
+                        Err(_) => tracing::debug!("a connection for {what} took more than {TIME:?}"),
+                    }
+                });
+                connections.add(connection.abort_handle());
+            }
+            Err(error) => {
+                tracing::debug!("cannot accept a connection for {what}: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn next(socket: &Socket) -> io::Result<Stream> {
+    Ok(match socket {
+        Socket::Tcp(listener) => Box::new(listener.accept().await?.0),
+        Socket::Unix(listener, _) => Box::new(listener.accept().await?.0),
+    })
+}
+
+async fn finish(serving: impl Future<Output = io::Result<Answered>>) -> io::Result<()> {
+    let Answered { mut stream, answer } = serving.await?;
+    stream.write_all(&answer).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
+}
+
+/// Ends every connection when it is dropped.
+#[derive(Debug, Default)]
+struct Connections(VecDeque<AbortHandle>);
+
+impl Connections {
+    fn add(&mut self, connection: AbortHandle) {
+        self.0.retain(|connection| !connection.is_finished());
+        if self.0.len() >= CONNECTIONS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(connection);
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+
+        let socket = unix(&path, "the web page", "[web]").unwrap();
+
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let taken = unix(&path, "the web page", "[web]").unwrap_err().to_string();
+        assert!(
+            taken.contains("another program listens there") && taken.contains("listen in [web]"),
+            "{taken}"
+        );
+        drop(Listener::start(socket, "the web page", |stream| async {
+            Ok(Answered { stream, answer: vec![] })
+        }));
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        assert!(unix(&path, "the web page", "[web]").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_one_sentence() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = tcp(taken.local_addr().unwrap(), "metrics", "[metrics]").await.unwrap_err().to_string();
+        assert!(error.contains("another program has this port"), "{error}");
+        assert!(error.contains("listen in [metrics]"), "{error}");
+    }
+}

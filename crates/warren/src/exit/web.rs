@@ -1,0 +1,15 @@
+//! The page for operators: sessions, rates and drops, invitations and revocation, served where `[web]` says.
+//!
+//! What is served is embedded in the binary and loads nothing from elsewhere. Every answer with figures, and every change, asks for
+//! the token that only root and the exit's own user can read.
+
+mod answers;
+mod history;
+mod http;
+mod page;
+mod qr;
+mod request;
+mod server;
+mod token;
+
+pub(super) use server::{Question, WebServer};

@@ -1,0 +1,382 @@
+// The page for operators: asks the exit each two seconds, shows what it says, and sends what the operator decides.
+
+import { draw, make } from "/chart.js";
+
+const EVERY = 2000;
+const KEY = "warren-token";
+const at = (id) => document.getElementById(id);
+
+let token = sessionStorage.getItem(KEY);
+let timer;
+let asking = 0;
+let before; // The last overview and when it came, for what is counted between two.
+let day; // The last day's rates and when they came.
+
+start();
+
+function start() {
+  at("gate").addEventListener("submit", enter);
+  at("leave").addEventListener("click", () => leave(""));
+  at("invite").addEventListener("click", openInvite);
+  at("invite-form").addEventListener("submit", invite);
+  at("remove-form").addEventListener("submit", remove);
+  at("copy").addEventListener("click", copy);
+  at("invite-dialog").addEventListener("close", forgetInvitation);
+  for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
+  for (const choice of document.getElementsByName("span")) choice.addEventListener("change", redraw);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && token) refresh(); });
+  addEventListener("resize", redraw);
+  if (token) refresh();
+  else leave("");
+}
+
+// Asking the exit.
+
+class Refused extends Error {
+  constructor(status, sentence) {
+    super(sentence);
+    this.status = status;
+  }
+}
+
+async function ask(path, body) {
+  const options = { headers: { Authorization: `Bearer ${token}` }, cache: "no-store", credentials: "omit", redirect: "error" };
+  if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
+  if (body) options.headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, options);
+  const value = await answer.json();
+  if (!answer.ok) throw new Refused(answer.status, value.error);
+  return value;
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const mine = ++asking;
+  try {
+    const overview = await ask("/api/overview");
+    if (span() === "day" && (!day || Date.now() - day.when > 60_000)) day = { when: Date.now(), series: await ask("/api/day") };
+    // Somebody has asked again, or left, meanwhile.
+    if (mine !== asking || !token) return;
+    show(overview);
+    trouble("");
+  } catch (error) {
+    if (mine !== asking || !token) return;
+    if (error.status === 401) return leave(capital(error.message));
+    const since = before ? ` The figures are of ${new Date(before.when).toLocaleTimeString()}.` : "";
+    trouble(`The exit does not answer${error.status ? `: ${error.message}` : ""}.${since}`);
+  }
+  if (!document.hidden) timer = setTimeout(refresh, EVERY);
+}
+
+function enter(event) {
+  event.preventDefault();
+  token = at("token").value.trim();
+  // Fields of a request hold nothing else.
+  if (!/^[\x21-\x7e]+$/.test(token)) return leave("This is not a token.");
+  sessionStorage.setItem(KEY, token);
+  refresh();
+}
+
+function leave(sentence) {
+  clearTimeout(timer);
+  asking += 1;
+  token = before = day = undefined;
+  sessionStorage.removeItem(KEY);
+  for (const id of ["figures", "leave", "state"]) at(id).hidden = true;
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  for (const rows of document.querySelectorAll("tbody")) rows.replaceChildren();
+  trouble("");
+  at("endpoint").textContent = at("foot").textContent = at("token").value = "";
+  at("gate-said").textContent = sentence;
+  at("gate").hidden = false;
+  at("token").focus();
+}
+
+// Showing.
+
+function show(overview) {
+  const now = Date.now();
+  const seconds = before ? (now - before.when) / 1000 : 0;
+  const last = before?.overview;
+  const dropped = (list) => list.reduce((sum, row) => sum + row.count, 0);
+  const connected = overview.clients.filter((client) => client.session).length;
+
+  at("gate").hidden = true;
+  at("leave").hidden = at("state").hidden = false;
+  text("endpoint", overview.endpoint ?? "no endpoint in exit.toml");
+  text("state", overview.stopping ? "stopping" : "up");
+  at("state").classList.toggle("bad", overview.stopping);
+  text("connected", `${connected} of ${overview.clients.length}`);
+  text("rate-out", bits(overview.rates.bits_per_second_out));
+  text("rate-in", bits(overview.rates.bits_per_second_in));
+  text("rate-drops", perSecond(last ? dropped(overview.drops) - dropped(last.drops) : 0, seconds));
+  text("since", time(overview.since_seconds));
+  const cpu = last ? (100 * (overview.process.cpu_seconds - last.process.cpu_seconds)) / seconds : 0;
+  text("process", `${Math.max(cpu, 0).toFixed(cpu < 10 ? 1 : 0)} %, ${bytes(overview.process.rss_kib * 1024)}`);
+  text("foot", `Warren ${overview.version}`);
+  document.title = `${connected} of ${overview.clients.length} connected, Warren exit`;
+  if (overview.reload_error) trouble(`The latest reload changed nothing: ${overview.reload_error}`);
+
+  rows("clients", overview.clients, clientCells, (client) => clientState(client)[0]);
+  at("no-clients").hidden = overview.clients.length > 0;
+  at("clients").hidden = overview.clients.length === 0;
+  rows("invitations", overview.invitations, invitationCells);
+  at("invitations-card").hidden = overview.invitations.length === 0;
+  reasons("drops", overview.drops, last?.drops, seconds);
+  reasons("strangers", overview.strangers, last?.strangers, seconds);
+  const never = overview.drops.filter((row) => row.count === 0);
+  text("zero-count", String(never.length));
+  if (at("zero-drops").childElementCount !== never.length) {
+    at("zero-drops").replaceChildren(...never.map((row) => element("li", { textContent: row.what })));
+  }
+  before = { when: now, overview };
+  at("figures").hidden = false;
+  redraw();
+}
+
+function clientState(client) {
+  if (client.disabled) return ["disabled", "disabled"];
+  if (client.session) return ["connected", `for ${time(client.session.since_seconds)}`];
+  return ["offline", client.last_seen ? `seen ${when(client.last_seen)}` : "never seen"];
+}
+
+function clientCells(client) {
+  const session = client.session;
+  // What an offline client has none of takes no room on a phone.
+  const live = session ? "number" : "number none";
+  const addresses = [client.ipv4, client.ipv6].filter(Boolean);
+  return [
+    { class: "name", text: client.name },
+    { class: "wide", dot: true, text: client.disabled ? "disabled" : clientState(client).join(" ").replace("offline ", "") },
+    { class: "wide addresses", lines: addresses.length ? addresses : ["none yet"] },
+    { class: live, label: "To client", text: session ? bits(session.rates.bits_per_second_out) : "–" },
+    { class: live, label: "From client", text: session ? bits(session.rates.bits_per_second_in) : "–" },
+    { class: live, label: "Round trip", text: session?.rtt_ms ? `${session.rtt_ms.toFixed(session.rtt_ms < 10 ? 1 : 0)} ms` : "–" },
+    { class: live, label: "Loss", text: session ? `${session.rates.loss_percent.toFixed(1)} %` : "–" },
+    { class: "number", label: "Carried", text: bytes(client.traffic.to_client + client.traffic.from_client) },
+    { class: "action", button: "Revoke", for: client.name, act: () => openRemove(client.name, true) },
+  ];
+}
+
+function invitationCells(invitation) {
+  return [
+    { class: "name", text: invitation.name },
+    { class: "wide", label: "Good until", text: new Date(invitation.expires).toLocaleString() },
+    { class: "action", button: "Withdraw", for: invitation.name, act: () => openRemove(invitation.name, false) },
+  ];
+}
+
+function reasons(id, list, earlier, seconds) {
+  const seen = list.filter((row) => row.count > 0).map((row) => ({ ...row, name: row.reason }));
+  const more = (row) => row.count - (earlier?.find((one) => one.reason === row.reason)?.count ?? row.count);
+  rows(id, seen, (row) => [
+    { text: row.reason.replaceAll("_", " ") },
+    { class: "quiet", text: row.what },
+    { class: "number", label: "Now", text: perSecond(more(row), seconds) },
+    { class: "number", label: "Since start", text: row.count.toLocaleString("en") },
+  ]);
+  at(id).hidden = seen.length === 0;
+  at(`no-${id}`).hidden = seen.length > 0;
+}
+
+// Rows keep their elements, so that whoever is on one of them with the keyboard stays there.
+function rows(id, list, cells, state) {
+  const body = at(id).tBodies[0];
+  const old = new Map([...body.rows].map((row) => [row.dataset.name, row]));
+  list.forEach((item, index) => {
+    let row = old.get(item.name);
+    old.delete(item.name);
+    const wanted = cells(item);
+    if (!row) row = element("tr", {}, ...wanted.map(cell));
+    row.dataset.name = item.name;
+    if (state) row.className = state(item);
+    wanted.forEach((one, column) => fill(row.cells[column], one));
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null);
+  });
+  for (const row of old.values()) row.remove();
+}
+
+function cell(wanted) {
+  const cell = element("td", { className: wanted.class ?? "" });
+  if (wanted.label) cell.dataset.label = wanted.label;
+  if (wanted.dot) cell.append(element("span", { className: "dot" }), element("span"));
+  if (wanted.button) {
+    const button = element("button", { type: "button", textContent: wanted.button });
+    button.append(element("span", { className: "unseen", textContent: ` ${wanted.for}` }));
+    button.addEventListener("click", wanted.act);
+    cell.append(button);
+  }
+  return cell;
+}
+
+function fill(cell, wanted) {
+  if (wanted.class !== undefined && cell.className !== wanted.class) cell.className = wanted.class;
+  if (wanted.lines) {
+    const shown = wanted.lines.join("\n");
+    if (cell.dataset.shown === shown) return;
+    cell.dataset.shown = shown;
+    cell.replaceChildren(...wanted.lines.map((line) => element("span", { textContent: line })));
+  } else if (wanted.text !== undefined) {
+    const place = wanted.dot ? cell.lastElementChild : cell;
+    if (place.textContent !== wanted.text) place.textContent = wanted.text;
+  }
+}
+
+function redraw() {
+  if (!before) return;
+  if (span() === "day" && !day) return void refresh();
+  draw(at("chart"), span() === "day" ? day.series : before.overview.minutes, bits, (what) => text("pointed", what));
+}
+
+const span = () => document.querySelector("input[name=span]:checked").value;
+
+// Inviting and removing.
+
+function openInvite() {
+  at("invite-said").textContent = "";
+  at("invite-form").reset();
+  at("invite-form").hidden = false;
+  at("invited").hidden = true;
+  at("invite-dialog").setAttribute("aria-labelledby", "invite-title");
+  at("invite-dialog").showModal();
+  at("name").focus();
+}
+
+async function invite(event) {
+  event.preventDefault();
+  const name = at("name").value;
+  const invitation = await decide("/api/invite", { name, hours: Number(at("hours").value) }, event.submitter, "invite-said");
+  if (!invitation || !at("invite-dialog").open) return;
+  text("invited-name", invitation.name);
+  text("invited-until", new Date(invitation.expires).toLocaleString());
+  at("line").value = invitation.line;
+  at("qr-details").hidden = !invitation.qr;
+  if (invitation.qr) at("qr").replaceChildren(code(invitation.qr));
+  at("invite-form").hidden = true;
+  at("invited").hidden = false;
+  at("invite-dialog").setAttribute("aria-labelledby", "invited-title");
+  at("copy").focus();
+  refresh();
+}
+
+// Shown once: nothing of it stays in the page.
+function forgetInvitation() {
+  at("line").value = "";
+  at("qr").replaceChildren();
+  at("qr-details").open = false;
+  at("copy").textContent = "Copy line";
+}
+
+function code({ size, path }) {
+  const quietZone = 4;
+  const side = size + 2 * quietZone;
+  return make(
+    "svg",
+    { viewBox: `${-quietZone} ${-quietZone} ${side} ${side}`, role: "img", "aria-label": "The line as a QR code", "shape-rendering": "crispEdges" },
+    make("path", { d: path, fill: "#000" }),
+  );
+}
+
+async function copy() {
+  try {
+    await navigator.clipboard.writeText(at("line").value);
+    at("copy").textContent = "Copied";
+    say("The line is copied.");
+  } catch {
+    at("line").focus();
+    at("line").select();
+    say("The line is selected; copy it with Ctrl and C.");
+  }
+}
+
+function openRemove(name, isClient) {
+  at("remove-said").textContent = "";
+  at("remove-dialog").dataset.name = name;
+  at("remove-dialog").dataset.after = isClient ? "clients-title" : "invitations-title";
+  text("remove-title", isClient ? `Revoke ${name}?` : `Withdraw the invitation for ${name}?`);
+  text("remove-what", isClient ? "Its session ends at once, and its key is refused from then on. To let it in again, invite it anew." : "Its line enrols nobody any more.");
+  text("remove-do", isClient ? "Revoke" : "Withdraw");
+  at("remove-dialog").showModal();
+}
+
+async function remove(event) {
+  event.preventDefault();
+  const { name, after } = at("remove-dialog").dataset;
+  if (!(await decide("/api/remove", { name }, event.submitter, "remove-said", true))) return;
+  at("remove-dialog").close();
+  say(`${name} is removed.`);
+  // The row with the button that opened this is about to go.
+  at(after === "clients-title" ? after : "clients-title").focus();
+  refresh();
+}
+
+// Sends a decision; a refusal is shown in the dialog, and nothing comes back.
+async function decide(path, body, button, said, isAnswerEmpty) {
+  button.disabled = true;
+  at(said).textContent = "";
+  try {
+    const answer = await ask(path, body);
+    return isAnswerEmpty ? true : answer;
+  } catch (error) {
+    if (error.status === 401) leave(capital(error.message));
+    else at(said).textContent = error.status ? `${capital(error.message)}.` : "The exit does not answer.";
+    return undefined;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+// Words.
+
+function text(id, value) {
+  if (at(id).textContent !== value) at(id).textContent = value;
+}
+
+function trouble(sentence) {
+  text("trouble", sentence);
+  at("trouble").hidden = !sentence;
+}
+
+const say = (sentence) => text("said", sentence);
+
+const capital = (sentence) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+function scaled(value, units, step) {
+  let place = 0;
+  while (value >= step * 0.9995 && place < units.length - 1) {
+    value /= step;
+    place += 1;
+  }
+  const digits = place === 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  return `${Number(value.toFixed(digits))} ${units[place]}`;
+}
+
+const bits = (value) => scaled(value, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"], 1000);
+
+const bytes = (value) => scaled(value, ["B", "kB", "MB", "GB", "TB", "PB"], 1000);
+
+function perSecond(count, seconds) {
+  if (count <= 0 || seconds <= 0) return "0 /s";
+  const rate = count / seconds;
+  return `${rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en")} /s`;
+}
+
+function time(seconds) {
+  const [d, h, m, s] = [86400, 3600, 60, 1].map((unit, index, units) => Math.floor((seconds % (units[index - 1] ?? Infinity)) / unit));
+  if (d) return `${d} d ${h} h`;
+  if (h) return `${h} h ${m} min`;
+  if (m) return `${m} min ${s} s`;
+  return `${s} s`;
+}
+
+function when(timestamp) {
+  const seconds = (Date.now() - Date.parse(timestamp)) / 1000;
+  if (seconds < 60) return "just now";
+  return `${time(seconds).split(" ").slice(0, 2).join(" ")} ago`;
+}

@@ -1,0 +1,38 @@
+//! A text as a QR code, for the page to draw.
+
+use std::fmt::Write as _;
+
+use qrcodegen::{QrCode, QrCodeEcc};
+use serde::Serialize;
+
+/// Squares of a side, and the dark ones as a path of SVG in units of one.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Code {
+    size: i32,
+    path: String,
+}
+
+/// Nothing for a text that no code holds.
+pub(super) fn code(text: &str) -> Option<Code> {
+    let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
+    let mut path = String::new();
+    for y in 0..code.size() {
+        for x in (0..code.size()).filter(|x| code.get_module(*x, y)) {
+            write!(path, "M{x} {y}h1v1h-1z").ok()?;
+        }
+    }
+    Some(Code { size: code.size(), path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_has_its_finders_and_a_text_too_long_has_none() {
+        let code = code("warren join warren1:abc").unwrap();
+        assert!(code.path.starts_with("M0 0h1v1h-1zM1 0h1v1h-1z"), "{}", code.path);
+        assert!(code.path.contains(&format!("M{} 0h", code.size - 1)));
+        assert_eq!(super::code(&"x".repeat(5_000)), None);
+    }
+}

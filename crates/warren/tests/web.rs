@@ -1,0 +1,163 @@
+//! The page for operators: for who has the token on this host, and for nobody else.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Client, Exit, ExitOptions, Finished, Net, eventually, finished, flows, seconds};
+
+const PAGE: &str = "http://127.0.0.1:9467";
+
+/// An exit with its page.
+fn exit_with_page<'net>(net: &'net Net) -> Exit<'net> {
+    let mut exit = Exit::init(net, &ExitOptions::default());
+    exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
+    exit.run();
+    exit
+}
+
+fn token(exit: &Exit<'_>) -> String {
+    std::fs::read_to_string(exit.warren.state("exit/web.token")).expect("the exit made it").trim().to_owned()
+}
+
+/// Asks as a program on the exit's host would, with its token.
+fn ask(exit: &Exit<'_>, path: &str, more: &str) -> Finished {
+    let token = token(exit);
+    exit.warren.host.sh(&format!(
+        "curl --silent --show-error --fail --max-time 20 --header 'Authorization: Bearer {token}' {more} '{PAGE}{path}'"
+    ))
+}
+
+#[track_caller]
+fn overview(exit: &Exit<'_>) -> Value {
+    serde_json::from_str(&ask(exit, "/api/overview", "").ok()).expect("an answer is JSON")
+}
+
+#[track_caller]
+fn change(exit: &Exit<'_>, path: &str, body: &str) -> Finished {
+    ask(exit, path, &format!("--header 'Content-Type: application/json' --data '{body}'"))
+}
+
+#[test]
+fn who_has_the_token_invites_sees_and_revokes_a_client() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = exit_with_page(&net);
+    let file = exit.warren.state("exit/web.token");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(exit.daemon().output().contains("web.token"), "the log says where the token is");
+
+    let invited = change(&exit, "/api/invite", r#"{"name":"laptop","hours":1}"#).ok();
+    let invited: Value = serde_json::from_str(&invited).unwrap();
+    assert_eq!(overview(&exit)["invitations"][0]["name"], "laptop");
+    assert!(invited["qr"]["size"].as_u64().unwrap() > 20);
+    let client = Client::bare(&net.client);
+    let line = invited["line"].as_str().unwrap().strip_prefix("warren ").unwrap();
+    client.warren.run(&format!("{line} --name home")).ok();
+    client.up();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
+
+    let shown = overview(&exit);
+    let row = &shown["clients"][0];
+    assert_eq!((&row["name"], &row["connected"]), (&"laptop".into(), &true.into()));
+    assert!(row["session"]["rtt_ms"].as_f64().unwrap() > 0.0, "{row}");
+    assert!(row["traffic"]["from_client"].as_u64().unwrap() > 0, "{row}");
+    assert_eq!(row["session"]["connections"], 4, "{row}");
+    assert_eq!(shown["invitations"].as_array().unwrap().len(), 0);
+    eventually(seconds(20), "rates are remembered", || {
+        overview(&exit)["minutes"]["from_clients"].as_array().unwrap().len() > 1
+    });
+    // Neither where clients are nor where their packets go.
+    let text = overview(&exit).to_string();
+    assert!(text.contains("10.66."), "negative control: inner addresses are shown");
+    for hidden in [Net::CLIENT_V4, Net::INTERNET_V4, token(&exit).as_str()] {
+        assert!(!text.contains(hidden), "{hidden} is shown: {text}");
+    }
+
+    change(&exit, "/api/remove", r#"{"name":"laptop"}"#).ok();
+    assert_eq!(exit.status().number("/clients/connected"), 0, "a client removed is cut off");
+    assert_eq!(overview(&exit)["clients"].as_array().unwrap().len(), 0);
+    eventually(seconds(20), "the client has stopped for good", || client.warren.status().is_none());
+    client.warren.run("down home");
+    assert!(!exit.daemon().output().contains(&token(&exit)), "the token is in the log");
+    let again = change(&exit, "/api/remove", r#"{"name":"laptop"}"#);
+    assert!(!again.succeeded() && again.stderr.contains("409"), "{again:?}");
+}
+
+#[test]
+fn nobody_else_gets_to_the_page_and_reload_moves_it() {
+    let Some(net) = Net::new() else { return };
+    let exit = exit_with_page(&net);
+    exit.warren.host.sh(&format!("curl --silent --fail {PAGE}/")).ok();
+    for wrong in ["", "--header 'Authorization: Bearer AAAA'"] {
+        let refused =
+            exit.warren.host.sh(&format!("curl --silent --show-error --fail {wrong} {PAGE}/api/overview"));
+        assert!(refused.stderr.contains("401"), "{refused:?}");
+    }
+    for foreign in ["Host: evil.example", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site"] {
+        let refused = ask(&exit, "/api/overview", &format!("--header '{foreign}'"));
+        assert!(refused.stderr.contains("421") || refused.stderr.contains("403"), "{refused:?}");
+    }
+    let outside = net.router.sh(&format!("curl --silent --max-time 5 http://{}:9467/", Net::EXIT_V4));
+    assert!(!outside.succeeded(), "{outside:?}");
+
+    // A new token takes the old one's place.
+    let old = token(&exit);
+    std::fs::remove_file(exit.warren.state("exit/web.token")).unwrap();
+    exit.warren.run("reload exit").ok();
+    assert_ne!(token(&exit), old);
+    ask(&exit, "/api/overview", "").ok();
+    let refused = exit.warren.host.sh(&format!(
+        "curl --silent --show-error --fail --header 'Authorization: Bearer {old}' {PAGE}/api/day"
+    ));
+    assert!(refused.stderr.contains("401"), "{refused:?}");
+
+    exit.configure(|config| config.with("web", "listen", "0.0.0.0:9467"));
+    let public = exit.warren.run("reload exit");
+    assert!(public.stderr.contains("write a loopback address"), "{public:?}");
+    ask(&exit, "/api/overview", "").ok();
+
+    let socket = exit.warren.state("web.sock").display().to_string();
+    exit.configure(|config| config.with("web", "listen", socket.as_str()));
+    exit.warren.run("reload exit").ok();
+    assert!(!exit.warren.host.sh(&format!("curl --silent --max-time 5 {PAGE}/")).succeeded());
+    ask(&exit, "/api/overview", &format!("--unix-socket {socket}")).ok();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    exit.warren.host.sh("nft list ruleset").ok();
+}
+
+/// Needs Chromium and its driver; `WARREN_SCREENSHOTS` names a directory for pictures of the page.
+#[test]
+#[ignore = "needs Chromium; `scripts/torture web` runs it"]
+fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
+    let net = Net::new().expect("root can make a net");
+    let exit = exit_with_page(&net);
+    let clients = [("laptop", 20_000), ("workshop", 21_000)].map(|(name, port)| (exit.enrol(name), port));
+    let second = net.second_client();
+    let hosts = [&net.client, &second];
+    let sessions: Vec<Client<'_>> = clients
+        .iter()
+        .zip(hosts)
+        .map(|((profile, port), host)| {
+            let client = Client::on(host, profile);
+            client.up();
+            let _ = flows::echo_from_each(host, *port..*port + 8);
+            client
+        })
+        .collect();
+
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/web/browser.py");
+    let mut driver = exit.warren.host.command(&["python3", script.to_str().unwrap(), PAGE]);
+    driver.env("WARREN_TOKEN", token(&exit));
+    let outcome = finished(&mut driver);
+    println!("{}", outcome.stdout);
+
+    assert!(outcome.succeeded(), "{}{}", outcome.stdout, outcome.stderr);
+    assert!(outcome.stdout.contains("measured: "), "{outcome:?}");
+    let names = exit.warren.run("exit client list").ok();
+    assert!(names.contains("laptop") && !names.contains("workshop"), "the browser revoked one: {names}");
+    assert!(names.contains("phone-of-mary is invited"), "the browser invited one: {names}");
+    for client in sessions {
+        client.warren.run("down home");
+    }
+}
