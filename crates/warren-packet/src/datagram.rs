@@ -232,6 +232,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn datagrams_are_those_of_the_document() {
+        let document = include_str!("../../../docs/wire-protocol.md");
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let packet = [
+            0x45, 0, 0, 28, 0, 0, 0, 0, 0x40, 17, 0, 0, 10, 66, 0, 2, 203, 0, 113, 2, 0x75, 0x30, 0, 7, 0, 8,
+            0xff, 0xff,
+        ];
+        let mut whole = Vec::new();
+        write_packet(Flags::NONE, &[&packet], &mut whole);
+        let mut shown = vec![format!("packet {} -> {}", hex(&packet), hex(&whole))];
+        let mut fragmenter = Fragmenter { next_id: 7 };
+        for (part, (header, range)) in
+            fragmenter.fragments(Flags::PARTIAL_CHECKSUM, packet.len(), 23).enumerate()
+        {
+            let mut fragment = Vec::new();
+            write_fragment(&header, range, &[&packet], &mut fragment);
+            shown.push(format!("{} of 2, id 7, partial checksum -> {}", part + 1, hex(&fragment)));
+        }
+        assert_eq!(shown.len(), 3);
+        for line in shown {
+            assert!(document.contains(&format!("{line}\n")), "docs/wire-protocol.md lacks {line}");
+        }
+    }
+
+    #[test]
     fn a_packet_is_one_byte_and_its_parts() {
         for (flags, first) in [(Flags::NONE, 0x00), (Flags::PARTIAL_CHECKSUM, 0x01)] {
             let mut datagram = Vec::new();

@@ -304,6 +304,32 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_told_as_the_document_shows() {
+        let document = include_str!("../../../docs/wire-protocol.md");
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let key = PublicKey([0x11; KEY_LENGTH]);
+        let spki = [&SPKI_PREFIX[..], &key.0].concat();
+        assert_eq!(public_key(&spki), Some(key));
+        let public =
+            PrivateKey::from_base64("qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqo=").unwrap().public();
+        for (kind, shown) in [
+            ("alpn", String::from_utf8(hint(&key)).unwrap()),
+            ("certificate", hex(&spki)),
+            ("public key", hex(&public.0)),
+            (
+                "proof",
+                hex(&crate::strangers::token(
+                    &[key],
+                    &std::array::from_fn(|index| u8::try_from(index).unwrap()),
+                )),
+            ),
+        ] {
+            let line = |line: &str| line.starts_with(kind) && line.ends_with(&format!("-> {shown}"));
+            assert!(document.lines().any(line), "docs/wire-protocol.md lacks {kind} {shown}");
+        }
+    }
+
+    #[test]
     fn cipher_is_the_one_that_the_client_asks_for() {
         for cipher in Cipher::ALL {
             let (client, exit) = configs(Some(cipher));

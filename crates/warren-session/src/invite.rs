@@ -150,6 +150,20 @@ mod tests {
     }
 
     #[test]
+    fn the_document_has_an_invitation() {
+        let invite = Invite {
+            endpoint: "exit.example.net:443".into(),
+            exit_key: PeerKey([0x11; 32]),
+            name: "laptop".into(),
+            token: InviteToken::new([0xaa; 16]),
+        };
+        let document = include_str!("../../../docs/wire-protocol.md");
+        assert!(document.contains(&format!(" -> {invite}\n")), "docs/wire-protocol.md lacks {invite}");
+        // Of the same token as Enrol carries it, in the message that the document shows.
+        assert_eq!(invite.token.to_wire(), "qqqqqqqqqqqqqqqqqqqqqg");
+    }
+
+    #[test]
     fn cut_or_changed_text_is_refused_and_not_repeated() {
         let text = invite().to_string();
         for length in PREFIX.len()..text.len() {

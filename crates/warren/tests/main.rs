@@ -40,3 +40,4 @@ mod traffic;
 mod tuning;
 mod upkeep;
 mod web;
+mod wire;

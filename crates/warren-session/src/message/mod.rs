@@ -105,6 +105,50 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_those_of_the_document() {
+        let network = |address: &[u8], prefix_length| Network { address: address.to_vec(), prefix_length };
+        let hello = Hello {
+            version: 1,
+            connections_wanted: 2,
+            name: "laptop".into(),
+            nonce: vec![0xaa; 16],
+            prefixes: vec![network(&[192, 168, 7, 0], 24)],
+            ..Hello::default()
+        };
+        let welcome = Welcome {
+            session: 300,
+            attach_token: vec![0xbb; 16],
+            ipv4: Some(network(&[10, 66, 0, 2], 16)),
+            mtu: 1_380,
+            dns: vec![vec![9, 9, 9, 9]],
+            connections: 2,
+            keep_alive_milliseconds: 5_000,
+            gateway_ipv4: vec![10, 66, 0, 1],
+            ..Welcome::default()
+        };
+        let goodbye = |reason, exit_version, client_version| {
+            Message::Goodbye(Goodbye { reason, exit_version, client_version })
+        };
+        let enrol = Enrol { token: "qqqqqqqqqqqqqqqqqqqqqg".into(), name: "laptop".into() };
+        let document = include_str!("../../../../docs/wire-protocol.md");
+        for (kind, message) in [
+            ("hello", Message::Hello(hello)),
+            ("welcome", Message::Welcome(welcome)),
+            ("attach", Message::Attach(Attach { session: 300, attach_token: vec![0xbb; 16], index: 1 })),
+            ("attached", Message::Attached(Attached { index: 1 })),
+            ("attached", Message::Attached(Attached { index: 0 })),
+            ("goodbye", goodbye(18, 0, 0)),
+            ("goodbye", goodbye(4, 1, 2)),
+            ("enrol", Message::Enrol(enrol)),
+        ] {
+            let hex: String = encode(&message).iter().map(|byte| format!("{byte:02x}")).collect();
+            let shown =
+                |line: &str| line.starts_with(&format!("{kind} ")) && line.ends_with(&format!("-> {hex}"));
+            assert!(document.lines().any(shown), "docs/wire-protocol.md lacks {kind} {hex}");
+        }
+    }
+
+    #[test]
     fn the_largest_welcome_fits_into_a_message() {
         let network = Network { address: vec![0xff; 16], prefix_length: 128 };
         let welcome = Welcome {
