@@ -19,6 +19,7 @@ mod host;
 mod join;
 mod kill_switch;
 mod kills;
+mod logs;
 mod lossy_path;
 mod metrics;
 mod mtu_signals;

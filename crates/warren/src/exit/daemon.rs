@@ -309,7 +309,11 @@ impl Daemon {
         match report {
             Report::Connected { connection, peer } => {
                 self.events.connected();
-                self.sessions.connected(now, connection.0, PeerKey(peer.0));
+                let key = PeerKey(peer.0);
+                if self.sessions.registry().by_key(key).is_none() {
+                    tracing::debug!(connection = connection.0, %key, "a key that is not enrolled has connected");
+                }
+                self.sessions.connected(now, connection.0, key);
             }
             Report::Control { connection, data } => self.sessions.received(now, connection.0, &data),
             Report::Closed { connection, reason } => {

@@ -1,0 +1,45 @@
+//! What an exit's log says, and what it keeps to itself.
+
+use serde_json::Value;
+
+use crate::support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
+
+#[test]
+fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let (laptop, stranger) = (exit.enrol("laptop"), exit.enrol("stranger"));
+    let key = exit.warren.public_key(stranger.value("client", "private_key"));
+    exit.warren.run("exit client remove stranger").ok();
+    let daemon = exit.warren.start("--log debug --log-format json exit run");
+    eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
+
+    let refused = Client::with(&net, &stranger).warren.run("up home --timeout 20s");
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    let client = Client::with(&net, &laptop);
+    client.up();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
+    exit.warren.run("reload exit").ok();
+    client.down();
+    eventually(seconds(10), "the end of the session is logged", || daemon.output().contains("session ended"));
+
+    let output = daemon.output();
+    let lines: Vec<Value> = output
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    for line in &lines {
+        assert!(line["timestamp"].is_string() && line["fields"]["message"].is_string(), "{line}");
+    }
+    let (debug, usual): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["level"] == "DEBUG");
+    let usual = usual.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(usual.contains("session opened") && usual.contains("laptop"), "negative control: {usual}");
+    let hidden = [Net::CLIENT_V4, Net::CLIENT_V6, Net::INTERNET_V4, "10.66.0.2", "stranger", key.as_str()];
+    for hidden in hidden {
+        assert!(!usual.contains(hidden), "{hidden} is in the log: {usual}");
+    }
+    // Who is not enrolled has one line, for who looks for it.
+    let attempts = debug.iter().filter(|line| line.to_string().contains(&key)).count();
+    assert_eq!(attempts, 1, "{output}");
+    assert!(!output.contains(stranger.value("client", "private_key")), "a private key is in the log");
+}
