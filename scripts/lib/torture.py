@@ -190,6 +190,14 @@ ROWS = [
         end_to_end("web::a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone"),
     ),
     Row(
+        "prometheus",
+        "prometheus",
+        "a real Prometheus scrapes the exit and evaluates the dashboard and the alert rules; needs prometheus",
+        "no scrape refused, every expression and rule evaluated",
+        2,
+        end_to_end("metrics::prometheus_takes_every_scrape_and_evaluates_every_panel_and_rule"),
+    ),
+    Row(
         "properties",
         "properties",
         "every property test, with cases of their own",

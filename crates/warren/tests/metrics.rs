@@ -2,7 +2,8 @@
 
 use std::net::{TcpListener, TcpStream};
 
-use crate::support::open_metrics::assert_configs_name_what_exists;
+use crate::support::daemon::repository;
+use crate::support::open_metrics::{assert_configs_name_what_exists, expressions};
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, eventually, flows, seconds};
 
 /// What Prometheus would get, which has to be valid.
@@ -123,4 +124,65 @@ fn a_taken_port_ends_an_exit_only_if_the_file_asks_for_it() {
     assert!(refused.stderr.contains("choose another for listen in [metrics]"), "{refused:?}");
     assert!(!net.exit.sh("ip link").ok().contains("warren"), "what was made is undone");
     drop(taken);
+}
+
+/// Needs Prometheus.
+#[test]
+#[ignore = "needs Prometheus; `scripts/torture prometheus` runs it"]
+fn prometheus_takes_every_scrape_and_evaluates_every_panel_and_rule() {
+    let net = Net::new().expect("root can make a net");
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("metrics", "clients", true));
+    exit.run();
+    Client::with(&net, &exit.enrol("laptop")).up();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("prometheus.yml");
+    let rules = repository().join("configs/prometheus-alerts.yml");
+    let text = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{}]\n\
+         scrape_configs: [{{ job_name: warren, static_configs: [{{ targets: [\"127.0.0.1:9466\"] }}] }}]\n",
+        rules.canonicalize().unwrap().display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut prometheus = net.exit.start(&[
+        "prometheus",
+        &format!("--config.file={}", file.display()),
+        &format!("--storage.tsdb.path={}", directory.path().join("data").display()),
+        "--web.listen-address=127.0.0.1:9090",
+    ]);
+    let ask = |path: &str, more: &str| {
+        let line = format!("curl --silent --max-time 20 --get {more} http://127.0.0.1:9090/api/v1/{path}");
+        serde_json::from_str::<serde_json::Value>(&net.exit.sh(&line).stdout).unwrap_or_default()
+    };
+    let scrapes = |query: &str| {
+        let answer = ask("query", &format!("--data-urlencode 'query={query}'"));
+        answer["data"]["result"][0]["value"][1].as_str().and_then(|value| value.parse::<f64>().ok())
+    };
+    eventually(seconds(60), "Prometheus has scraped a few times", || {
+        assert!(prometheus.is_running(), "{}", prometheus.output());
+        scrapes("sum_over_time(up[1m])").is_some_and(|ups| ups >= 5.0)
+    });
+
+    assert_eq!(scrapes("min_over_time(up[1m])"), Some(1.0), "no scrape was refused");
+    assert_eq!(scrapes("warren_client_connections{client=\"laptop\"}"), Some(4.0));
+    let expressions = expressions();
+    for expression in &expressions {
+        let asked =
+            expression.replace("$__rate_interval", "1m").replace("$instance", ".*").replace('\'', "\"");
+        let answer = ask("query", &format!("--data-urlencode 'query={asked}'"));
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+        // A threshold shows nothing while all is well.
+        let shows_all = ![" > ", " < ", " >= ", " <= ", " == "].iter().any(|sign| expression.contains(sign));
+        let found = answer["data"]["result"].as_array().map_or(0, Vec::len);
+        assert!(found > 0 || !shows_all, "{expression} shows nothing: {answer}");
+    }
+    let groups = ask("rules", "")["data"]["groups"].clone();
+    let rules: Vec<&serde_json::Value> =
+        groups.as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
+    assert!(rules.len() > 5 && rules.iter().all(|rule| rule["health"] == "ok"), "{rules:#?}");
+    println!(
+        "measured: {} expressions and {} rules evaluated, no scrape refused",
+        expressions.len(),
+        rules.len()
+    );
 }

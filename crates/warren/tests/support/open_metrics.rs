@@ -183,22 +183,8 @@ fn end_of_value(text: &str) -> Option<usize> {
 /// Every metric that a panel, a rule or the documentation names is in the scrape, and the documentation has every family.
 #[track_caller]
 pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("the dashboard is JSON");
-    let panels = dashboard["panels"].as_array().expect("it has panels");
-    let ids: BTreeSet<u64> =
-        panels.iter().map(|panel| panel["id"].as_u64().expect("a panel has a number")).collect();
-    assert_eq!(ids.len(), panels.len(), "panels have numbers of their own");
-    let mut expressions = Vec::new();
-    for panel in panels {
-        for key in ["title", "type", "datasource", "gridPos"] {
-            assert!(!panel[key].is_null(), "a panel lacks {key}: {panel:#}");
-        }
-        let targets = panel["targets"].as_array().expect("a panel has targets");
-        assert!(!targets.is_empty(), "{panel:#}");
-        expressions.extend(targets.iter().map(|target| target["expr"].as_str().unwrap().to_owned()));
-    }
-    let rules = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
-    expressions.extend(rules.map(str::to_owned));
+    assert_dashboard_is_one();
+    let expressions = expressions();
     assert!(expressions.len() > 20, "{expressions:?}");
     let names = scraped.names();
     for expression in &expressions {
@@ -211,6 +197,57 @@ pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     for family in scraped.families.keys() {
         assert!(DOCUMENTATION.contains(&format!("`{family}`")), "docs/metrics.md lacks {family}");
     }
+}
+
+/// What the dashboard's panels and the rules ask Prometheus for.
+pub fn expressions() -> Vec<String> {
+    let targets = panels().into_iter().flat_map(|panel| list(&panel, "targets"));
+    let of_panels = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+    let rules = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    of_panels.chain(rules.map(str::to_owned)).collect()
+}
+
+/// The dashboard is as Grafana's model of schema version 38 has it: panels of its own kinds, side by side, each asking the data
+/// source that is chosen, whose variables are those that there are.
+#[track_caller]
+fn assert_dashboard_is_one() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("the dashboard is JSON");
+    assert_eq!(dashboard["schemaVersion"], 38);
+    let variables = list(&dashboard["templating"], "list");
+    let variables: BTreeSet<&str> =
+        variables.iter().filter_map(|variable| variable["name"].as_str()).collect();
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels() {
+        assert!(ids.insert(panel["id"].as_u64().expect("a panel has a number")), "numbers are unique");
+        assert!(panel["title"].is_string(), "{panel:#}");
+        assert!(["stat", "timeseries", "row"].contains(&panel["type"].as_str().unwrap()), "{panel:#}");
+        let place =
+            |key: &str| panel["gridPos"][key].as_u64().unwrap_or_else(|| panic!("no {key}: {panel:#}"));
+        assert!(place("x") + place("w") <= 24 && place("w") > 0 && place("h") > 0, "{panel:#}");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(taken.insert((x, y)), "it lies over another one: {panel:#}");
+            }
+        }
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{panel:#}");
+        let targets = list(&panel, "targets");
+        assert!(!targets.is_empty(), "{panel:#}");
+        let references: BTreeSet<&str> =
+            targets.iter().filter_map(|target| target["refId"].as_str()).collect();
+        assert_eq!(references.len(), targets.len(), "targets have letters of their own: {panel:#}");
+        for used in targets.iter().flat_map(|target| target["expr"].as_str().unwrap().split('$').skip(1)) {
+            let name = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap();
+            assert!(variables.contains(name) || name.starts_with("__"), "there is no ${name}: {panel:#}");
+        }
+    }
+}
+
+fn panels() -> Vec<Value> {
+    list(&serde_json::from_str(DASHBOARD).expect("the dashboard is JSON"), "panels")
+}
+
+fn list(value: &Value, key: &str) -> Vec<Value> {
+    value[key].as_array().unwrap_or_else(|| panic!("no {key} in {value:#}")).clone()
 }
 
 fn metrics_in(expression: &str) -> impl Iterator<Item = &str> {
