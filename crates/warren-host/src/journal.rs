@@ -4,6 +4,9 @@
 //! step is begun before it is made and ended when it is undone. A last line that is not closed by a newline was being
 //! written when the daemon died, so its step was never made. The file is locked while it is open, and removed once
 //! nothing is left in it.
+//!
+//! What the kernel has taken of the file outlives this process, however it ends, so nothing waits for a disk: what a plan makes ends
+//! with the boot, and a journal of another boot is of no use.
 
 use std::{
     collections::BTreeMap,
@@ -80,7 +83,7 @@ impl Journal {
         &self.contents.outstanding
     }
 
-    /// Notes durably how to undo a step that is about to be made.
+    /// Notes how to undo a step that is about to be made.
     pub(crate) fn begin(&mut self, undo: Undo) -> io::Result<u64> {
         if self.contents.place.is_none() {
             let place = Place::here()?;
@@ -107,15 +110,13 @@ impl Journal {
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         self.contents = Contents::default();
         self.file.set_len(0)?;
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.sync_data()
+        self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        self.file.write_all(&line)?;
-        self.file.sync_data()
+        self.file.write_all(&line)
     }
 
     /// Cuts off what was being written when the daemon died, so that what is appended starts a line.

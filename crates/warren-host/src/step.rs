@@ -40,7 +40,7 @@ pub enum StepError {
     Io(io::Error),
     /// nft failed.
     #[error(transparent)]
-    Nft(#[from] NftError),
+    Nft(NftError),
 }
 
 impl From<io::Error> for StepError {
@@ -51,6 +51,18 @@ impl From<io::Error> for StepError {
             Self::NotPermitted
         } else {
             Self::Io(error)
+        }
+    }
+}
+
+impl From<NftError> for StepError {
+    fn from(error: NftError) -> Self {
+        match error {
+            NftError::Refused(reason) if reason.ends_with("File exists") => Self::Exists,
+            NftError::Refused(reason) if reason.ends_with("not permitted") => Self::NotPermitted,
+            error @ (NftError::Missing | NftError::Refused(_) | NftError::Gone | NftError::Io(_)) => {
+                Self::Nft(error)
+            }
         }
     }
 }
@@ -96,15 +108,8 @@ pub(crate) async fn prepare(
             None if sysctl::is_of_missing_device(key) => return Ok(None),
             None => return Err(StepError::NoSetting),
         },
-        Step::Nftables { table, .. } => {
-            match nft::has_table(table).await {
-                Err(NftError::Refused(reason)) if reason.contains("not permitted") => {
-                    return Err(StepError::NotPermitted);
-                }
-                exists => refuse_if(exists? && !replaces)?,
-            }
-            Undo::Nftables { table: table.clone() }
-        }
+        // nft refuses one that is there, in the same transaction that makes it.
+        Step::Nftables { table, .. } => Undo::Nftables { table: table.clone() },
     };
     Ok(Some(undo))
 }
@@ -184,10 +189,13 @@ async fn make_table(
         match make_owned_table(table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
+            Err(NftError::Refused(reason)) if reason.ends_with("File exists") => {
+                return Err(StepError::Exists);
+            }
             Err(error) => tracing::debug!(%error, table, "the table cannot be owned by a process"),
         }
     }
-    nft::load(&table_text(table, ruleset, false), lock).await?;
+    nft::load(&new_table(table, ruleset, false), lock).await?;
     if owned {
         tracing::warn!(
             table,
@@ -197,9 +205,15 @@ async fn make_table(
     Ok(None)
 }
 
+/// The table's text, which nft takes only if there is no such table yet.
+fn new_table(table: &str, ruleset: &str, owned: bool) -> String {
+    let owner = if owned { " {\n\tflags owner;\n}" } else { "" };
+    format!("create table inet {table}{owner}\n{}", table_text(table, ruleset, owned))
+}
+
 async fn make_owned_table(table: &str, ruleset: &str) -> Result<nft::Owner, NftError> {
     let mut owner = nft::Owner::start()?;
-    match owner.load(&table_text(table, ruleset, true)).await {
+    match owner.load(&new_table(table, ruleset, true)).await {
         Ok(()) => Ok(owner),
         Err(error) => {
             owner.end().await;

@@ -10,7 +10,7 @@ use warren_host::facts::private_networks;
 use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 
 use crate::cli::output;
-use crate::config::ClientProfile;
+use crate::config::{ClientProfile, RemoteExit};
 use crate::daemon_dir::DaemonDir;
 
 /// Exits' addresses that stay allowed; the oldest go first.
@@ -36,11 +36,12 @@ impl Lockdown {
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self::default());
         }
-        let rules = rules(profile).await?;
+        // With all that is known by now, as each change of the table takes a while.
+        let (exits, resolvers) = (addresses(profile), resolvers());
+        let carriers = [exits.as_slice(), resolvers.as_slice()].concat();
+        let rules = KillSwitchRules { carriers, ..rules(profile).await? };
         let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
-        let mut lockdown = Self { closed: Some(closed), exits: Vec::new(), resolvers: Vec::new() };
-        lockdown.allow_resolvers().await?;
-        Ok(lockdown)
+        Ok(Self { closed: Some(closed), exits, resolvers })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -166,6 +167,13 @@ pub(crate) async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchR
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
         carriers: Vec::new(),
     })
+}
+
+/// The profile's exits that it names by address.
+fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
+    let address =
+        |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
+    profile.exits().filter_map(address).take(MOST_EXITS).collect()
 }
 
 /// The resolvers that this host's files name and that are others: systemd-resolved, for one, stands between and lists
