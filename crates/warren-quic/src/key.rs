@@ -1,5 +1,7 @@
 //! Ed25519 identities: private keys that are never printed, public keys as people write them, and key files.
 
+mod point;
+
 use std::{
     fmt, fs, io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -141,44 +143,19 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
         let key = decode(text).map(|key| Self(*key))?;
-        if key.is_of_small_order() { Err(KeyError::NobodysKey) } else { Ok(key) }
+        if key.is_of_small_order() {
+            return Err(KeyError::NobodysKey);
+        }
+        if point::is_on_curve(&key.0) { Ok(key) } else { Err(KeyError::NoKey) }
     }
 }
 
 impl PublicKey {
     /// Whether it is one of the few points for which signatures can be made without any private key.
     pub(crate) fn is_of_small_order(&self) -> bool {
-        let mut y = self.0;
-        // The sign of x.
-        y[KEY_LENGTH - 1] &= 0x7f;
-        SMALL_ORDER.contains(&y)
+        point::is_of_small_order(&self.0)
     }
 }
-
-/// The y coordinates of the points of order 1, 2, 4 and 8 on edwards25519 (RFC 8032 section 5.1), least byte first: 0, 1 and
-/// p - 1, 0 and 1 once more as p and p + 1, and the two of order 8.
-const SMALL_ORDER: [[u8; KEY_LENGTH]; 7] = {
-    const fn near_p(first: u8) -> [u8; KEY_LENGTH] {
-        let mut y = [0xff; KEY_LENGTH];
-        y[0] = first;
-        y[KEY_LENGTH - 1] = 0x7f;
-        y
-    }
-    let mut one = [0; KEY_LENGTH];
-    one[0] = 1;
-    [[0; KEY_LENGTH], one, near_p(0xec), near_p(0xed), near_p(0xee), ORDER_8, ORDER_8_NEGATIVE]
-};
-
-const ORDER_8: [u8; KEY_LENGTH] = [
-    0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5,
-    0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
-];
-
-/// p less the one above.
-const ORDER_8_NEGATIVE: [u8; KEY_LENGTH] = [
-    0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
-    0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
-];
 
 impl Serialize for PublicKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -204,6 +181,11 @@ pub enum KeyError {
     /// The text is base64 of another length.
     #[error("a key is 32 bytes (44 characters of base64), and this is {0} bytes")]
     Length(usize),
+    /// No private key has it.
+    #[error(
+        "this is no public key, as no private key belongs to it; copy the one that `warren pubkey` or the exit prints, without a typing error"
+    )]
+    NoKey,
     /// Anybody can sign for it.
     #[error(
         "this key is nobody's: it is one of a few for which anybody can sign; take the one that `warren pubkey` prints"
@@ -292,7 +274,7 @@ mod tests {
 
     #[test]
     fn keys_for_which_anybody_can_sign_are_refused() {
-        for mut key in SMALL_ORDER {
+        for mut key in point::SMALL_ORDER {
             for sign in [0, 0x80] {
                 key[KEY_LENGTH - 1] |= sign;
                 let refused = PublicKey(key).to_string().parse::<PublicKey>();
@@ -302,25 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn both_points_of_order_8_are_each_other_s_negative() {
-        let mut carry = 0_u16;
-        let sum = std::array::from_fn::<u8, KEY_LENGTH, _>(|place| {
-            carry += u16::from(ORDER_8[place]) + u16::from(ORDER_8_NEGATIVE[place]);
-            let [low, high] = carry.to_le_bytes();
-            carry = u16::from(high);
-            low
-        });
-        // p
-        assert_eq!(sum, SMALL_ORDER[3]);
-    }
-
-    #[test]
-    fn anybody_signs_for_the_neutral_point() {
-        use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
-        let neutral = SMALL_ORDER[1];
-        let mut signature = [0; 64];
-        signature[..KEY_LENGTH].copy_from_slice(&neutral);
-        UnparsedPublicKey::new(&ED25519, neutral).verify(b"whatever", &signature).unwrap();
+    fn text_that_is_no_public_key_is_refused() {
+        let mut two = [0; KEY_LENGTH];
+        two[0] = 2;
+        let refused = PublicKey(two).to_string().parse::<PublicKey>();
+        assert!(matches!(refused, Err(KeyError::NoKey)));
     }
 
     #[test]

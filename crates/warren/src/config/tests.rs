@@ -23,6 +23,7 @@ use super::web::WebListen;
 use super::{ClientProfile, ConfigError, profile};
 
 const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
+const OTHER_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
 const PUBLIC_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// A profile with what it must have, and `rest`, whose first line is line 7.
@@ -98,7 +99,7 @@ fn every_option_of_a_profile_is_taken() {
 #[test]
 fn exit_may_have_several_keys_while_one_is_being_rotated() {
     let text = profile_text("")
-        .replace(&format!("\"{PUBLIC_KEY}\""), &format!("[\"{PUBLIC_KEY}\", \"{PRIVATE_KEY}\"]"));
+        .replace(&format!("\"{PUBLIC_KEY}\""), &format!("[\"{PUBLIC_KEY}\", \"{OTHER_PUBLIC_KEY}\"]"));
     assert_eq!(parse_profile(&text).unwrap().exit.public_keys.len(), 2);
 }
 
