@@ -52,6 +52,9 @@ const MTU_CONFIRMATION: Duration = Duration::from_secs(9);
 /// 10, 1,472 and 1,452 are both reached exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
+/// By how much an exit waits longer than a client before it sends a keep-alive.
+const LATER_KEEP_ALIVE: Duration = Duration::from_secs(2);
+
 /// Checks the settings that noq would take wrong or panic over.
 pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     let TransportSettings {
@@ -146,6 +149,9 @@ pub(crate) fn exit(
     let mut transport = transport(settings, local);
     // The control stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    // Due only once a client's own has not come: what it sends then begins the idle timeout anew (RFC 9000 section 10.1), so that the
+    // silence before a path broke does not count, and asks every second until the client answers.
+    transport.keep_alive_interval(settings.keep_alive.map(|interval| interval + LATER_KEEP_ALIVE));
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(secrets.retry_tokens.clone()));
     config
         .transport_config(Arc::new(transport))
