@@ -86,11 +86,11 @@ ROWS = [
     Row(
         "flaps",
         "F9",
-        "the carrier goes for a second, every second time by taking the link down; nothing is sent meanwhile",
+        "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",
         "100 of 100 back; no connection made anew; memory +10 % at most, no descriptor more",
         7,
         end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
-        {"WARREN_FLAPS": "102"},
+        {"WARREN_FLAPS": "102", "WARREN_FLAP_SECONDS": "2"},
     ),
     Row(
         "freezes",

@@ -261,15 +261,16 @@ fn address_message(index: u32, address: IpNet) -> AddressMessage {
 
 fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let length = route.destination.prefix_len();
-    let (kind, scope) = match route.kind {
-        RouteKind::Unicast => (RouteType::Unicast, RouteScope::Link),
-        RouteKind::Unreachable => (RouteType::Unreachable, RouteScope::Universe),
-        RouteKind::Throw => (RouteType::Throw, RouteScope::Universe),
+    let kind = match route.kind {
+        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Throw => RouteType::Throw,
     };
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
             .destination_prefix(network, length)
-            .scope(scope)
+            // Not that of a link, where the kernel would look for the gateways of others' routes.
+            .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
             RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, length).build()
