@@ -1,0 +1,107 @@
+//! Why something could not be done on the host, or not be undone.
+
+use std::{fmt, io, path::PathBuf};
+
+use crate::step::StepError;
+
+/// Why the host cannot be worked on.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The journal cannot be read or written.
+    #[error("cannot use the journal {path}: {source}; check its directory, or choose another --runtime-dir")]
+    Journal {
+        /// The journal's file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process has the journal open.
+    #[error("{0} is in use by a running Warren; stop that one first, with `warren down` or `systemctl stop`")]
+    Busy(PathBuf),
+    /// A daemon that was killed left something behind.
+    #[error("{0} lists changes that a killed Warren left on this host; undo them with `warren cleanup`")]
+    Unfinished(PathBuf),
+    /// The journal is about another network namespace.
+    #[error(
+        "{0} lists changes in another network namespace; run `warren cleanup` in that one, or delete the file if it is gone"
+    )]
+    OtherNamespace(PathBuf),
+    /// The kernel's state cannot be read.
+    #[error("cannot read the state of the network: {0}; run it as root")]
+    Read(#[source] io::Error),
+    /// Not everything could be undone.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
+/// A plan that could not be applied. Everything made before was undone, unless [`ApplyError::left`] says otherwise.
+#[derive(Debug)]
+pub struct ApplyError {
+    /// The step that failed, as a person would type it.
+    pub step: String,
+    /// Why it failed.
+    pub cause: StepError,
+    /// What could not be undone afterwards.
+    pub left: Option<UndoError>,
+}
+
+/// Why an applied plan could not be turned into another.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// A step of the new plan failed.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// Something of the old plan could not be undone.
+    #[error(transparent)]
+    Undo(#[from] UndoError),
+}
+
+/// Changes that could not be undone; they are still in the journal.
+#[derive(Debug)]
+pub struct UndoError {
+    /// Each change with the reason.
+    pub left: Vec<(String, StepError)>,
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed: {}", self.step, self.cause)?;
+        match &self.left {
+            Some(left) => write!(f, "; {left}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl fmt::Display for UndoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("could not undo ")?;
+        for (number, (what, why)) in self.left.iter().enumerate() {
+            let separator = if number == 0 { "" } else { ", " };
+            write!(f, "{separator}{what} ({why})")?;
+        }
+        f.write_str("; `warren cleanup` tries again")
+    }
+}
+
+impl std::error::Error for UndoError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_says_what_failed_why_and_what_is_left() {
+        let left = UndoError { left: vec![("link x0".into(), StepError::NotPermitted)] };
+        let error =
+            ApplyError { step: "sysctl -w a=1".into(), cause: StepError::NoSetting, left: Some(left) };
+
+        assert_eq!(
+            error.to_string(),
+            "`sysctl -w a=1` failed: this kernel has no such setting; could not undo link x0 (not permitted; run it as \
+             root or with CAP_NET_ADMIN); `warren cleanup` tries again"
+        );
+    }
+}
