@@ -70,7 +70,12 @@ pub fn priorities(slot: u8) -> [u32; 3] {
 /// last.
 pub fn client(host: &ClientHost) -> Plan {
     let mut steps = Vec::new();
+    let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
+    let ipv6 = networks(host, Family::Ipv6, host.ipv6.is_some());
     steps.extend(host.strict_reverse_path.iter().map(loose_reverse_path));
+    if host.ipv4.is_none() && !ipv4.is_empty() {
+        steps.push(reverse_path_by_mark());
+    }
     steps.extend(host.firewall.iter().map(|firewall| Step::Nftables {
         table: firewall.table.clone(),
         ruleset: client_ruleset::ruleset(host, &firewall.listening),
@@ -78,8 +83,6 @@ pub fn client(host: &ClientHost) -> Plan {
     }));
     steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
     steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: Some(crate::DEVICE_GROUP) });
-    let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
-    let ipv6 = networks(host, Family::Ipv6, host.ipv6.is_some());
     steps.extend(ipv4.iter().map(|network| route(host, *network, host.ipv4.is_some())));
     steps.extend(ipv6.iter().map(|network| route(host, *network, host.ipv6.is_some())));
     for (family, included) in [(Family::Ipv4, &ipv4), (Family::Ipv6, &ipv6)] {
@@ -188,6 +191,11 @@ fn loose_reverse_path(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv4", device, "rp_filter"), value: "2".into() }
 }
 
+/// Also the loose check finds no way back to the exit where IPv4 is unreachable, unless it looks with the carrier's mark.
+fn reverse_path_by_mark() -> Step {
+    Step::Sysctl { key: "net.ipv4.conf.all.src_valid_mark".into(), value: "1".into() }
+}
+
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
@@ -244,6 +252,7 @@ mod tests {
 
         let plan = client(&host).to_string();
 
+        assert!(plan.starts_with("sysctl -w net.ipv4.conf.all.src_valid_mark=1\n"), "{plan}");
         assert!(plan.contains("ip -4 route add unreachable 0.0.0.0/0 table 22369 proto 87\n"), "{plan}");
         assert!(!plan.contains("192.0.2.0"), "{plan}");
     }

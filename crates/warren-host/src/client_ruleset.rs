@@ -1,5 +1,5 @@
 //! The text of a client's firewall: inbound connections are answered the way they came, nobody outside may use the inner
-//! addresses, and what is forwarded into the tunnel gets them.
+//! addresses, what is forwarded into the tunnel gets them, and nothing leaves outside with them.
 
 use std::fmt::Write;
 
@@ -15,6 +15,8 @@ pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
     chain(&mut text, "output", route, &output(host, listening));
     let nat = "type nat hook postrouting priority srcnat; policy accept;";
     chain(&mut text, "postrouting", nat, &postrouting(host));
+    let leaving = "type filter hook postrouting priority srcnat + 100; policy accept;";
+    chain(&mut text, "leaving", leaving, &leaving_outside(host));
     text
 }
 
@@ -40,7 +42,14 @@ fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
     // A session from before connections were tracked; a connection that began here has no port that listens.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
+    // What comes from an exit has the mark too, so that the check of its way back looks past the tunnel's routes.
+    rules.push(format!("ct mark {:#x} meta mark set {mark:#x}", carrier(host)));
     rules
+}
+
+/// The connection mark of what carries tunnels.
+fn carrier(host: &ClientHost) -> u32 {
+    host.mark | 0x1_0000
 }
 
 /// Answers of marked connections carry the mark, so that they are routed as if there was no tunnel.
@@ -52,7 +61,9 @@ fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
              ct mark set {mark:#x}"
         )
     });
-    older.into_iter().chain([format!("ct mark {mark:#x} meta mark 0 meta mark set {mark:#x}")]).collect()
+    let carrier = format!("meta mark {mark:#x} ct mark set {:#x}", carrier(host));
+    let answers = format!("ct mark {mark:#x} meta mark 0 meta mark set {mark:#x}");
+    [carrier].into_iter().chain(older).chain([answers]).collect()
 }
 
 /// The exit takes packets from the inner addresses alone.
@@ -62,6 +73,14 @@ fn postrouting(host: &ClientHost) -> Vec<String> {
             format!("oifname \"{}\" {family} saddr != {address} masquerade", host.device)
         })
         .collect()
+}
+
+/// Nothing with an inner address leaves outside, also after the daemon was killed: connections go on without their tunnel, and
+/// connection tracking goes on to translate.
+fn leaving_outside(host: &ClientHost) -> Vec<String> {
+    let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
+    let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));
+    tunnels.into_iter().chain(drops).collect()
 }
 
 fn inner(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {

@@ -1,7 +1,9 @@
 //! What goes through the tunnel, what goes around it, and what reaches the client's host and those behind it meanwhile.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use crate::support::{Client, Exit, LeakCounter, Net, Running, eventually, seconds};
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, LeakCounter, Net, Running, eventually, seconds};
 
 #[test]
 fn connections_from_outside_are_answered_the_way_they_came() {
@@ -111,7 +113,33 @@ fn ipv6_fails_at_once_when_the_tunnel_has_none() {
 }
 
 #[test]
-fn after_down_nothing_is_sent_with_an_inner_address() {
+fn ipv4_fails_at_once_when_the_tunnel_has_none_and_the_carrier_s_answers_pass_the_check_of_their_way_back() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let file = exit.warren.config("exit.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let ipv6_only: String =
+        text.lines().filter(|line| !line.starts_with("ipv4")).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&file, ipv6_only).unwrap();
+    exit.run();
+    for check in [1, 2] {
+        net.client.sh(&format!("sysctl -qw net.ipv4.conf.all.rp_filter={check}")).ok();
+        let client = Client::with(&net, &exit.enrol(&format!("laptop{check}")));
+        let leaks = LeakCounter::start(&net);
+
+        client.up();
+
+        let before = leaks.leaked();
+        assert!(!net.client.sh("ping -c 1 -W 1 203.0.113.2").succeeded());
+        assert_eq!(leaks.leaked(), before);
+        assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
+        client.down();
+        net.router.sh("nft delete table netdev leaks").ok();
+    }
+}
+
+#[test]
+fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let container = net.container_behind_client();
@@ -122,23 +150,32 @@ fn after_down_nothing_is_sent_with_an_inner_address() {
     let inner = || net.router.sh("nft list table netdev sources").ok();
     let none = inner();
     let senders = [(&net.client, "203.0.113.2"), (&net.client, "2001:db8:3::2"), (&container, "203.0.113.2")];
+    // A server that does not learn of its client's end serves no other.
     let mut servers = Vec::new();
-    let mut uploads = Vec::new();
-    for port in 5201..5204 {
-        servers.push(net.internet.iperf3(port));
-    }
-    client.up();
-    for (port, (host, to)) in (5201..).zip(senders) {
-        let rate = ["-b", "2M", "-t", "60", "--forceflush", "-i", "0.2"];
-        uploads.push(host.start(&[&["iperf3", "-c", to, "-p", &port.to_string()], &rate[..]].concat()));
-    }
-    uploads.iter_mut().for_each(|upload| upload.wait_for_output("1.00-"));
+    let ends: [(&str, &dyn Fn()); 3] = [
+        ("down", &|| drop(client.warren.run("down home").ok())),
+        ("SIGTERM", &|| client.signal(Signal::TERM)),
+        ("SIGKILL", &|| client.signal(Signal::KILL)),
+    ];
+    for (how, end) in ends {
+        client.up();
+        let mut uploads = Vec::new();
+        for (host, to) in senders {
+            let port = 5201 + u16::try_from(servers.len()).unwrap();
+            servers.push(net.internet.iperf3(port));
+            let rate = ["-b", "2M", "-t", "60", "--forceflush", "-i", "0.2"];
+            uploads.push(host.start(&[&["iperf3", "-c", to, "-p", &port.to_string()], &rate[..]].concat()));
+        }
+        uploads.iter_mut().for_each(|upload| upload.wait_for_output("1.00-"));
 
-    client.warren.run("down home").ok();
+        end();
+        eventually(seconds(10), "the daemon has ended", || client.warren.status().is_none());
 
-    // Long enough for what was not acknowledged to be sent again several times.
-    std::thread::sleep(seconds(3));
-    assert_eq!(inner(), none);
+        // Long enough for what was not acknowledged to be sent again several times.
+        std::thread::sleep(seconds(2));
+        assert_eq!(inner(), none, "after {how}");
+    }
+    client.down();
     client.sh("ip address add 10.66.0.2/32 dev lo && ping -c 1 -W 1 -I 10.66.0.2 203.0.113.2 || true");
     assert_ne!(inner(), none, "it would be seen");
 }

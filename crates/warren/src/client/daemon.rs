@@ -2,7 +2,10 @@
 
 mod answers;
 mod connecting;
+mod probing;
 mod reload;
+mod silence;
+mod stopping;
 mod upkeep;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,18 +25,15 @@ use warren_session::goodbye::Goodbye;
 use warren_tun::Queue;
 
 use self::connecting::{Opening, Purpose, Racing};
-use super::alerts::{Alert, Alerts};
+use super::alerts::Alerts;
 use super::connect::{Exits, Way};
-use super::diagnose::diagnose;
 use super::host::ClientHost;
 use super::kill_switch::Lockdown;
 use super::lookup::NameServers;
-use super::probe::Probe;
 use crate::config::ClientProfile;
 use crate::control::ControlSocket;
 use crate::daemon_dir::DaemonDir;
 use crate::deadline::until;
-use crate::exit_code::{ExitCode, Failure};
 use crate::notify;
 use crate::status::{RateMeter, State};
 use crate::tuning::Tuning;
@@ -61,23 +61,7 @@ pub(crate) struct ClientStart {
 pub(crate) async fn run(start: ClientStart) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(start).await?;
     let outcome = daemon.serve().await;
-    notify::stopping();
-    // Whatever ended it, the exit is told, so that it keeps no session for a client that is gone.
-    daemon.session.stop(Instant::now());
-    while let Some(action) = daemon.session.poll_action() {
-        if !matches!(action, ClientAction::Send { .. } | ClientAction::Close { .. }) {
-            continue;
-        }
-        if let Err(error) = daemon.carry_out(action).await {
-            tracing::debug!("cannot take leave of the exit: {error:#}");
-        }
-    }
-    let undone = daemon.host.undo().await;
-    let goodbye = Goodbye::ClientStopped;
-    daemon.worker.stop(goodbye.code(), goodbye.to_string()).await;
-    outcome?;
-    undone?;
-    Ok(())
+    daemon.end(outcome).await
 }
 
 struct Daemon {
@@ -111,6 +95,8 @@ struct Daemon {
     tried: Option<SocketAddr>,
     diagnosis: Option<JoinHandle<String>>,
     diagnosed: Option<Instant>,
+    /// What was found out since the tunnel was last up.
+    cause: Option<String>,
     /// The way that connection 0 took, and that the others take.
     way: Option<Way>,
     /// Runs from the first attached connection until the exit's inner address has answered through the tunnel.
@@ -168,6 +154,7 @@ impl Daemon {
             tried: None,
             diagnosis: None,
             diagnosed: None,
+            cause: None,
             way: None,
             tuning,
             worker,
@@ -199,6 +186,7 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
+        let mut successor = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
         let mut watchdog = notify::Watchdog::of_this_process();
         self.session.start(Instant::now());
         loop {
@@ -235,24 +223,9 @@ impl Daemon {
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload()),
-                _ = terminate.recv() => self.stop(),
-                _ = interrupt.recv() => self.stop(),
-            }
-        }
-    }
-
-    fn stop(&mut self) {
-        self.set_state(State::Stopping);
-        self.session.stop(Instant::now());
-    }
-
-    fn stopped(&self, stop: Stop) -> anyhow::Result<()> {
-        match stop {
-            Stop::Requested => Ok(()),
-            Stop::Refused(sentence) => Err(Failure::new(ExitCode::Refused, sentence).into()),
-            Stop::Goodbye(goodbye) => {
-                let endpoint = &self.exits.exit(self.exits.current()).endpoint;
-                Err(Failure::new(ExitCode::Refused, format!("the exit {endpoint} refused: {goodbye}")).into())
+                _ = terminate.recv() => self.stop().await,
+                _ = interrupt.recv() => self.stop().await,
+                _ = successor.recv() => self.make_way(),
             }
         }
     }
@@ -283,11 +256,7 @@ impl Daemon {
                 } else {
                     tracing::info!("cannot reach the exit: {reason}");
                 }
-                notify::status(&format!("cannot reach the exit: {reason}"));
-                self.last_error = Some(reason);
-                if goodbye.is_none() {
-                    self.start_diagnosis();
-                }
+                self.unreachable(reason, goodbye);
             }
             ClientAction::Stopped { reason } if self.goes_on_elsewhere(&reason) => {}
             ClientAction::Stopped { reason } => return Ok(Some(reason)),
@@ -359,29 +328,6 @@ impl Daemon {
         }
     }
 
-    fn start_probe(&mut self) {
-        let probe = self.welcome.as_ref().and_then(Probe::of);
-        let (Some(probe), Some(device)) = (probe, self.host.device()) else { return self.up() };
-        notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
-        self.probe = Some(tokio::spawn(probe.answered(device.name)));
-    }
-
-    /// The probe was answered, or could not be sent, which says nothing about the tunnel.
-    fn take_probe(&mut self, probed: Result<std::io::Result<()>, JoinError>) {
-        self.probe = None;
-        if let Ok(Err(error)) = probed {
-            tracing::debug!("cannot probe the tunnel: {error}");
-        }
-        self.up();
-    }
-
-    fn up(&mut self) {
-        tracing::info!("connected to {}", self.exits.exit(self.exits.current()).endpoint);
-        self.set_state(State::Up);
-        self.last_error = None;
-        notify::ready("connected");
-    }
-
     async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
         match report {
@@ -402,68 +348,6 @@ impl Daemon {
             }
         }
         Ok(())
-    }
-
-    /// A connection is silent, or answered again.
-    async fn take_answers(&mut self, connection: ConnectionId, answers: bool) {
-        let Some(index) = self.connections.get(&connection).copied() else { return };
-        tracing::debug!(index, answers, "a connection's path changed");
-        if !answers && !self.vigil.has_silent() {
-            // The others may be as dead, and idle, so that nothing tells.
-            self.worker.send(Command::Rouse).await;
-        }
-        let was_silent = self.vigil.is_silent();
-        self.vigil.answers(Instant::now(), index, answers);
-        if !was_silent || self.vigil.is_silent() {
-            return;
-        }
-        if self.race.as_ref().is_some_and(|racing| racing.purpose == Purpose::Scout) {
-            self.abort_race().await;
-        }
-        if self.state == State::Reconnecting && self.probe.is_none() {
-            self.up();
-        }
-    }
-
-    /// Every connection is silent, and still there.
-    fn falls_silent(&mut self) {
-        if self.state != State::Up {
-            return;
-        }
-        let endpoint = &self.exits.exit(self.exits.current()).endpoint;
-        let sentence = format!("{endpoint} no longer answers; looking for another way to it");
-        tracing::info!("{sentence}");
-        notify::status(&sentence);
-        self.last_error = Some(sentence);
-        self.set_state(State::Reconnecting);
-    }
-
-    /// This host's network is another, or time has passed unseen: the exit is asked for a sign of life at once, which
-    /// also tells it this client's new address.
-    async fn take_alert(&mut self, alert: Alert) {
-        tracing::debug!(?alert, "asking the exit for a sign of life");
-        self.worker.send(Command::Rouse).await;
-        self.session.hurry(Instant::now());
-    }
-
-    /// Begins to find out why what was tried last does not answer, now and then.
-    fn start_diagnosis(&mut self) {
-        let now = Instant::now();
-        let is_due = self.diagnosed.is_none_or(|last| now.duration_since(last) >= DIAGNOSE_EVERY);
-        if let Some(tried) = self.tried.filter(|_| is_due && self.diagnosis.is_none()) {
-            self.diagnosed = Some(now);
-            self.diagnosis = Some(tokio::spawn(diagnose(tried)));
-        }
-    }
-
-    fn take_diagnosis(&mut self, said: Result<String, JoinError>) {
-        self.diagnosis = None;
-        let Some(sentence) = said.ok().filter(|_| self.state != State::Up) else {
-            return;
-        };
-        tracing::info!("cannot reach the exit: {sentence}");
-        notify::status(&sentence);
-        self.last_error = Some(sentence);
     }
 
     /// When to ask for an exit that stands before the one in use: only while that one works.
@@ -490,9 +374,6 @@ impl Daemon {
         }
     }
 }
-
-/// How often at most it is found out why an exit does not answer.
-const DIAGNOSE_EVERY: Duration = Duration::from_secs(15);
 
 /// Waits for a task's end, or for ever.
 async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {

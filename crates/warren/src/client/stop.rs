@@ -4,19 +4,16 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use tokio::time::Instant;
 
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
 use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{self, DaemonDir};
 use crate::exit_code::{ExitCode, Failure};
-use crate::status::Status;
 
 /// Between two looks whether the daemon has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -27,7 +24,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDir::new(&global.runtime_dir, name);
-    end_connections(&directory).await;
     let was_running = if let Some(unit) = Unit::running(global, name).await {
         unit.stop().await?;
         true
@@ -47,22 +43,6 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
         .into());
     }
     Ok(())
-}
-
-/// Ends the connections that go through the tunnel while their last words still do. Without it they would be sent again and
-/// again with an inner address, over IPv6 also outside. A restart of the daemon leaves them alone: it gets the same addresses.
-async fn end_connections(directory: &DaemonDir) {
-    let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
-    let status = serde_json::from_value::<Status>(status).ok();
-    let Some(session) = status.and_then(|status| status.client?.session) else { return };
-    let addresses = [session.ipv4, session.ipv6].into_iter().flatten();
-    let addresses: Vec<_> =
-        addresses.filter_map(|address| Some(address.parse::<IpNet>().ok()?.addr())).collect();
-    if let Err(error) = warren_host::connections::end(&addresses) {
-        output::warn(format!(
-            "connections through the tunnel could not be ended and may go on outside it: {error}"
-        ));
-    }
 }
 
 /// Stops a daemon that no unit started, and waits for its end; returns whether there was one.

@@ -11,7 +11,7 @@ impl Daemon {
         let response = match asked.request {
             Request::Status => self.status().await,
             Request::Stop => {
-                self.stop();
+                self.stop().await;
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
@@ -33,6 +33,7 @@ impl Daemon {
     pub(super) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         self.meter.take(Instant::now(), &snapshot);
+        self.wonder();
     }
 
     async fn status(&self) -> Result<serde_json::Value, Refusal> {

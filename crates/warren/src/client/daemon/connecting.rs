@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use warren_quic::driver::{CloseReason, ConnectionId};
-use warren_session::client::{ClientAction, ClientSession, ConnectionEnd, Race, Stop, VigilAction};
+use warren_session::client::{ClientAction, ClientSession, ConnectionEnd, Race, Stop};
 use warren_session::goodbye::Goodbye;
 
 use super::{Daemon, LookupAnswer};
@@ -342,35 +342,6 @@ impl Daemon {
         self.worker
             .send(Command::Close { connection, code: reason.code(), reason: reason.to_string() })
             .await;
-    }
-
-    /// Does what silent connections call for.
-    pub(super) async fn keep_vigil(&mut self) -> anyhow::Result<()> {
-        for action in self.vigil.handle_timeout(Instant::now()) {
-            match action {
-                VigilAction::Rebind { index } => self.rebind(index).await,
-                VigilAction::Scout
-                    if self.race.as_ref().is_some_and(|racing| racing.purpose == Purpose::Scout) => {}
-                VigilAction::Scout => {
-                    self.falls_silent();
-                    self.start_race(Purpose::Scout).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn rebind(&self, index: u32) {
-        let (Some(connection), Some(remote)) = (self.connection(index), self.remotes.get(&index)) else {
-            return;
-        };
-        match connect::bind(*remote) {
-            Ok(socket) => {
-                tracing::debug!(index, "another port for a connection that is not answered");
-                self.worker.send(Command::Rebind { connection, socket }).await;
-            }
-            Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),
-        }
     }
 
     /// What a closed connection means for the session. A wrong key ends a client that never had a session; one that
