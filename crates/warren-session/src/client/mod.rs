@@ -131,7 +131,7 @@ impl ClientSession {
                 continue;
             }
             let why =
-                "the exit did not answer: check its address, and that UDP packets reach it and come back"
+                "the exit did not answer: check its address and public_key, and that UDP packets reach it and come back"
                     .to_owned();
             self.lost(now, index, Loss::broken(why).closing(Goodbye::TimedOut));
         }

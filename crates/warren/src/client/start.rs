@@ -150,7 +150,9 @@ async fn wait(
             ended = child.wait() => return Err(failure_of(ended?.code(), directory)),
             () = tokio::time::sleep_until(deadline) => {
                 let seconds = timeout.as_secs_f64();
-                let unknown = || format!("{endpoint} did not answer; check the endpoint, that UDP to it is allowed, and the exit's log");
+                let unknown = || format!(
+                    "{endpoint} did not answer; check endpoint and public_key in the profile, that the exit runs, and that UDP reaches it"
+                );
                 let sentence = format!("no tunnel within {seconds} s: {}", last_status.unwrap_or_else(unknown));
                 return Err(Failure::new(ExitCode::TimedOut, sentence).into());
             }

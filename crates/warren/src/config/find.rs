@@ -119,7 +119,10 @@ fn only_profile(config_directory: &Path) -> Result<PathBuf, ConfigError> {
     let names = profile_names(config_directory)?;
     match names.as_slice() {
         [only] => Ok(config_directory.join(format!("{only}.toml"))),
-        [] => Err(ConfigError::of_file(config_directory, "has no profile; name a profile's file")),
+        [] => Err(ConfigError::of_file(
+            config_directory,
+            "has no profile; make one with `warren join`, or name a profile's file",
+        )),
         several => Err(ConfigError::of_file(
             config_directory,
             format!("has several profiles; name one of {}", one_line(&join(several))),

@@ -117,7 +117,11 @@ fn argument_is_a_profile_name_or_a_file() {
     let find = |argument: Option<&str>| {
         find_profile(config, argument.map(OsStr::new)).map_err(|error| error.to_string())
     };
-    assert!(find(None).unwrap_err().ends_with("has no profile; name a profile's file"));
+    assert!(
+        find(None)
+            .unwrap_err()
+            .ends_with("has no profile; make one with `warren join`, or name a profile's file")
+    );
 
     write(&config.join("home.toml"), "", 0o600);
     write(&config.join("exit.toml"), "", 0o600);
