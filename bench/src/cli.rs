@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{ab, copier, quic, soak, sweep, vpn, wire};
+use crate::{ab, copier, quic, setup, soak, sweep, vpn, wire};
 
 /// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
 #[derive(Debug, Parser)]
@@ -26,6 +26,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Load a Warren tunnel for minutes: does it grow, lose count or complain
     Soak(soak::Args),
+    /// Bring a Warren tunnel up and down many times: how long until the first reply, and until the host is restored
+    Setup(setup::Args),
     /// Emulate a link between two namespaces: delay, loss, rate, MTU and more, each way, changeable while it runs
     Wire(wire::Args),
 }
@@ -39,6 +41,7 @@ impl Cli {
             Command::Vpn(args) => vpn::run(&args),
             Command::Sweep(args) => sweep::run(&args),
             Command::Soak(args) => soak::run(&args),
+            Command::Setup(args) => setup::run(&args),
             Command::Wire(args) => wire::run(&args),
         }
     }

@@ -10,6 +10,7 @@ mod interrupt;
 mod namespace;
 mod quic;
 mod report;
+mod setup;
 mod soak;
 mod stats;
 mod sweep;

@@ -88,7 +88,7 @@ ROWS = [
         "F9",
         "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",
         "100 of 100 back; no connection made anew; memory +10 % at most, no descriptor more",
-        7,
+        6,
         end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
         {"WARREN_FLAPS": "102", "WARREN_FLAP_SECONDS": "2"},
     ),
@@ -219,6 +219,7 @@ ROWS = [
     Row("fuzz", "B1", "every fuzz target for a minute", "no input makes one fail", 10, ("scripts/fuzz", "60")),
     Row("fuzz", "B1 again", "every fuzz target for ten minutes", "no input makes one fail", 75, ("scripts/fuzz", "600"), tier=2),
     Row("soak", "L1 again", "an hour at 70 % of the capacity", "as L1", 64, bench("soak", "--minutes", "60"), tier=2),
+    Row("setup", "setup", "up and down over a path of 10 ms, 100 times", "19 of 20 have the first reply within 500 ms of `up`; every `down` within 1 s", 1, bench("setup", "--turns", "100")),
     Row("soak", "L1", "ten minutes at 70 % of the capacity", "memory, descriptors and threads keep; every sum holds; no warning", 14, bench("soak")),
     Row("wire", "wire", "the link emulator's own test", "every line holds", 2, bench("wire", "--self-test")),
 ]

@@ -201,6 +201,14 @@ impl Installed {
         }
     }
 
+    /// Takes a tunnel of Warren's down that [`Self::start`] has brought up, and brings it up again.
+    ///
+    /// # Errors
+    /// A sentence when that does not work.
+    pub(crate) fn turn(&self, topology: &Topology, interrupt: &Interrupt) -> anyhow::Result<Turn> {
+        warren::turn(&Start { topology, interrupt, installed: self })
+    }
+
     /// SHA-256 of its programs, hexadecimal; one that cannot be read is left out.
     pub(crate) fn fingerprints(&self) -> Vec<String> {
         let fingerprint = |path: &PathBuf| {
@@ -241,6 +249,15 @@ pub(crate) struct Tunnel {
     pub(crate) setup: Option<Duration>,
     _processes: Vec<Process>,
     _files: Vec<RemovedFile>,
+}
+
+/// How long a tunnel of Warren's took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// From `warren up` to the first reply.
+    pub(crate) up: Duration,
+    /// Until `warren down` returned.
+    pub(crate) down: Duration,
 }
 
 impl Start<'_> {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 use toml::Table;
 
-use super::{EXIT, Peer, Start, Tunnel, UP, install};
+use super::{EXIT, Peer, Start, Tunnel, Turn, UP, install};
 use crate::{
     interrupt::Interrupt,
     namespace::Namespace,
@@ -89,6 +89,18 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
         _processes: vec![daemon],
         _files: Vec::new(),
     })
+}
+
+/// Takes the tunnel down and brings it up again.
+pub(super) fn turn(start: &Start<'_>) -> anyhow::Result<Turn> {
+    let client = End::new(start, &start.topology.client, "client")?;
+    let began = Instant::now();
+    client.warren(&["down", PROFILE])?;
+    let down = began.elapsed();
+    let began = Instant::now();
+    client.warren(&["up", PROFILE])?;
+    first_reply(start.topology, EXIT, UP, start.interrupt)?;
+    Ok(Turn { up: began.elapsed(), down })
 }
 
 /// Warren on one host, with directories of its own.
