@@ -165,7 +165,7 @@ fn completions_and_man_pages_name_every_command() {
     let bash = String::from_utf8(completions(Shell::Bash)).unwrap();
     assert!(bash.contains("keygen") && bash.contains("--public-key"));
     let directory = tempfile::tempdir().unwrap();
-    man_pages(&directory.path().join("man1")).unwrap();
+    man_pages(directory.path()).unwrap();
     for page in ["warren.1", "warren-up.1", "warren-exit-client-add.1"] {
         assert!(directory.path().join("man1").join(page).exists(), "{page}");
     }
