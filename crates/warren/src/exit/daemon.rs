@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use warren_host::{Applied, Host};
 use warren_quic::driver::ConnectionId;
 use warren_session::PeerKey;
-use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_tun::{Device, Queue};
@@ -21,9 +20,8 @@ use warren_tun::{Device, Queue};
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
 use super::web::WebServer;
-use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
 use crate::config::{ConfigError, ExitConfig, save_clients};
-use crate::control::{Asked, ControlSocket, Refusal, Request};
+use crate::control::{Asked, ControlSocket, Request};
 use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
@@ -362,75 +360,8 @@ impl Daemon {
         drop(asked.answer.send(response));
     }
 
-    fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
-        let connected = |client: &Client| self.live.values().any(|live| live.key == client.public_key);
-        let clients =
-            self.sessions.registry().iter().map(|client| ClientView::of(client, Some(connected(client))));
-        serde_json::to_value(clients.collect::<Vec<_>>()).map_err(Refusal::new)
-    }
-
-    fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
-        let client = client.to_client(SystemTime::now());
-        self.change(|sessions| sessions.add_client(Instant::now(), client).map_err(Refusal::new))?;
-        Ok(serde_json::Value::Null)
-    }
-
-    fn add_clients(&mut self, clients: &[NewClient]) -> Result<serde_json::Value, Refusal> {
-        let now = SystemTime::now();
-        let clients = clients.iter().map(|client| client.to_client(now)).collect();
-        self.change(|sessions| sessions.add_clients(Instant::now(), clients).map_err(Refusal::new))?;
-        Ok(serde_json::Value::Null)
-    }
-
-    pub(super) fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
-        self.change(|sessions| sessions.invite(Instant::now(), invitation).map_err(Refusal::new))?;
-        Ok(serde_json::Value::Null)
-    }
-
-    fn list_invitations(&self) -> Result<serde_json::Value, Refusal> {
-        let open = self.sessions.registry().open_invitations(SystemTime::now());
-        let views = open.into_iter().map(InvitationView::of).collect::<Vec<_>>();
-        serde_json::to_value(views).map_err(Refusal::new)
-    }
-
-    pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
-        self.change(|sessions| sessions.remove_client(Instant::now(), name).map_err(Refusal::new))?;
-        Ok(serde_json::Value::Null)
-    }
-
-    fn change_client(&mut self, name: &str, change: &ClientChange) -> Result<serde_json::Value, Refusal> {
-        let now = Instant::now();
-        self.change(|sessions| match change {
-            ClientChange::Rename { to } => sessions.rename_client(name, to).map_err(Refusal::new),
-            ClientChange::Disable => sessions.set_client_disabled(now, name, true).map_err(Refusal::new),
-            ClientChange::Enable => sessions.set_client_disabled(now, name, false).map_err(Refusal::new),
-            ClientChange::Set(settings) => {
-                sessions.set_client(now, name, |client| settings.apply(client)).map_err(Refusal::new)
-            }
-        })?;
-        if let ClientChange::Rename { to } = change {
-            for live in self.live.values_mut().filter(|live| live.name == name) {
-                live.name.clone_from(to);
-            }
-        }
-        Ok(serde_json::Value::Null)
-    }
-
-    fn change<T>(
-        &mut self,
-        change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
-        let changed = change(&mut self.sessions)?;
-        self.save().map_err(|error| {
-            Refusal::new(format!(
-                "the change is in force but could not be saved: {error}; it is lost at a restart, unless that works by then"
-            ))
-        })?;
-        Ok(changed)
-    }
-
     /// Saves the registry; if that fails, it is tried again later.
-    fn save(&mut self) -> Result<(), ConfigError> {
+    pub(super) fn save(&mut self) -> Result<(), ConfigError> {
         let saved = save_clients(&self.clients, self.sessions.registry());
         self.save_again = saved.is_err().then(|| Instant::now() + SAVE_AGAIN_AFTER);
         saved
