@@ -14,6 +14,7 @@ pub mod ecn;
 pub mod ip;
 pub mod mss;
 pub mod queue;
+pub mod rate_limit;
 pub mod reason;
 pub mod reassembly;
 pub mod receive;

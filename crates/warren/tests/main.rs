@@ -28,6 +28,7 @@ mod offload;
 mod packages;
 mod path_mtu;
 mod plan_change;
+mod rate_limit;
 mod refusals;
 mod reload;
 mod rotate_key;

@@ -9,6 +9,7 @@ mod coalesce_rules;
 mod flow;
 mod path;
 mod queue;
+mod rate_limit;
 mod reassembly;
 mod receive;
 mod segment;

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::RateLimit;
 use super::timestamp;
 use crate::PeerKey;
 use crate::pool::Lease;
@@ -36,6 +37,9 @@ pub struct Client {
     /// Networks behind the client that it may ask the exit to route to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<IpNet>,
+    /// What the client may send in a second, and what it may receive; no limit if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
     /// Whether the client is refused although it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
@@ -58,6 +62,7 @@ impl Client {
             leased_ipv4: None,
             leased_ipv6: None,
             prefixes: Vec::new(),
+            rate_limit: None,
             disabled: false,
             created,
             last_seen: None,

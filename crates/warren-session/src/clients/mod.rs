@@ -2,6 +2,7 @@
 
 mod client;
 mod invitation;
+mod rate_limit;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -9,4 +10,5 @@ mod timestamp;
 
 pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
+pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::{ClientRegistry, RegistryError};

@@ -247,11 +247,12 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Gives every client the name that it has in `edited`, which has all of them.
-    pub(crate) fn take_names_of(&mut self, edited: &Self) {
+    /// Gives every client the name and the rate that it has in `edited`, which has all of them.
+    pub(crate) fn take_names_and_rates_of(&mut self, edited: &Self) {
         for client in self.clients.values_mut() {
             if let Some(named) = edited.by_key(client.public_key) {
                 client.name.clone_from(&named.name);
+                client.rate_limit = named.rate_limit;
             }
         }
         self.names = self.clients.values().map(|client| (client.name.clone(), client.public_key)).collect();

@@ -127,8 +127,8 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Changes what the operator chose for a client; `change` leaves its name and key as they are. Its session ends if that
-    /// concerns it, and it opens a new one by itself.
+    /// Changes what the operator chose for a client; `change` leaves its name and key as they are. Other addresses or prefixes
+    /// end its session, and it opens a new one by itself.
     ///
     /// # Errors
     ///
@@ -145,6 +145,11 @@ impl ExitSessions {
         let mut after = before.clone();
         change(&mut after);
         if after == before {
+            return Ok(());
+        }
+        if !is_chosen_anew(&before, &after) {
+            self.registry.replace(after)?;
+            self.persist();
             return Ok(());
         }
         check_prefixes(&self.pool, &after)?;
@@ -197,7 +202,7 @@ impl ExitSessions {
                 Some(_) => {}
             }
         }
-        self.registry.take_names_of(&edited);
+        self.registry.take_names_and_rates_of(&edited);
         for session in self.sessions.values_mut() {
             if let Some(client) = self.registry.by_key(session.key) {
                 session.name.clone_from(&client.name);

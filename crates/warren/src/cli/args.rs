@@ -13,8 +13,8 @@ use clap_complete::Shell;
 use warren_session::invite::Invite;
 
 pub(crate) use exit::{
-    ClientAddArgs, ExitClientCommand, ExitCommand, ExitInitArgs, ImportCommand, ImportWireGuardArgs,
-    InviteArgs, RotateKeyArgs,
+    ClientAddArgs, ClientSetArgs, ExitClientCommand, ExitCommand, ExitInitArgs, ImportCommand,
+    ImportWireGuardArgs, InviteArgs, RotateKeyArgs,
 };
 pub(crate) use generate::{completions, man_pages};
 

@@ -7,14 +7,16 @@ mod view;
 
 use anyhow::bail;
 
-use super::args::{ExitClientCommand, GlobalArgs, InviteArgs};
+use super::args::{ClientSetArgs, ExitClientCommand, GlobalArgs, InviteArgs};
 use super::output;
 use crate::config::{ExitConfig, load_exit};
 
 pub(crate) use add::{ClientKey, endpoint, profile};
 pub(crate) use invite::make as make_invitation;
-pub(crate) use store::{AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, StoppedExit};
-pub(crate) use view::{ClientView, InvitationView};
+pub(crate) use store::{
+    AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, RateChoice, StoppedExit,
+};
+pub(crate) use view::{ClientView, InvitationView, LiveView};
 
 /// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
@@ -56,7 +58,8 @@ pub(crate) fn run(
         ExitClientCommand::Set(args) => {
             let is_given = args.no_prefixes || !args.prefixes.is_empty();
             let prefixes = is_given.then(|| args.prefixes.clone());
-            let settings = ClientSettings { ipv4: args.ipv4, ipv6: args.ipv6, prefixes };
+            let ClientSetArgs { ipv4, ipv6, rate_limit, .. } = *args;
+            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit };
             store.change(&args.name, &ClientChange::Set(settings))?;
             output::print(&format!("Changed {}.\n", args.name))
         }

@@ -109,6 +109,7 @@ fn plan(
             ipv4: view.ipv4,
             ipv6: view.ipv6,
             prefixes: view.prefixes.clone(),
+            rate_limit: None,
         };
         // They are enrolled, so they do not clash with each other.
         drop(enrol(&client));
@@ -130,6 +131,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
         ipv4: None,
         ipv6: None,
         prefixes: Vec::new(),
+        rate_limit: None,
     };
     for network in &peer.allowed_ips {
         let is_host = network.prefix_len() == network.max_prefix_len();

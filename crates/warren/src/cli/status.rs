@@ -2,7 +2,7 @@
 
 mod layout;
 mod report;
-mod units;
+pub(super) mod units;
 mod watch;
 
 use crate::cli::args::{GlobalArgs, StatusArgs};

@@ -303,6 +303,7 @@ impl Daemon {
             ipv6: welcome.ipv6.map(|(address, _)| address),
             prefixes: Vec::new(),
             connections: welcome.connections,
+            limit: None,
         };
         let session = SessionId(welcome.session);
         self.worker.send(Command::OpenSession { session, client: None, route }).await;

@@ -1,19 +1,41 @@
 //! What an operator asks of a running exit's clients.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use warren_session::PeerKey;
 use warren_session::clients::{Client, Invitation};
-use warren_session::exit::ExitSessions;
+use warren_session::exit::{ExitSessions, SessionId};
 
 use super::daemon::Daemon;
-use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, NewClient};
+use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient};
 use crate::control::Refusal;
 
 impl Daemon {
-    pub(super) fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
-        let connected = |client: &Client| self.live.values().any(|live| live.key == client.public_key);
+    pub(super) async fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
+        let snapshot = self.worker.snapshot().await.unwrap_or_default();
+        let session_of: HashMap<PeerKey, SessionId> =
+            self.live.iter().map(|(session, live)| (live.key, *session)).collect();
+        let remote_of: HashMap<SessionId, SocketAddr> = snapshot
+            .connections
+            .iter()
+            .filter_map(|connection| Some((connection.session?, connection.quic.as_ref()?.remote)))
+            .collect();
+        let live = |client: &Client| {
+            let key = client.public_key;
+            let session = session_of.get(&key);
+            let traffic = snapshot.clients.get(&key).copied().unwrap_or_default();
+            LiveView {
+                connected: session.is_some(),
+                remote: session.and_then(|session| remote_of.get(session).copied()),
+                received_bytes: traffic.bytes_in,
+                sent_bytes: traffic.bytes_out,
+                rate_limited_packets: self.limits.refused(key),
+            }
+        };
         let clients =
-            self.sessions.registry().iter().map(|client| ClientView::of(client, Some(connected(client))));
+            self.sessions.registry().iter().map(|client| ClientView::of(client, Some(live(client))));
         serde_json::to_value(clients.collect::<Vec<_>>()).map_err(Refusal::new)
     }
 
@@ -73,6 +95,7 @@ impl Daemon {
         change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let changed = change(&mut self.sessions)?;
+        self.limits.follow(self.sessions.registry());
         self.save().map_err(|error| {
             Refusal::new(format!(
                 "the change is in force but could not be saved: {error}; it is lost at a restart, unless that works by then"

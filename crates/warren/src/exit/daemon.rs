@@ -15,8 +15,10 @@ use warren_quic::driver::ConnectionId;
 use warren_session::PeerKey;
 use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
+use warren_session::pool::Lease;
 use warren_tun::{Device, Queue};
 
+use super::limits::ClientLimits;
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
 use super::web::WebServer;
@@ -108,6 +110,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             gateways,
             ruleset,
             live: HashMap::new(),
+            limits: ClientLimits::default(),
             since: Instant::now(),
             meter: RateMeter::new(Instant::now()),
             stopping: None,
@@ -149,6 +152,7 @@ pub(super) struct Daemon {
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
     pub(super) live: HashMap<SessionId, LiveSession>,
+    pub(super) limits: ClientLimits,
     pub(super) since: Instant,
     pub(super) meter: RateMeter,
     /// Set once the daemon is to end.
@@ -269,7 +273,9 @@ impl Daemon {
                     connections: Vec::new(),
                 };
                 self.live.insert(session, live);
-                let route = SessionRoute { ipv4: lease.ipv4, ipv6: lease.ipv6, prefixes, connections };
+                let limit = Some(self.limits.of(self.sessions.registry(), key));
+                let Lease { ipv4, ipv6 } = lease;
+                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
                 self.worker.send(Command::OpenSession { session, client: Some(key), route }).await;
             }
             ExitAction::Attach { session, connection, index } => {
@@ -349,7 +355,7 @@ impl Daemon {
             }
             Request::ClientAdd { client } => self.add_client(&client),
             Request::ClientAddAll { clients } => self.add_clients(&clients),
-            Request::ClientList => self.list_clients(),
+            Request::ClientList => self.list_clients().await,
             Request::ClientInvite { invitation } => self.invite(invitation),
             Request::InvitationList => self.list_invitations(),
             Request::ClientRemove { name } => self.remove_client(&name),

@@ -43,6 +43,7 @@ impl Daemon {
             self.ruleset = ruleset;
         }
         self.sessions.adopt(Instant::now(), clients)?;
+        self.limits.follow(self.sessions.registry());
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         self.tuning.settings.strangers.set_silent(self.config.silent);

@@ -148,6 +148,8 @@ impl Daemon {
             let connections = of_key.get(&client.public_key).map(Vec::as_slice).unwrap_or_default();
             ClientFigures {
                 name: client.name.clone(),
+                rate_limit: client.rate_limit,
+                rate_limited_packets: self.limits.refused(client.public_key),
                 traffic: snapshot.clients.get(&client.public_key).copied().unwrap_or_default(),
                 connections: connections.len(),
                 queued_bytes: connections.iter().map(|connection| connection.queue_bytes).sum(),

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use warren_packet::reason::DropReason;
 use warren_packet::tuple::FiveTuple;
 use warren_session::exit::SessionId;
+
+use super::client_limit::ClientLimit;
 
 /// The rules of one role.
 #[derive(Debug, Clone)]
@@ -33,6 +36,8 @@ pub(crate) struct SessionRoute {
     pub(crate) prefixes: Vec<IpNet>,
     /// N: the number of connections that flows are spread over.
     pub(crate) connections: u32,
+    /// Of an exit: what the client may send and receive.
+    pub(crate) limit: Option<Arc<ClientLimit>>,
 }
 
 impl SessionRoute {
@@ -121,7 +126,8 @@ impl Sessions {
         }
     }
 
-    /// The rules' verdict on a packet that came from a session's connection: which pump's session sent it is known.
+    /// The rules' verdict on a packet that came from a session's connection: which pump's session sent it is known. Returns the
+    /// limit that it counts against.
     ///
     /// # Errors
     /// The reason to count when the packet must not reach the TUN.
@@ -131,10 +137,10 @@ impl Sessions {
         session: SessionId,
         source: IpAddr,
         destination: IpAddr,
-    ) -> Result<(), DropReason> {
+    ) -> Result<Option<&ClientLimit>, DropReason> {
         let Some(session) = self.by_id.get(&session) else { return Err(DropReason::NotAttached) };
         match forwarding {
-            Forwarding::Client if session.route.owns(destination) => Ok(()),
+            Forwarding::Client if session.route.owns(destination) => Ok(None),
             Forwarding::Client => Err(DropReason::WrongDestination),
             Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
             Forwarding::Exit { pools, gateways, isolation } => {
@@ -143,17 +149,21 @@ impl Sessions {
                 if *isolation && to_client && !gateways.contains(&destination) {
                     return Err(DropReason::Isolated);
                 }
-                Ok(())
+                Ok(session.route.limit.as_deref())
             }
         }
     }
 
     /// The pump that carries a packet from the TUN: the one of the flow's connection, or, while that is lost, another
-    /// live one of the session that is the same for the whole flow.
+    /// live one of the session that is the same for the whole flow. With it comes the limit that the packet counts against.
     ///
     /// # Errors
     /// The reason to count when there is none.
-    pub(crate) fn pump_for(&self, forwarding: &Forwarding, flow: &FiveTuple) -> Result<usize, DropReason> {
+    pub(crate) fn pump_for(
+        &self,
+        forwarding: &Forwarding,
+        flow: &FiveTuple,
+    ) -> Result<(usize, Option<&ClientLimit>), DropReason> {
         let session = match forwarding {
             Forwarding::Client => self.by_id.values().next().ok_or(DropReason::NoConnection)?,
             Forwarding::Exit { .. } => self
@@ -161,7 +171,8 @@ impl Sessions {
                 .and_then(|id| self.by_id.get(&id))
                 .ok_or(DropReason::NoRoute)?,
         };
-        session.pump_for(flow).ok_or(DropReason::NoConnection)
+        let pump = session.pump_for(flow).ok_or(DropReason::NoConnection)?;
+        Ok((pump, session.route.limit.as_deref()))
     }
 
     fn session_of(&self, address: IpAddr) -> Option<SessionId> {
@@ -213,7 +224,13 @@ mod tests {
     }
 
     fn route(ipv4: &str, connections: u32) -> SessionRoute {
-        SessionRoute { ipv4: Some(ipv4.parse().unwrap()), ipv6: None, prefixes: Vec::new(), connections }
+        SessionRoute {
+            ipv4: Some(ipv4.parse().unwrap()),
+            ipv6: None,
+            prefixes: Vec::new(),
+            connections,
+            limit: None,
+        }
     }
 
     fn exit_rules(isolation: bool) -> Forwarding {
@@ -245,7 +262,8 @@ mod tests {
     fn exit_refuses_a_source_that_is_not_the_sessions() {
         let (sessions, rules) = (sessions(), exit_rules(true));
         let outside = address("203.0.113.7");
-        let check = |source| sessions.check_from_carrier(&rules, SessionId(1), address(source), outside);
+        let check =
+            |source| sessions.check_from_carrier(&rules, SessionId(1), address(source), outside).map(drop);
         assert_eq!(check("10.66.0.2"), Ok(()));
         assert_eq!(check("10.66.0.3"), Err(DropReason::SpoofedSource));
         assert_eq!(check("10.66.0.1"), Err(DropReason::SpoofedSource));
@@ -257,7 +275,8 @@ mod tests {
         let sessions = sessions();
         let source = address("10.66.0.2");
         let check = |isolation, destination| {
-            sessions.check_from_carrier(&exit_rules(isolation), SessionId(1), source, address(destination))
+            let rules = exit_rules(isolation);
+            sessions.check_from_carrier(&rules, SessionId(1), source, address(destination)).map(drop)
         };
         assert_eq!(check(true, "10.66.0.3"), Err(DropReason::Isolated));
         assert_eq!(check(false, "10.66.0.3"), Ok(()));
@@ -269,7 +288,8 @@ mod tests {
         let sessions = sessions();
         let check = |destination| {
             let source = address("203.0.113.7");
-            sessions.check_from_carrier(&Forwarding::Client, SessionId(1), source, address(destination))
+            let rules = Forwarding::Client;
+            sessions.check_from_carrier(&rules, SessionId(1), source, address(destination)).map(drop)
         };
         assert_eq!(check("10.66.0.2"), Ok(()));
         assert_eq!(check("192.168.1.1"), Err(DropReason::WrongDestination));
@@ -284,8 +304,8 @@ mod tests {
         sessions.attach(SessionId(3), 0, 9);
         let rules = exit_rules(true);
         let from = address("192.168.7.20");
-        assert_eq!(sessions.check_from_carrier(&rules, SessionId(3), from, address("203.0.113.7")), Ok(()));
-        assert_eq!(sessions.pump_for(&rules, &flow("192.168.7.20", 77)), Ok(9));
+        assert!(sessions.check_from_carrier(&rules, SessionId(3), from, address("203.0.113.7")).is_ok());
+        assert_eq!(sessions.pump_for(&rules, &flow("192.168.7.20", 77)).unwrap().0, 9);
     }
 
     #[test]
@@ -294,7 +314,7 @@ mod tests {
         for index in 0..4 {
             assert!(sessions.attach(SessionId(1), index, 10 + index as usize));
         }
-        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap();
+        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
         let before: Vec<_> = (0..64).map(|port| pump(&sessions, port)).collect();
         sessions.detach(SessionId(1), 12);
         for (port, before) in (0..64).zip(before) {
@@ -313,7 +333,7 @@ mod tests {
         for index in 0..2 {
             sessions.attach(SessionId(1), index, 10 + index as usize);
         }
-        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap();
+        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
         let before: Vec<_> = (0..32).map(|port| pump(&sessions, port)).collect();
         sessions.set_silent(SessionId(1), 10, true);
         assert!((0..32).all(|port| pump(&sessions, port) == 11));
@@ -331,8 +351,8 @@ mod tests {
     #[test]
     fn unknown_destinations_and_sessions_without_connections_have_their_own_reasons() {
         let (sessions, rules) = (sessions(), exit_rules(true));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.9", 1)), Err(DropReason::NoRoute));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)), Err(DropReason::NoConnection));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.9", 1)).err(), Some(DropReason::NoRoute));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoConnection));
     }
 
     #[test]
@@ -340,6 +360,6 @@ mod tests {
         let (mut sessions, rules) = (sessions(), exit_rules(true));
         sessions.attach(SessionId(1), 0, 5);
         sessions.end(SessionId(1));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)), Err(DropReason::NoRoute));
+        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoRoute));
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of clients while they are connected, and draining.
 
 use super::*;
-use crate::clients::ClientRegistry;
+use crate::clients::{ClientRegistry, RateLimit};
 
 #[test]
 fn a_client_with_another_address_comes_back_with_it() {
@@ -35,6 +35,26 @@ fn an_address_that_cannot_be_changes_nothing() {
 
     assert_eq!(exit.closes(), []);
     assert_eq!(*exit.sessions.registry(), before);
+}
+
+#[test]
+fn a_rate_limit_is_changed_without_ending_a_session() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let limit = |exit: &Exit| exit.sessions.registry().by_key(ALICE).unwrap().rate_limit;
+
+    exit.sessions
+        .set_client(exit.now, "alice", |client| client.rate_limit = RateLimit::new(5_000_000))
+        .unwrap();
+    assert_eq!(limit(&exit), RateLimit::new(5_000_000));
+    let mut edited = exit.sessions.registry().clone();
+    let alice = edited.by_key(ALICE).unwrap().clone();
+    edited.replace(Client { rate_limit: RateLimit::new(64_000), ..alice }).unwrap();
+    exit.sessions.adopt(exit.now, edited).unwrap();
+
+    assert_eq!(limit(&exit), RateLimit::new(64_000));
+    assert_eq!(exit.closes(), []);
+    assert_eq!(exit.sessions.sessions().count(), 1);
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
+use warren_session::clients::RateLimit;
 
 use super::values;
-use crate::cli::exit_client::AddressChoice;
+use crate::cli::exit_client::{AddressChoice, RateChoice};
 use crate::config::Endpoint;
 
 /// `warren exit ...`.
@@ -133,9 +134,12 @@ pub(crate) enum ExitClientCommand {
     Disable(ClientNameArgs),
     /// Admit a disabled client again.
     Enable(ClientNameArgs),
-    /// Change a client's addresses or prefixes; if it is connected, it comes back with them at once.
+    /// Change a client's addresses, prefixes or rate limit.
+    ///
+    /// If it is connected, it comes back with other addresses and prefixes at once. A rate limit changes without that.
     #[command(after_help = "Examples:\n  warren exit client set laptop --ipv4 10.66.0.10 --ipv6 auto\n  \
-                            warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64")]
+                            warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
+                            warren exit client set phone --rate-limit 20mbit")]
     Set(ClientSetArgs),
 }
 
@@ -154,6 +158,12 @@ pub(crate) struct ClientAddArgs {
     /// An inner IPv6 address that is always the client's.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ipv6: Option<Ipv6Addr>,
+    /// A network behind the client that it may ask the exit to route to it; may be given several times.
+    #[arg(long = "prefix", value_name = "CIDR")]
+    pub(crate) prefixes: Vec<IpNet>,
+    /// What the client may send in a second, and receive, such as 50mbit; no limit unless said.
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate_limit: Option<RateLimit>,
     /// Write the profile to a new file, readable by its owner alone, instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -205,7 +215,7 @@ pub(crate) struct ClientSetArgs {
     pub(crate) name: String,
     /// An inner IPv4 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv4Addr>)]
-    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes"])]
+    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes", "rate_limit"])]
     pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
     /// An inner IPv6 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv6Addr>)]
@@ -216,4 +226,7 @@ pub(crate) struct ClientSetArgs {
     /// No network behind the client.
     #[arg(long, conflicts_with = "prefixes")]
     pub(crate) no_prefixes: bool,
+    /// What the client may send in a second, and receive, such as 50mbit, or "off"; its session goes on.
+    #[arg(long, value_name = "RATE|off", value_parser = values::rate_or_off)]
+    pub(crate) rate_limit: Option<RateChoice>,
 }

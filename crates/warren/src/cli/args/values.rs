@@ -7,7 +7,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 use warren_session::invite::Invite;
 
-use crate::cli::exit_client::AddressChoice;
+use crate::cli::exit_client::{AddressChoice, RateChoice};
 use crate::config::{self, Endpoint};
 
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
@@ -37,6 +37,14 @@ pub(super) fn address_or_auto<Address: FromStr>(text: &str) -> Result<AddressCho
     }
     let address = text.parse().map_err(|_| "write an address of that version of IP, or auto".to_owned())?;
     Ok(AddressChoice::Fixed(address))
+}
+
+/// A rate, or `off`.
+pub(super) fn rate_or_off(text: &str) -> Result<RateChoice, String> {
+    if text == "off" {
+        return Ok(RateChoice::Off);
+    }
+    text.parse().map(RateChoice::Limited).map_err(|error| format!("{error}, or off"))
 }
 
 /// A time such as `15s`, up to a day; bare numbers are seconds.

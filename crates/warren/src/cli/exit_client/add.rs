@@ -29,7 +29,11 @@ pub(super) fn run(
         None => ClientKey::Ours(PrivateKey::generate()?),
     };
     let profile = profile(&args.name, endpoint, &config.public_keys(), &key);
-    let client = NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6);
+    let client = NewClient {
+        prefixes: args.prefixes.clone(),
+        rate_limit: args.rate_limit,
+        ..NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6)
+    };
     match &args.output {
         Some(path) => to_file(path, &profile, &client, store),
         None => to_stdout(&profile, &client, store),

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
-use warren_session::clients::{Client, ClientRegistry, Invitation, RegistryError};
+use warren_session::clients::{Client, ClientRegistry, Invitation, RateLimit, RegistryError};
 
 use super::view::{ClientView, InvitationView};
 use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
@@ -42,17 +42,19 @@ pub(crate) struct NewClient {
     /// Networks behind it that it may ask for.
     #[serde(default)]
     pub(crate) prefixes: Vec<IpNet>,
+    #[serde(default)]
+    pub(crate) rate_limit: Option<RateLimit>,
 }
 
 impl NewClient {
-    /// A client without networks behind it.
+    /// A client without networks behind it and without a limit.
     pub(crate) fn new(
         name: String,
         public_key: PublicKey,
         ipv4: Option<Ipv4Addr>,
         ipv6: Option<Ipv6Addr>,
     ) -> Self {
-        Self { name, public_key, ipv4, ipv6, prefixes: Vec::new() }
+        Self { name, public_key, ipv4, ipv6, prefixes: Vec::new(), rate_limit: None }
     }
 
     /// The registry's entry for it.
@@ -61,6 +63,7 @@ impl NewClient {
         client.ipv4 = self.ipv4;
         client.ipv6 = self.ipv6;
         client.prefixes.clone_from(&self.prefixes);
+        client.rate_limit = self.rate_limit;
         client
     }
 }
@@ -81,6 +84,25 @@ pub(crate) struct ClientSettings {
     pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
     pub(crate) ipv6: Option<AddressChoice<Ipv6Addr>>,
     pub(crate) prefixes: Option<Vec<IpNet>>,
+    #[serde(default)]
+    pub(crate) rate_limit: Option<RateChoice>,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RateChoice {
+    Limited(RateLimit),
+    Off,
+}
+
+impl RateChoice {
+    fn limit(self) -> Option<RateLimit> {
+        match self {
+            Self::Limited(rate) => Some(rate),
+            Self::Off => None,
+        }
+    }
 }
 
 /// An address that is always the client's, or one that the exit gives it.
@@ -111,6 +133,9 @@ impl ClientSettings {
         }
         if let Some(prefixes) = &self.prefixes {
             client.prefixes.clone_from(prefixes);
+        }
+        if let Some(choice) = self.rate_limit {
+            client.rate_limit = choice.limit();
         }
     }
 }

@@ -42,6 +42,8 @@ impl Exit {
             public_key: None,
             ipv4: None,
             ipv6: None,
+            prefixes: Vec::new(),
+            rate_limit: None,
             output: Some(self.path(output)),
         }
     }

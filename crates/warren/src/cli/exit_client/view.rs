@@ -1,14 +1,15 @@
 //! A client as `list` and `show` present it, and as it crosses the control socket.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
-use warren_session::clients::{Client, Invitation};
+use warren_session::clients::{Client, Invitation, RateLimit};
 
 use crate::cli::output;
+use crate::cli::status::units;
 
 /// What is known of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,18 +20,34 @@ pub(crate) struct ClientView {
     pub(crate) ipv4: Option<Ipv4Addr>,
     pub(crate) ipv6: Option<Ipv6Addr>,
     pub(crate) prefixes: Vec<IpNet>,
+    /// What it may send in a second, and receive; such as "50mbit".
+    pub(crate) rate_limit: Option<RateLimit>,
     pub(crate) disabled: bool,
     /// Nothing if the exit does not run.
-    pub(crate) connected: Option<bool>,
+    #[serde(flatten)]
+    pub(crate) live: Option<LiveView>,
     /// RFC 3339.
     pub(crate) created: String,
     /// RFC 3339; nothing if it never was.
     pub(crate) last_seen: Option<String>,
 }
 
+/// What only a running exit knows of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LiveView {
+    pub(crate) connected: bool,
+    /// Where its carrier comes from; nothing while it has no connection.
+    pub(crate) remote: Option<SocketAddr>,
+    /// Bytes of inner packets from and to the client since the exit started.
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+    /// Packets of both directions that its rate limit dropped.
+    pub(crate) rate_limited_packets: u64,
+}
+
 impl ClientView {
-    /// A registry's entry, and whether the client has a session where that is known.
-    pub(crate) fn of(client: &Client, connected: Option<bool>) -> Self {
+    /// A registry's entry, and what a running exit knows beyond that.
+    pub(crate) fn of(client: &Client, live: Option<LiveView>) -> Self {
         let lease = client.lease();
         Self {
             name: client.name.clone(),
@@ -38,8 +55,9 @@ impl ClientView {
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
             prefixes: client.prefixes.clone(),
+            rate_limit: client.rate_limit,
             disabled: client.disabled,
-            connected,
+            live,
             created: timestamp(client.created),
             last_seen: client.last_seen.map(timestamp),
         }
@@ -48,20 +66,28 @@ impl ClientView {
     /// One line for each thing known.
     pub(super) fn to_text(&self) -> String {
         let prefixes = self.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let lines = [
+        let rate = self.rate_limit.map(|rate| format!("{rate} each way"));
+        let mut lines = vec![
             ("name", self.name.clone()),
             ("public key", self.public_key.to_string()),
             ("state", self.state().to_owned()),
             ("addresses", self.addresses()),
             ("prefixes", or_dash(prefixes.join(" "))),
+            ("rate limit", or_dash(rate.unwrap_or_default())),
             ("created", self.created.clone()),
             ("last seen", self.last_seen()),
         ];
-        lines.map(|(label, value)| format!("{:<12}{value}\n", format!("{label}:"))).concat()
+        if let Some(live) = &self.live {
+            lines.push(("from", or_dash(live.remote.map(|remote| remote.to_string()).unwrap_or_default())));
+            lines.push(("received", units::bytes(live.received_bytes)));
+            lines.push(("sent", units::bytes(live.sent_bytes)));
+            lines.push(("limited", format!("{} packets dropped", live.rate_limited_packets)));
+        }
+        lines.into_iter().map(|(label, value)| format!("{:<12}{value}\n", format!("{label}:"))).collect()
     }
 
     fn state(&self) -> &'static str {
-        match (self.disabled, self.connected) {
+        match (self.disabled, self.live.as_ref().map(|live| live.connected)) {
             (true, _) => "disabled",
             (false, Some(true)) => "connected",
             (false, Some(false)) => "offline",

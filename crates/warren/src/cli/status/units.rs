@@ -14,7 +14,7 @@ pub(super) fn moment(rfc3339: &str) -> String {
 }
 
 /// A number of bytes with a decimal unit, as link speeds are said.
-pub(super) fn bytes(count: u64) -> String {
+pub(in crate::cli) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 

@@ -6,6 +6,8 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
+use warren_session::clients::RateLimit;
+
 use super::events::Events;
 use super::families::{Families, by_power, by_size};
 use crate::status::Status;
@@ -26,6 +28,8 @@ pub(crate) struct Page {
 pub(crate) struct ClientFigures {
     pub(crate) name: String,
     pub(crate) traffic: Traffic,
+    pub(crate) rate_limit: Option<RateLimit>,
+    pub(crate) rate_limited_packets: u64,
     pub(crate) connections: usize,
     pub(crate) queued_bytes: usize,
     /// The shortest of its connections, in seconds; nothing while it has none.
@@ -212,17 +216,24 @@ impl Page {
 
 fn write_clients(clients: &[ClientFigures], families: &mut Families<'_>) -> fmt::Result {
     let labels = |client: &ClientFigures| [("client", client.name.clone())];
-    let mut counter = |name: &str, help: &str, of: fn(&Traffic) -> u64| {
-        families.counters(name, help, clients.iter().map(|client| (labels(client), of(&client.traffic))))
+    let mut counter = |name: &str, help: &str, of: fn(&ClientFigures) -> u64| {
+        families.counters(name, help, clients.iter().map(|client| (labels(client), of(client))))
     };
-    counter("warren_client_sent_packets", "Packets sent to the client.", |traffic| traffic.packets_out)?;
-    counter("warren_client_sent_bytes", "Bytes of packets sent to it.", |traffic| traffic.bytes_out)?;
-    counter("warren_client_received_packets", "Packets received from the client.", |traffic| {
-        traffic.packets_in
+    counter("warren_client_sent_packets", "Packets sent to the client.", |client| {
+        client.traffic.packets_out
     })?;
-    counter("warren_client_received_bytes", "Bytes of packets received from it.", |traffic| {
-        traffic.bytes_in
+    counter("warren_client_sent_bytes", "Bytes of packets sent to it.", |client| client.traffic.bytes_out)?;
+    counter("warren_client_received_packets", "Packets received from the client.", |client| {
+        client.traffic.packets_in
     })?;
+    counter("warren_client_received_bytes", "Bytes of packets received from it.", |client| {
+        client.traffic.bytes_in
+    })?;
+    counter(
+        "warren_client_rate_limited_packets",
+        "Packets of both directions that its limit dropped.",
+        |client| client.rate_limited_packets,
+    )?;
     let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
         let values = clients.iter().filter_map(|client| Some((labels(client), of(client)?)));
         families.gauges(name, help, values)
@@ -230,6 +241,11 @@ fn write_clients(clients: &[ClientFigures], families: &mut Families<'_>) -> fmt:
     gauge("warren_client_connections", "Connections of the client's session.", |client| {
         Some(client.connections as f64)
     })?;
+    gauge(
+        "warren_client_rate_limit_bits",
+        "Bits a second that the client may send, and receive.",
+        |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
+    )?;
     gauge("warren_client_queued_bytes", "Bytes that wait for the client now.", |client| {
         Some(client.queued_bytes as f64)
     })?;

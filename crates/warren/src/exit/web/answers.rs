@@ -122,7 +122,7 @@ impl Daemon {
             let live = self.live.iter().find(|(_, live)| live.key == client.public_key);
             let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
             ClientRow {
-                client: ClientView::of(client, Some(live.is_some())),
+                client: ClientView::of(client, None),
                 traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
                 session: live.map(|(session, live)| SessionRow {
                     since_seconds: live.since.elapsed().as_secs_f64(),

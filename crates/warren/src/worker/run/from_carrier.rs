@@ -171,7 +171,15 @@ impl Worker {
     ) -> Result<(), DropReason> {
         let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
         let view = IpPacket::parse(&packet).map_err(|_| DropReason::BadPacket)?;
-        self.sessions.check_from_carrier(&device.forwarding, session, view.source(), view.destination())?;
+        let limit = self.sessions.check_from_carrier(
+            &device.forwarding,
+            session,
+            view.source(),
+            view.destination(),
+        )?;
+        if limit.is_some_and(|limit| !limit.from_client.admits(packet.len(), now)) {
+            return Err(DropReason::RateLimit);
+        }
         if is_syn(&view)
             && let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)

@@ -88,11 +88,11 @@ impl Worker {
             Ok(packet) => {
                 let flow = FiveTuple::of(&packet);
                 let slot = self.sessions.pump_for(&device.forwarding, &flow);
-                slot.map(|slot| (slot, flow.symmetric_hash(), is_syn(&packet)))
+                slot.map(|(slot, limit)| (slot, limit, flow.symmetric_hash(), is_syn(&packet)))
             }
             Err(_) => Err(DropReason::BadPacket),
         };
-        let (slot, flow_hash, is_syn) = match pump {
+        let (slot, limit, flow_hash, is_syn) = match pump {
             Ok(found) => found,
             Err(reason) => {
                 count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
@@ -114,6 +114,10 @@ impl Worker {
         let cut = segment(header, super_packet, &mut |packet| {
             totals.tun_read_packets += 1;
             totals.tun_read_bytes += packet.len() as u64;
+            if limit.is_some_and(|limit| !limit.to_client.admits(packet.len(), now)) {
+                drops.count_to_carrier(DropReason::RateLimit);
+                return;
+            }
             if let Some(largest) = largest_whole
                 && packet.len() > largest
                 && answer.is_none()

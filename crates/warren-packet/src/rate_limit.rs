@@ -1,0 +1,148 @@
+//! A limit on how much passes in a time: a token bucket, kept as the moment at which it is full again (the generic cell
+//! rate algorithm, ITU-T I.371 annex A), so that threads can share one without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How much passes at once: what the rate gives in this time.
+pub const BURST_TIME: Duration = Duration::from_millis(100);
+
+/// What passes at once in any case, in bytes: a whole super-packet.
+pub const MINIMUM_BURST: u64 = 64 * 1_024;
+
+/// Lets so many bits pass in a second, after a burst; everything while no rate is set.
+#[derive(Debug)]
+pub struct RateLimiter {
+    epoch: Instant,
+    /// 0: no limit.
+    bits_per_second: AtomicU64,
+    /// Nanoseconds after the epoch at which nothing is missing from the burst any more.
+    full_at: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl RateLimiter {
+    /// A limiter without a limit. Times that are passed in later are not before `epoch`.
+    pub const fn new(epoch: Instant) -> Self {
+        Self {
+            epoch,
+            bits_per_second: AtomicU64::new(0),
+            full_at: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Limits to a rate from now on, or to none. Another rate begins with a whole burst.
+    pub fn set(&self, bits_per_second: Option<u64>) {
+        let rate = bits_per_second.unwrap_or(0);
+        if self.bits_per_second.swap(rate, Relaxed) != rate {
+            self.full_at.store(0, Relaxed);
+        }
+    }
+
+    /// Whether a packet of this length may pass now; one that may not is counted.
+    pub fn admits(&self, bytes: usize, now: Instant) -> bool {
+        let rate = self.bits_per_second.load(Relaxed);
+        rate == 0 || self.take(rate, bytes as u64, now)
+    }
+
+    /// Packets that were not to pass.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    fn take(&self, rate: u64, bytes: u64, now: Instant) -> bool {
+        let now = nanoseconds(now.saturating_duration_since(self.epoch));
+        let cost = time_of(bytes, rate);
+        let burst = time_of(MINIMUM_BURST, rate).max(nanoseconds(BURST_TIME));
+        let taken = self.full_at.fetch_update(Relaxed, Relaxed, |full_at| {
+            let after = full_at.max(now).saturating_add(cost);
+            (after - now <= burst).then_some(after)
+        });
+        if taken.is_err() {
+            self.refused.fetch_add(1, Relaxed);
+        }
+        taken.is_ok()
+    }
+}
+
+/// How long `rate` bits a second take for some bytes, in nanoseconds.
+fn time_of(bytes: u64, rate: u64) -> u64 {
+    // A packet has at most 2^16 bytes, so this does not come near 2^64.
+    bytes.saturating_mul(8 * 1_000_000_000) / rate
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEGABIT: u64 = 1_000_000;
+
+    #[test]
+    fn without_a_rate_everything_passes_and_nothing_is_counted() {
+        let now = Instant::now();
+        let limiter = RateLimiter::new(now);
+        assert!((0..100_000).all(|_| limiter.admits(65_535, now)));
+        limiter.set(Some(MEGABIT));
+        limiter.set(None);
+        assert!((0..100_000).all(|_| limiter.admits(65_535, now)));
+        assert_eq!(limiter.refused(), 0);
+    }
+
+    #[test]
+    fn after_a_burst_the_rate_is_what_passes() {
+        let start = Instant::now();
+        let limiter = RateLimiter::new(start);
+        limiter.set(Some(80 * MEGABIT));
+        let mut passed = 0;
+        // Twice what may pass, for ten seconds.
+        for millisecond in 0..10_000 {
+            let now = start + Duration::from_millis(millisecond);
+            passed += (0..20).filter(|_| limiter.admits(1_000, now)).count();
+        }
+        let allowed = 10 * 10_000 + 1_000;
+        assert!((allowed - 20..=allowed + 20).contains(&passed), "{passed} of {allowed}");
+        assert_eq!(limiter.refused(), 200_000 - passed as u64);
+    }
+
+    #[test]
+    fn largest_packet_passes_at_any_rate_once_enough_time_has_gone_by() {
+        let start = Instant::now();
+        for rate in [1_000, 64_000, MEGABIT, 1_000_000 * MEGABIT] {
+            let limiter = RateLimiter::new(start);
+            limiter.set(Some(rate));
+            assert!(limiter.admits(65_535, start), "{rate}");
+            let later = start + Duration::from_nanos(time_of(MINIMUM_BURST, rate));
+            assert!(limiter.admits(65_535, later), "{rate}");
+        }
+    }
+
+    #[test]
+    fn another_rate_counts_at_once_and_the_same_one_changes_nothing() {
+        let now = Instant::now();
+        let limiter = RateLimiter::new(now);
+        limiter.set(Some(1_000));
+        while limiter.admits(1_000, now) {}
+        limiter.set(Some(1_000));
+        assert!(!limiter.admits(1_000, now));
+        limiter.set(Some(800 * MEGABIT));
+        assert!(limiter.admits(1_000, now), "what the slow rate owed is forgotten");
+    }
+
+    #[test]
+    fn threads_that_share_one_pass_no_more_together() {
+        let start = Instant::now();
+        let limiter = RateLimiter::new(start);
+        limiter.set(Some(8 * MEGABIT));
+        let passed: usize = std::thread::scope(|scope| {
+            let admitted = || (0..10_000).filter(|_| limiter.admits(1_000, start)).count();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(admitted)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(passed, 100, "100 ms at 1 MB/s");
+    }
+}

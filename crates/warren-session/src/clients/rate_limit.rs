@@ -1,0 +1,100 @@
+//! How much a client may send and receive.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Bits of inner packets that a client may send in a second, and as many that it may receive; 64 kbit to 1000 gbit.
+///
+/// As text, `50mbit`: decimal units, as `tc` has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RateLimit(u64);
+
+/// Why a text is no rate limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("write a rate such as 50mbit: a whole number of kbit, mbit or gbit a second, 64kbit to 1000gbit")]
+pub struct InvalidRateLimit;
+
+const UNITS: [(&str, u64); 3] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000)];
+
+impl RateLimit {
+    /// The rate in bits a second; `None` out of bounds.
+    pub const fn new(bits_per_second: u64) -> Option<Self> {
+        let in_bounds = bits_per_second >= 64_000 && bits_per_second <= 1_000_000_000_000;
+        if in_bounds && bits_per_second.is_multiple_of(1_000) { Some(Self(bits_per_second)) } else { None }
+    }
+
+    /// The rate in bits a second.
+    pub const fn bits_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for RateLimit {
+    type Err = InvalidRateLimit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRateLimit> {
+        let lower = text.to_ascii_lowercase();
+        let of_unit = |(unit, factor): &(&str, u64)| {
+            let number: u64 = lower.strip_suffix(unit)?.parse().ok()?;
+            Self::new(number.checked_mul(*factor)?)
+        };
+        UNITS.iter().find_map(of_unit).ok_or(InvalidRateLimit)
+    }
+}
+
+impl TryFrom<String> for RateLimit {
+    type Error = InvalidRateLimit;
+
+    fn try_from(text: String) -> Result<Self, InvalidRateLimit> {
+        text.parse()
+    }
+}
+
+impl From<RateLimit> for String {
+    fn from(rate: RateLimit) -> Self {
+        rate.to_string()
+    }
+}
+
+impl fmt::Display for RateLimit {
+    /// In the largest unit in which it is a whole number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
+        let (unit, factor) = whole.copied().unwrap_or(("kbit", 1_000));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written_in_the_largest_unit() {
+        for (text, bits, written) in [
+            ("50mbit", 50_000_000, "50mbit"),
+            ("1500Kbit", 1_500_000, "1500kbit"),
+            ("2000mbit", 2_000_000_000, "2gbit"),
+            ("64kbit", 64_000, "64kbit"),
+            ("1000gbit", 1_000_000_000_000, "1000gbit"),
+        ] {
+            let rate: RateLimit = text.parse().unwrap();
+            assert_eq!((rate.bits_per_second(), rate.to_string().as_str()), (bits, written));
+        }
+    }
+
+    #[test]
+    fn what_is_no_rate_is_refused() {
+        for text in
+            ["", "50", "mbit", "50 mbit", "-1mbit", "1.5mbit", "63kbit", "0mbit", "1001gbit", "5mbyte"]
+        {
+            assert_eq!(text.parse::<RateLimit>(), Err(InvalidRateLimit), "{text:?}");
+        }
+        assert_eq!("99999999999999999999gbit".parse::<RateLimit>(), Err(InvalidRateLimit));
+        assert_eq!(RateLimit::new(64_001), None);
+    }
+}
