@@ -28,6 +28,11 @@ pub struct ClientHost {
     pub include: Vec<IpNet>,
     /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
     pub exclude: Vec<IpNet>,
+    /// Networks behind this host that the exit routes to it: this host forwards for them, and they never go into the tunnel.
+    pub prefixes: Vec<IpNet>,
+    /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel would
+    /// drop their default routes as soon as it forwards.
+    pub router_advertisements: Vec<DeviceName>,
     /// The client's own nftables table; none on a host without nft.
     pub firewall: Option<ClientFirewall>,
     /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
@@ -76,6 +81,7 @@ pub fn client(host: &ClientHost) -> Plan {
     if host.ipv4.is_none() && !ipv4.is_empty() {
         steps.push(reverse_path_by_mark());
     }
+    steps.extend(forwarding(host));
     steps.extend(host.firewall.iter().map(|firewall| Step::Nftables {
         table: firewall.table.clone(),
         ruleset: client_ruleset::ruleset(host, &firewall.listening),
@@ -120,7 +126,8 @@ fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
 /// The excluded networks of one family, each once, but those that are included word for word.
 fn excluded(host: &ClientHost, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
-    for network in host.exclude.iter().map(IpNet::trunc).filter(|network| Family::of(network) == family) {
+    let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);
+    for network in outside.filter(|network| Family::of(network) == family) {
         if !included.is_empty() && !included.contains(&network) && !networks.contains(&network) {
             networks.push(network);
         }
@@ -187,13 +194,32 @@ fn is_default(network: &IpNet) -> bool {
     network.prefix_len() == 0
 }
 
+/// What lets packets through this host to and from the networks behind it.
+fn forwarding(host: &ClientHost) -> Vec<Step> {
+    let has = |family| host.prefixes.iter().any(|prefix| Family::of(prefix) == family);
+    let mut steps = Vec::new();
+    if has(Family::Ipv6) && host.ipv6.is_some() {
+        let others = host.router_advertisements.iter().filter(|device| **device != host.device);
+        steps.extend(others.map(|device| set(&sysctl::device_key("ipv6", device, "accept_ra"), "2")));
+        steps.push(set("net.ipv6.conf.all.forwarding", "1"));
+    }
+    if has(Family::Ipv4) && host.ipv4.is_some() {
+        steps.push(set("net.ipv4.ip_forward", "1"));
+    }
+    steps
+}
+
+fn set(key: &str, value: &str) -> Step {
+    Step::Sysctl { key: key.into(), value: value.into() }
+}
+
 fn loose_reverse_path(device: &DeviceName) -> Step {
-    Step::Sysctl { key: sysctl::device_key("ipv4", device, "rp_filter"), value: "2".into() }
+    set(&sysctl::device_key("ipv4", device, "rp_filter"), "2")
 }
 
 /// Also the loose check finds no way back to the exit where IPv4 is unreachable, unless it looks with the carrier's mark.
 fn reverse_path_by_mark() -> Step {
-    Step::Sysctl { key: "net.ipv4.conf.all.src_valid_mark".into(), value: "1".into() }
+    set("net.ipv4.conf.all.src_valid_mark", "1")
 }
 
 /// The first of 256 routing tables, one for each slot.
@@ -333,6 +359,34 @@ mod tests {
     }
 
     #[test]
+    fn networks_behind_the_host_are_forwarded_for_keep_their_addresses_and_stay_out_of_the_tunnel() {
+        let firewall = ClientFirewall { table: firewall_table("office"), listening: Vec::new() };
+        let prefixes = ["192.168.7.0/24", "fd07::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
+        let host = ClientHost { firewall: Some(firewall), prefixes, ..host(&["0.0.0.0/0", "::/0"]) };
+
+        let plan = client(&host).to_string();
+
+        assert!(
+            plan.starts_with(
+                "sysctl -w net.ipv6.conf.eth0.accept_ra=2\n\
+                 sysctl -w net.ipv6.conf.all.forwarding=1\n\
+                 sysctl -w net.ipv4.ip_forward=1\n"
+            ),
+            "{plan}"
+        );
+        assert!(
+            plan.contains("oifname \"warren0\" ip saddr != { 10.66.0.2, 192.168.7.0/24 } masquerade\n"),
+            "{plan}"
+        );
+        assert!(
+            plan.contains("oifname \"warren0\" ip6 saddr != { fd66:6666::2, fd07::/64 } masquerade\n"),
+            "{plan}"
+        );
+        assert!(plan.contains("ip -4 route add throw 192.168.7.0/24 table 22369 proto 87\n"), "{plan}");
+        assert!(plan.contains("ip -6 route add throw fd07::/64 table 22369 proto 87\n"), "{plan}");
+    }
+
+    #[test]
     fn strict_reverse_path_check_is_loosened_first() {
         let eth = DeviceName::new("eth0.7").unwrap();
         let host = ClientHost { strict_reverse_path: vec![eth], ..host(&[]) };
@@ -351,6 +405,8 @@ mod tests {
             kernel_has_ipv6: true,
             include: include.iter().map(|network| network.parse().unwrap()).collect(),
             exclude: Vec::new(),
+            prefixes: Vec::new(),
+            router_advertisements: vec![DeviceName::new("eth0").unwrap()],
             firewall: None,
             mark: crate::CARRIER_MARK,
             slot: 0,

@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use ipnet::IpNet;
+
 use crate::{DEVICE_GROUP, client_plan::ClientHost};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
@@ -66,11 +68,15 @@ fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
     [carrier].into_iter().chain(older).chain([answers]).collect()
 }
 
-/// The exit takes packets from the inner addresses alone.
+/// The exit takes packets from the inner addresses and from the networks behind this host that it routes here.
 fn postrouting(host: &ClientHost) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
-            format!("oifname \"{}\" {family} saddr != {address} masquerade", host.device)
+            let own = match behind(host, family).join(", ") {
+                none if none.is_empty() => address,
+                networks => format!("{{ {address}, {networks} }}"),
+            };
+            format!("oifname \"{}\" {family} saddr != {own} masquerade", host.device)
         })
         .collect()
 }
@@ -81,6 +87,13 @@ fn leaving_outside(host: &ClientHost) -> Vec<String> {
     let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
     let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));
     tunnels.into_iter().chain(drops).collect()
+}
+
+/// The networks behind this host of one IP version, as elements of a set without overlaps, which nft refuses.
+fn behind(host: &ClientHost, family: &str) -> Vec<String> {
+    let is_its = |network: &&IpNet| matches!(network, IpNet::V4(_)) == (family == "ip");
+    let networks: Vec<IpNet> = host.prefixes.iter().filter(is_its).map(IpNet::trunc).collect();
+    IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
 fn inner(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {

@@ -2,7 +2,7 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Plan, Step, exit_ruleset, sysctl};
+use crate::{DeviceName, Family, Plan, Route, RouteKind, Step, exit_ruleset, sysctl};
 
 /// The exit's own nftables table, of family `inet`.
 pub const TABLE: &str = "warren_exit";
@@ -27,6 +27,8 @@ pub struct ExitHost {
     pub listen_ports: Vec<u16>,
     /// Networks that clients may reach although they are not the internet.
     pub allow: Vec<IpNet>,
+    /// Networks behind clients, each without bits behind its length; those of an IP version without a pool are left out.
+    pub prefixes: Vec<IpNet>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel
@@ -48,7 +50,30 @@ pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
 }
 
-/// Computes an exit's plan.
+/// The routes to networks behind clients, a plan of its own because clients come and go: they lead to the device in the host's
+/// main table, where a route of the host's own to the same network wins.
+pub fn prefix_routes(host: &ExitHost) -> Plan {
+    let route = |destination: &IpNet| {
+        Step::Route(Route {
+            destination: *destination,
+            device: Some(host.device.clone()),
+            table: MAIN_TABLE,
+            kind: RouteKind::Unicast,
+            metric: PREFIX_METRIC,
+        })
+    };
+    Plan { steps: host.prefixes.iter().filter(|prefix| has_pool(host, prefix)).map(route).collect() }
+}
+
+/// Whether the exit has a pool of the network's IP version.
+pub(crate) fn has_pool(host: &ExitHost, network: &IpNet) -> bool {
+    match Family::of(network) {
+        Family::Ipv4 => host.ipv4.is_some(),
+        Family::Ipv6 => host.ipv6.is_some(),
+    }
+}
+
+/// Computes an exit's plan; [`prefix_routes`] are not in it.
 pub fn exit(host: &ExitHost) -> Plan {
     let mut steps = vec![Step::Nftables { table: TABLE.into(), ruleset: ruleset(host), owned: true }];
     if host.ipv6.is_some() {
@@ -90,6 +115,11 @@ fn keep_router_advertisements(device: &DeviceName) -> Step {
     Step::Sysctl { key: sysctl::device_key("ipv6", device, "accept_ra"), value: "2".into() }
 }
 
+/// RT_TABLE_MAIN of `linux/rtnetlink.h`.
+const MAIN_TABLE: u32 = 254;
+/// Behind every route that a person or a DHCP client makes without thinking of one.
+const PREFIX_METRIC: u32 = 0x5761;
+
 fn on(key: &str) -> Step {
     Step::Sysctl { key: key.into(), value: "1".into() }
 }
@@ -123,6 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn networks_behind_clients_are_routed_where_there_is_a_pool_of_their_version() {
+        let prefixes = ["192.168.7.0/24", "fd07::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
+
+        let routes = prefix_routes(&ExitHost { prefixes, ipv6: None, ..host() }).to_string();
+
+        assert_eq!(
+            routes,
+            "ip -4 route add 192.168.7.0/24 dev warren-exit table 254 proto 87 metric 22369\n"
+        );
+    }
+
+    #[test]
     fn family_without_a_pool_is_left_alone() {
         let plan = exit(&ExitHost { ipv6: None, ..host() }).to_string();
 
@@ -141,6 +183,7 @@ mod tests {
             interface: Egress::Auto,
             listen_ports: vec![443],
             allow: Vec::new(),
+            prefixes: Vec::new(),
             isolation: true,
             router_advertisements: ["ens3", "warren-exit"]
                 .map(|name| DeviceName::new(name).unwrap())

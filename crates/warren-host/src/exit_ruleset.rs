@@ -4,11 +4,16 @@ use std::{fmt::Write, ops::RangeInclusive};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::Family;
 use crate::exit_plan::{Egress, ExitHost};
 
 /// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
-    let pools: Vec<Pool> = ipv4.map(Pool::ipv4).into_iter().chain(ipv6.map(Pool::ipv6)).collect();
+    let mut pools: Vec<Pool> = ipv4.map(Pool::ipv4).into_iter().chain(ipv6.map(Pool::ipv6)).collect();
+    for pool in &mut pools {
+        let own: Vec<IpNet> = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
+        pool.networks.extend(IpNet::aggregate(&own));
+    }
     let mut text = String::new();
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(&mut text, "forward", "type filter hook forward priority filter; policy accept;", &forward(host));
@@ -43,7 +48,8 @@ pub(crate) fn nat_ports(listen_ports: &[u16]) -> RangeInclusive<u16> {
 struct Pool {
     /// The keyword of nft that selects the IP version and its addresses.
     family: &'static str,
-    network: IpNet,
+    /// The pool itself, and the networks behind clients.
+    networks: Vec<IpNet>,
     gateway: String,
     echo: &'static str,
     not_internet: &'static [&'static str],
@@ -53,7 +59,7 @@ impl Pool {
     fn ipv4(gateway: Ipv4Net) -> Self {
         Self {
             family: "ip",
-            network: gateway.trunc().into(),
+            networks: vec![gateway.trunc().into()],
             gateway: gateway.addr().to_string(),
             echo: "icmp type echo-request",
             not_internet: NOT_INTERNET_IPV4,
@@ -63,7 +69,7 @@ impl Pool {
     fn ipv6(gateway: Ipv6Net) -> Self {
         Self {
             family: "ip6",
-            network: gateway.trunc().into(),
+            networks: vec![gateway.trunc().into()],
             gateway: gateway.addr().to_string(),
             echo: "icmpv6 type echo-request",
             not_internet: NOT_INTERNET_IPV6,
@@ -71,7 +77,12 @@ impl Pool {
     }
 
     fn holds(&self, network: &IpNet) -> bool {
-        matches!((self.network, network), (IpNet::V4(_), IpNet::V4(_)) | (IpNet::V6(_), IpNet::V6(_)))
+        self.networks.first().is_some_and(|pool| Family::of(pool) == Family::of(network))
+    }
+
+    /// Selects what clients and hosts behind them send.
+    fn sources(&self) -> Vec<String> {
+        self.networks.iter().map(|network| format!("{} saddr {network}", self.family)).collect()
     }
 }
 
@@ -114,7 +125,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     if let Egress::Device(egress) = &host.interface {
         rules.push(format!("oifname != \"{egress}\" counter drop"));
     }
-    rules.extend(pools.iter().map(|Pool { family, network, .. }| format!("{family} saddr {network} accept")));
+    rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} accept")));
     rules.push("counter drop".into());
     rules
 }
@@ -132,10 +143,10 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let ports = nat_ports(&host.listen_ports);
     let (first, last) = (ports.start(), ports.end());
     let mut rules = Vec::new();
-    for Pool { family, network, .. } in pools {
-        let from_pool = format!("{out} {family} saddr {network}");
-        rules.push(format!("{from_pool} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last}"));
-        rules.push(format!("{from_pool} masquerade"));
+    for source in pools.iter().flat_map(Pool::sources) {
+        let from_clients = format!("{out} {source}");
+        rules.push(format!("{from_clients} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last}"));
+        rules.push(format!("{from_clients} masquerade"));
     }
     rules
 }
@@ -239,6 +250,20 @@ mod tests {
     }
 
     #[test]
+    fn hosts_behind_clients_may_send_what_clients_may() {
+        let prefixes = ["192.168.8.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
+
+        let text = ruleset(&ExitHost { prefixes, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+        assert!(
+            text.contains("\tip saddr 10.66.0.0/16 accept\n\tip saddr 192.168.8.0/24 accept\n"),
+            "{text}"
+        );
+        assert!(text.contains("oifname != \"warren-exit\" ip saddr 192.168.8.0/24 masquerade\n"), "{text}");
+        assert!(!text.contains("fd08"), "there is no pool of that version: {text}");
+    }
+
+    #[test]
     fn without_isolation_clients_reach_each_other() {
         let text =
             ruleset(&ExitHost { isolation: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
@@ -265,6 +290,7 @@ mod tests {
             interface: Egress::Auto,
             listen_ports: vec![443],
             allow: vec!["192.168.7.9/24".parse().unwrap()],
+            prefixes: Vec::new(),
             isolation: true,
             router_advertisements: Vec::new(),
         }

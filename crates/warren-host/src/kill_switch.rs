@@ -32,6 +32,8 @@ pub struct KillSwitchRules {
     pub exclude: Vec<IpNet>,
     /// This host's private networks, if they are to be reachable; not for DNS, which would tell them every name.
     pub lan: Vec<IpNet>,
+    /// Networks behind this host, which the tunnel's other end may reach.
+    pub prefixes: Vec<IpNet>,
     /// Ports of this host that answer who asks from outside.
     pub allow_inbound: Vec<InboundPort>,
     /// Where packets that carry [`crate::CARRIER_MARK`] may go, by UDP: the exits, and the resolvers asked for them.

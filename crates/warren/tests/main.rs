@@ -34,6 +34,7 @@ mod reload;
 mod rotate_key;
 mod routing;
 mod sessions;
+mod site_to_site;
 mod status;
 mod strangers;
 mod support;

@@ -76,6 +76,13 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
         format!("meta oifgroup {DEVICE_GROUP} accept"),
         format!("meta iifgroup {DEVICE_GROUP} ct state established,related accept"),
     ];
+    for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
+        let behind = elements(&rules.prefixes, family);
+        forward.extend(
+            behind
+                .map(|behind| format!("meta iifgroup {DEVICE_GROUP} {keyword} daddr {{ {behind} }} accept")),
+        );
+    }
     forward.extend(outside(rules));
     forward.push("counter drop".into());
     forward
@@ -209,6 +216,26 @@ mod tests {
              \tjump let_out\n\
              \tcounter drop\n\
              }\n"
+        );
+    }
+
+    #[test]
+    fn networks_behind_the_host_are_reached_from_the_tunnel_and_from_nowhere_else() {
+        let rules = KillSwitchRules {
+            include: networks(&["0.0.0.0/0", "::/0"]),
+            prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
+            ..KillSwitchRules::default()
+        };
+
+        assert_eq!(
+            forward(&rules),
+            [
+                "meta oifgroup 22369 accept",
+                "meta iifgroup 22369 ct state established,related accept",
+                "meta iifgroup 22369 ip daddr { 192.168.7.0/24 } accept",
+                "meta iifgroup 22369 ip6 daddr { fd07::/64 } accept",
+                "counter drop",
+            ]
         );
     }
 

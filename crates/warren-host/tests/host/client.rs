@@ -335,6 +335,8 @@ fn full_tunnel() -> ClientHost {
         kernel_has_ipv6: true,
         include: networks(&["0.0.0.0/0", "::/0"]),
         exclude: Vec::new(),
+        prefixes: Vec::new(),
+        router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,

@@ -235,6 +235,7 @@ pub(crate) fn exit_host_here() -> ExitHost {
         interface: Egress::Auto,
         listen_ports: vec![443],
         allow: Vec::new(),
+        prefixes: Vec::new(),
         isolation: true,
         router_advertisements: facts::devices_taking_router_advertisements().unwrap(),
     }

@@ -96,6 +96,8 @@ fn client_plan() -> Plan {
             "::/0".parse().unwrap(),
         ],
         exclude: Vec::new(),
+        prefixes: Vec::new(),
+        router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,

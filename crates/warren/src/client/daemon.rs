@@ -136,7 +136,7 @@ impl Daemon {
             connections: start.profile.transport.connections,
             name: start.name.clone(),
             features: 0,
-            prefixes: Vec::new(),
+            prefixes: start.profile.prefixes.clone(),
         };
         let host = ClientHost::new(&start);
         let (lookups, lookup_answers) = mpsc::channel(4);
@@ -295,13 +295,14 @@ impl Daemon {
         if let Some(old) = &old {
             self.worker.send(Command::EndSession { session: SessionId(old.session) }).await;
         }
+        self.say_what_is_not_granted(&welcome);
         let queue = self.host.apply(&welcome).await?;
         // A look at what was just made would keep whoever waits for the first echo waiting too.
         self.watch.put_off();
         let route = SessionRoute {
             ipv4: welcome.ipv4.map(|(address, _)| address),
             ipv6: welcome.ipv6.map(|(address, _)| address),
-            prefixes: Vec::new(),
+            prefixes: welcome.prefixes.clone(),
             connections: welcome.connections,
             limit: None,
         };
@@ -312,6 +313,15 @@ impl Daemon {
         }
         self.welcome = Some(welcome);
         Ok(())
+    }
+
+    /// The exit's operator decides which networks behind this host are routed here.
+    fn say_what_is_not_granted(&self, welcome: &Welcome) {
+        for prefix in self.start.profile.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
+            tracing::warn!(
+                "the exit does not route {prefix} here; its operator allows it with: warren exit client set NAME --prefix {prefix}"
+            );
+        }
     }
 
     /// Gives the worker a TUN device, in place of the one that it has.

@@ -92,6 +92,7 @@ impl ClientHost {
         // What was found on the host before the first plan changed it stays true.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
+            router_advertisements: facts.router_advertisements.clone(),
             firewall: facts.firewall.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
@@ -311,6 +312,8 @@ impl ClientHost {
             kernel_has_ipv6: facts::has_ipv6()?,
             include: self.include.clone(),
             exclude: [self.exclude.clone(), self.lan().await?].concat(),
+            prefixes: welcome.prefixes.clone(),
+            router_advertisements: facts::devices_taking_router_advertisements()?,
             firewall: self.firewall()?,
             mark: CARRIER_MARK,
             slot,

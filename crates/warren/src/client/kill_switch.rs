@@ -164,6 +164,7 @@ pub(crate) async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchR
         include: profile.include.clone(),
         exclude: profile.exclude.clone(),
         lan,
+        prefixes: profile.prefixes.clone(),
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
         carriers: Vec::new(),
     })

@@ -5,6 +5,7 @@ use std::path::Path;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
+use warren_session::MAX_PREFIXES;
 
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
@@ -38,6 +39,8 @@ pub(crate) struct ClientProfile {
     pub(crate) exclude: Vec<IpNet>,
     /// Whether the private networks on this host's links stay reachable.
     pub(crate) lan: bool,
+    /// Networks behind this host that the exit is asked to route to it.
+    pub(crate) prefixes: Vec<IpNet>,
     pub(crate) kill_switch: KillSwitchSettings,
     /// The resolvers that the host asks while the tunnel is up.
     pub(crate) dns: Servers,
@@ -85,7 +88,7 @@ pub(super) fn parse(
 
     let exits = read_exits(&mut document)?;
     let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
-    let Routes { include, exclude, lan } = read_routes(&mut document, &mut not_yet)?;
+    let Routes { include, exclude, lan, prefixes } = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS, &mut not_yet)?;
@@ -108,6 +111,7 @@ pub(super) fn parse(
         include,
         exclude,
         lan,
+        prefixes,
         dns,
         kill_switch,
         transport,
@@ -174,23 +178,32 @@ struct Routes {
     include: Vec<IpNet>,
     exclude: Vec<IpNet>,
     lan: bool,
+    prefixes: Vec<IpNet>,
 }
 
-fn read_routes(document: &mut Document<'_>, not_yet: &mut Vec<NotYet>) -> Result<Routes, ConfigError> {
+fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
     const LIST: &str = "a list of networks such as [\"10.0.0.0/8\"]";
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(LIST, network))?;
     let exclude = section.or("exclude", Vec::new(), list(LIST, network))?;
     let lan = section.or("lan", false, boolean)?;
-    let prefixes = section.optional("prefixes", list(LIST, network))?;
+    let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     section.finish()?;
+    Ok(Routes { include, exclude, lan, prefixes })
+}
 
-    if let Some(prefixes) = prefixes.filter(|prefixes| !prefixes.value.is_empty()) {
-        let consequence = "the exit does not reach networks behind this client";
-        not_yet.push(NotYet::new(&section, "prefixes in [routes]", prefixes.line, consequence));
+/// Networks as the exit takes them: whole ones, none of them everything, and not too many.
+fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
+    const LIST: &str = "a list of networks such as [\"192.168.7.0/24\"]";
+    let networks = list(LIST, network)(value)?;
+    if let Some(default) = networks.iter().find(|network| network.prefix_len() == 0) {
+        return Err(value.problem(format!("has {default}, but must name the networks behind this host")));
     }
-    Ok(Routes { include, exclude, lan })
+    if networks.len() > MAX_PREFIXES {
+        return Err(value.problem(format!("has {} networks, but may have {MAX_PREFIXES}", networks.len())));
+    }
+    Ok(networks.iter().map(IpNet::trunc).collect())
 }
 
 fn read_dns(document: &mut Document<'_>) -> Result<Servers, ConfigError> {

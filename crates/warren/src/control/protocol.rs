@@ -37,6 +37,26 @@ pub(crate) enum Request {
     ClientChange { name: String, change: ClientChange },
 }
 
+impl Request {
+    /// Whether the exit's clients, or what they may have, could be others afterwards.
+    pub(crate) fn changes_clients(&self) -> bool {
+        match self {
+            Self::ClientAdd { .. }
+            | Self::ClientAddAll { .. }
+            | Self::ClientRemove { .. }
+            | Self::ClientChange { .. } => true,
+            Self::Status
+            | Self::Stop
+            | Self::Set { .. }
+            | Self::Reload
+            | Self::Drain { .. }
+            | Self::ClientList
+            | Self::ClientInvite { .. }
+            | Self::InvitationList => false,
+        }
+    }
+}
+
 /// An answer: a value whose shape belongs to the question, or a refusal.
 pub(crate) type Response = Result<serde_json::Value, Refusal>;
 

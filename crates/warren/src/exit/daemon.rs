@@ -23,7 +23,7 @@ use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
 use super::web::WebServer;
 use crate::config::{ConfigError, ExitConfig, save_clients};
-use crate::control::{Asked, ControlSocket, Request};
+use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
 use crate::notify;
@@ -109,6 +109,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             device,
             gateways,
             ruleset,
+            prefix_routes: Applied::default(),
             live: HashMap::new(),
             limits: ClientLimits::default(),
             since: Instant::now(),
@@ -122,14 +123,19 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         daemon.serve_web(listen.as_ref()).await?;
         let forwarding = daemon.forwarding();
         daemon.worker.send(Command::OpenDevice { queue, forwarding }).await;
-        let outcome = daemon.serve(&mut host, deleted).await;
+        let outcome = match daemon.follow_prefixes(&mut host).await {
+            Ok(()) => daemon.serve(&mut host, deleted).await,
+            Err(error) => Err(error),
+        };
         notify::stopping();
         let goodbye = daemon.goodbye();
         daemon.worker.stop(goodbye.code(), goodbye.to_string()).await;
         outcome
     }
     .await;
-    let undone = host.undo(applied).await.context("cannot restore the host");
+    // With what was made since.
+    drop(applied);
+    let undone = host.undo_all().await.context("cannot restore the host");
     let ending = served?;
     undone?;
     Ok(ending)
@@ -151,6 +157,8 @@ pub(super) struct Daemon {
     gateways: Vec<std::net::IpAddr>,
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
+    /// The routes to networks behind clients.
+    pub(super) prefix_routes: Applied,
     pub(super) live: HashMap<SessionId, LiveSession>,
     pub(super) limits: ClientLimits,
     pub(super) since: Instant,
@@ -339,7 +347,8 @@ impl Daemon {
     }
 
     async fn answer(&mut self, asked: Asked, host: &mut Host) {
-        let response = match asked.request {
+        let concerns_clients = asked.request.changes_clients();
+        let mut response = match asked.request {
             Request::Status => self.status(host).await,
             Request::Stop => {
                 self.stopping = Some(Ending::Stop);
@@ -363,6 +372,9 @@ impl Daemon {
         };
         // What was changed is carried out before the answer, so that a client removed is a client cut off.
         self.carry_out_all().await;
+        if concerns_clients && let Err(error) = self.follow_prefixes(host).await {
+            response = Err(Refusal::new(format!("the change is in force, but the host is not: {error:#}")));
+        }
         drop(asked.answer.send(response));
     }
 

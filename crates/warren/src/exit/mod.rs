@@ -7,6 +7,7 @@ mod hold;
 mod listener;
 mod limits;
 mod metrics;
+mod prefixes;
 mod reload;
 mod report;
 mod run;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use warren_host::{Host, exit_plan};
+use warren_host::Host;
 
 use super::daemon::Daemon;
 use super::run::host_facts;
@@ -32,21 +32,18 @@ impl Daemon {
         refuse_what_takes_a_restart(&self.config, &config)?;
         let clients = load_clients(&self.clients)?;
         self.sessions.check(&clients)?;
-        let ruleset = exit_plan::ruleset(&host_facts(&config)?);
+        host_facts(&config, &clients)?;
         if self.config.metrics.listen != config.metrics.listen {
             self.move_metrics(&config.metrics).await?;
         }
         self.move_web(config.web.as_ref()).await?;
         self.sessions.set_dns(config.dns.clone())?;
-        if ruleset != self.ruleset {
-            host.replace_table(exit_plan::TABLE, &ruleset).await?;
-            self.ruleset = ruleset;
-        }
         self.sessions.adopt(Instant::now(), clients)?;
         self.limits.follow(self.sessions.registry());
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         self.tuning.settings.strangers.set_silent(self.config.silent);
+        self.follow_prefixes(host).await?;
         self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
         save_clients(&self.clients, self.sessions.registry())?;
         for live in self.live.values_mut() {

@@ -8,6 +8,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use warren_host::exit_hold::Hold;
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{DeviceName, Host, facts};
+use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
 use warren_tun::DeviceConfig;
 
@@ -86,7 +87,7 @@ async fn prepare_and_run(
     let (device, queues) = warren_tun::create(&device)?;
     let queue = queues.into_iter().next().context("the TUN device has no queue")?;
     let mut host = Host::open(&directory.journal()).await?;
-    let facts = host_facts(&config)?;
+    let facts = host_facts(&config, sessions.registry())?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
     hold.put(&facts.device, config.ipv4, config.ipv6)
         .await
@@ -132,7 +133,7 @@ fn session_config(config: &ExitConfig) -> SessionConfig {
     }
 }
 
-pub(super) fn host_facts(config: &ExitConfig) -> anyhow::Result<ExitHost> {
+pub(super) fn host_facts(config: &ExitConfig, registry: &ClientRegistry) -> anyhow::Result<ExitHost> {
     let interface = match &config.nat_interface {
         NatInterface::Auto => Egress::Auto,
         NatInterface::Name(name) => {
@@ -154,6 +155,7 @@ pub(super) fn host_facts(config: &ExitConfig) -> anyhow::Result<ExitHost> {
         interface,
         listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
         allow: config.allow.clone(),
+        prefixes: super::prefixes::of(registry),
         isolation: config.isolation,
         router_advertisements: facts::devices_taking_router_advertisements()?,
     })

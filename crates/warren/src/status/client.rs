@@ -34,4 +34,7 @@ pub(crate) struct ClientSessionStatus {
     pub(crate) ipv6: Option<String>,
     pub(crate) mtu: u16,
     pub(crate) connections: u32,
+    /// Networks behind this host that the exit routes to it.
+    #[serde(default)]
+    pub(crate) prefixes: Vec<String>,
 }

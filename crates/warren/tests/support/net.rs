@@ -92,6 +92,15 @@ impl Net {
         container
     }
 
+    /// Makes a host on a LAN of its own behind another one, which is its gateway and does not forward yet.
+    pub fn host_behind(gateway: &Namespace, gateway_addresses: [&str; 2], addresses: [&str; 2]) -> Namespace {
+        let host = Namespace::new("behind");
+        let [gateway_v4, gateway_v6] = gateway_addresses;
+        let [v4, v6] = addresses;
+        connect(gateway, "lan", gateway_v4, gateway_v6, &host, v4, v6);
+        host
+    }
+
     /// Makes the path between client and exit carry packets of at most `mtu` bytes; the router says so to who sends more.
     pub fn narrow_path(&self, mtu: u16) {
         // What comes from the client has a table of its own, so that the path between exit and internet stays wide.

@@ -52,6 +52,7 @@ impl Daemon {
                 ipv6: welcome.ipv6.map(|(address, prefix)| format!("{address}/{prefix}")),
                 mtu: welcome.mtu,
                 connections: welcome.connections,
+                prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
             }),
             error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
             last_error: self.last_error.clone(),
