@@ -47,6 +47,8 @@ pub struct NoqEndpoint {
     settings: TransportSettings,
     /// A client's key, with which it connects.
     identity: Option<PrivateKey>,
+    /// An exit's keys, and the gates of its sockets.
+    identities: Option<(tls::Identities, Vec<Gate>)>,
     counters: Arc<SocketCounters>,
     ready: Arc<ReadyList>,
     outbox: Arc<Outbox>,
@@ -71,14 +73,26 @@ impl NoqEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
+        let identities = tls::Identities::new(identities)?;
+        let mut gates = Vec::new();
         for (index, socket) in sockets.into_iter().enumerate() {
-            let config =
-                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identities)?, &secrets);
+            let tls = tls::exit_of(identities.clone())?;
+            let config = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
+            gates.push(gate.clone());
             let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)))?;
             this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
         }
+        this.identities = Some((identities, gates));
         Ok(this)
+    }
+
+    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
+        let Some((identities, gates)) = &self.identities else { return Ok(()) };
+        identities.set(keys)?;
+        let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
+        gates.iter().for_each(|gate| gate.set_keys(&known));
+        Ok(())
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
@@ -86,6 +100,7 @@ impl NoqEndpoint {
         Ok(Self {
             settings,
             identity,
+            identities: None,
             counters: Arc::new(SocketCounters::new()),
             ready: Arc::default(),
             outbox: Arc::default(),

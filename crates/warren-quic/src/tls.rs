@@ -1,5 +1,7 @@
 //! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
 
+mod identities;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::{
@@ -16,7 +18,7 @@ use rustls::{
     },
     pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::{
-        ClientHello, NoServerSessionStorage, ResolvesServerCert,
+        NoServerSessionStorage,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     sign::CertifiedKey,
@@ -24,6 +26,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
+pub(crate) use self::identities::Identities;
 use crate::{
     ciphers,
     key::{KEY_LENGTH, PrivateKey, PublicKey},
@@ -78,12 +81,17 @@ pub fn client(
 /// # Errors
 /// When the TLS library refuses the key, which no valid key makes it do.
 pub fn exit(identities: &[PrivateKey]) -> Result<ServerConfig, Error> {
+    exit_of(Identities::new(identities)?)
+}
+
+/// The same with keys that may become others.
+pub(crate) fn exit_of(identities: Identities) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(Identities::new(identities)?));
+        .with_cert_resolver(Arc::new(identities));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -139,29 +147,6 @@ fn verify_signature(
         signature,
         algorithms,
     )
-}
-
-/// An exit's keys, each with the hint of clients that pin it.
-#[derive(Debug)]
-struct Identities(Vec<(Vec<u8>, Arc<CertifiedKey>)>);
-
-impl Identities {
-    fn new(identities: &[PrivateKey]) -> Result<Self, Error> {
-        let keys = identities.iter().map(|identity| Ok((hint(&identity.public()), certified(identity)?)));
-        keys.collect::<Result<_, Error>>().map(Self)
-    }
-}
-
-impl ResolvesServerCert for Identities {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let offered: Vec<&[u8]> = hello.alpn().map(Iterator::collect).unwrap_or_default();
-        let pinned = self.0.iter().find(|(hint, _)| offered.contains(&hint.as_slice()));
-        pinned.or(self.0.first()).map(|(_, key)| Arc::clone(key))
-    }
-
-    fn only_raw_public_keys(&self) -> bool {
-        true
-    }
 }
 
 /// A client's view of exits: the pinned keys and nothing else.
@@ -386,6 +371,23 @@ mod tests {
         let mut silent = client(&[&keys[1]]);
         silent.alpn_protocols = vec![ALPN.to_vec()];
         handshake(silent, exit()).unwrap_err();
+    }
+
+    #[test]
+    fn keys_that_an_exit_takes_over_count_for_the_next_handshake() {
+        let keys: Vec<_> = (0..2).map(|_| PrivateKey::generate().unwrap()).collect();
+        let identities = Identities::new(&keys[..1]).unwrap();
+        let of = |key: &PrivateKey| {
+            let client = client(&keys[0], &[key.public()], PresentedKey::default(), None).unwrap();
+            handshake(client, exit_of(identities.clone()).unwrap())
+        };
+        of(&keys[1]).unwrap_err();
+        identities.set(&keys).unwrap();
+        of(&keys[0]).unwrap();
+        of(&keys[1]).unwrap();
+        identities.set(&keys[1..]).unwrap();
+        of(&keys[0]).unwrap_err();
+        of(&keys[1]).unwrap();
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct WarrenEndpoint {
     settings: TransportSettings,
     /// A client's key, with which it connects.
     identity: Option<PrivateKey>,
+    /// An exit's keys.
+    identities: Option<tls::Identities>,
     counters: Arc<SocketCounters>,
     /// An exit's listening sockets, or one socket for each of a client's connections.
     ports: Vec<Option<Port>>,
@@ -89,14 +91,26 @@ impl WarrenEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
+        let identities = tls::Identities::new(identities)?;
         for socket in sockets {
-            let server =
-                quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(identities)?, &secrets);
+            let tls = tls::exit_of(identities.clone())?;
+            let server = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
             let mut port = this.port(socket, reset_key, Some(server))?;
             port.gate = Some(Gate::new(&this.settings.strangers, &known, &secrets));
             this.ports.push(Some(port));
         }
+        this.identities = Some(identities);
         Ok(this)
+    }
+
+    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
+        let Some(identities) = &self.identities else { return Ok(()) };
+        identities.set(keys)?;
+        let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
+        for gate in self.ports.iter().flatten().filter_map(|port| port.gate.as_ref()) {
+            gate.set_keys(&known);
+        }
+        Ok(())
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
@@ -104,6 +118,7 @@ impl WarrenEndpoint {
         Ok(Self {
             settings,
             identity,
+            identities: None,
             counters: Arc::new(SocketCounters::new()),
             ports: Vec::new(),
             first_port: 0,

@@ -88,7 +88,9 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Exit(ExitCommand::Import(ImportCommand::Wireguard(arguments))) => {
             cli::exit_import::run(global, &arguments, |config| exit::client_store(global, config))
         }
-        Command::Exit(ExitCommand::RotateKey(arguments)) => cli::rotate_key::run(global, &arguments),
+        Command::Exit(ExitCommand::RotateKey(arguments)) => {
+            block_on(cli::rotate_key::run(global, &arguments))
+        }
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }

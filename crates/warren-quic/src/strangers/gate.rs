@@ -2,6 +2,7 @@
 //! connection have short headers, and cost one branch.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{
     ExitSecrets, OWN_ID_LENGTH, Strangers, Turned,
@@ -15,18 +16,24 @@ use crate::{
 };
 
 /// Watches one listening socket.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gate {
     strangers: Strangers,
-    /// One for each key of the exit.
-    proofs: Vec<ProofKey>,
+    /// One for each key of the exit; read once an attempt to connect.
+    proofs: Arc<RwLock<Vec<ProofKey>>>,
     secrets: ExitSecrets,
 }
 
 impl Gate {
     pub(crate) fn new(strangers: &Strangers, exit: &[PublicKey], secrets: &ExitSecrets) -> Self {
-        let proofs = exit.iter().map(ProofKey::new).collect();
+        let proofs = Arc::new(RwLock::new(exit.iter().map(ProofKey::new).collect()));
         Self { strangers: strangers.clone(), proofs, secrets: secrets.clone() }
+    }
+
+    /// The exit has these keys from now on; clones of this gate know it too.
+    pub(crate) fn set_keys(&self, exit: &[PublicKey]) {
+        let proofs = exit.iter().map(ProofKey::new).collect();
+        *self.proofs.write().unwrap_or_else(PoisonError::into_inner) = proofs;
     }
 
     /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted.
@@ -77,8 +84,10 @@ impl Gate {
         if length < usize::from(MINIMUM_MTU) || proofs(token).is_empty() {
             return Err(Turned::NoProof);
         }
-        let mut known = self.proofs.iter().map(|key| key.proof(id));
-        let Some(proof) = known.find(|proof| has(token, proof)) else { return Err(Turned::NoProof) };
+        let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
+        let known = keys.iter().map(|key| key.proof(id)).find(|proof| has(token, proof));
+        drop(keys);
+        let Some(proof) = known else { return Err(Turned::NoProof) };
         if !self.strangers.replays().admit(proof, from) {
             return Err(Turned::Replayed);
         }

@@ -7,18 +7,20 @@ use zeroize::Zeroizing;
 use super::args::{GlobalArgs, RotateKeyArgs};
 use super::output;
 use crate::config::{ExitConfig, describe, load_exit};
+use crate::control::{AskError, Request, Secret, ask};
+use crate::daemon_dir::{DaemonDir, EXIT};
 use crate::storage;
 
-/// Puts a new key before the old one in the exit's key file, or takes the old one out.
+/// Puts a new key before the old one in the exit's key file, or takes the old one out; an exit that runs follows at once.
 ///
 /// # Errors
-/// When there is a key to retire already, or none, or the file cannot be written.
-pub(crate) fn run(global: &GlobalArgs, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
+/// When there is a key to retire already, or none, the file cannot be written, or the exit that runs does not answer.
+pub(crate) async fn run(global: &GlobalArgs, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&global.config_dir.join("exit.toml"))?;
-    if arguments.retire { retire(&config) } else { rotate(&config) }
+    if arguments.retire { retire(global, &config).await } else { rotate(global, &config).await }
 }
 
-fn rotate(config: &ExitConfig) -> anyhow::Result<()> {
+async fn rotate(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> {
     if config.old_private_key.is_some() {
         bail!(
             "{} holds an old key already; once no client pins it, run: warren exit rotate-key --retire",
@@ -28,30 +30,41 @@ fn rotate(config: &ExitConfig) -> anyhow::Result<()> {
     let new = PrivateKey::generate()?;
     let old = &config.private_key;
     write(config, &[&new, old])?;
+    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()]).await?);
+    let old = old.public();
+    let now = now.unwrap_or("The exit does not run; it will serve both.");
     output::print(&format!(
-        "Wrote a new key before the old one in {}.\nNew public key: {}\nOld public key: {}\n\
-         Next: restart the exit, which then has both. In each client's profile write both under [[exit]], and reload it:\n  \
-         public_key = [\"{}\", \"{}\"]\n\
+        "Wrote a new key before the old one in {}. {now}\nNew public key: {new}\nOld public key: {old}\n\
+         Next: in each client's profile write both under [[exit]], and reload it:\n  \
+         public_key = [\"{new}\", \"{old}\"]\n\
          New profiles have both already, and invitations the new one. Once every client has the new one, run:\n  \
          warren exit rotate-key --retire\n",
         config.key_file.display(),
-        new.public(),
-        old.public(),
-        new.public(),
-        old.public(),
     ))
 }
 
-fn retire(config: &ExitConfig) -> anyhow::Result<()> {
+async fn retire(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> {
     let Some(old) = &config.old_private_key else {
         bail!("{} holds no old key; make a new one with: warren exit rotate-key", config.key_file.display());
     };
     write(config, &[&config.private_key])?;
+    let now = tell(global, vec![config.private_key.clone()]).await?;
     output::print(&format!(
-        "Took the old key {} out of {}.\nNext: restart the exit; clients that pin the old key alone are refused from then on.\n",
+        "Took the old key {} out of {}. {}\nClients that pin the old key alone are refused from now on; who is connected stays so.\n",
         old.public(),
         config.key_file.display(),
+        now.unwrap_or("The exit does not run.")
     ))
+}
+
+/// Gives the keys to the exit that runs, if one does, and says so.
+async fn tell(global: &GlobalArgs, keys: Vec<PrivateKey>) -> anyhow::Result<Option<&'static str>> {
+    let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect() };
+    match ask(&DaemonDir::new(&global.runtime_dir, EXIT).socket(), &request).await {
+        Ok(_) => Ok(Some("The exit that runs has taken this over.")),
+        Err(AskError::NotRunning) => Ok(None),
+        Err(error) => Err(anyhow!("the file is changed, but the exit that runs is not: {error}; restart it")),
+    }
 }
 
 fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
@@ -71,22 +84,23 @@ mod tests {
     use crate::cli::args::ExitInitArgs;
     use crate::cli::exit_init;
 
-    #[test]
-    fn new_key_stands_before_the_old_one_until_that_is_retired() {
+    #[tokio::test]
+    async fn new_key_stands_before_the_old_one_until_that_is_retired() {
         let directory = tempfile::tempdir().unwrap();
         let global = GlobalArgs::below(directory.path());
         let endpoint = "192.0.2.1".parse().unwrap();
         exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
         let keys = || load_exit(&global.config_dir.join("exit.toml")).unwrap().public_keys();
-        let rotate = |retire| run(&global, &RotateKeyArgs { retire }).map_err(|error| error.to_string());
+        let rotate =
+            async |retire| run(&global, &RotateKeyArgs { retire }).await.map_err(|error| error.to_string());
 
         let first = keys();
-        assert!(rotate(true).unwrap_err().contains("exit.key holds no old key"));
-        rotate(false).unwrap();
+        assert!(rotate(true).await.unwrap_err().contains("exit.key holds no old key"));
+        rotate(false).await.unwrap();
         let both = keys();
         assert_eq!((both.len(), both.get(1)), (2, first.first()));
-        assert!(rotate(false).unwrap_err().contains("rotate-key --retire"));
-        rotate(true).unwrap();
+        assert!(rotate(false).await.unwrap_err().contains("rotate-key --retire"));
+        rotate(true).await.unwrap();
         assert_eq!(keys(), both[..1]);
     }
 }

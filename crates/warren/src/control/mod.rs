@@ -5,10 +5,12 @@
 
 mod ask;
 mod protocol;
+mod secret;
 mod server;
 
 pub(crate) use ask::{AskError, ask};
 pub(crate) use protocol::{Refusal, Request};
+pub(crate) use secret::Secret;
 pub(crate) use server::{Asked, ControlSocket};
 
 /// The socket's name inside a daemon's runtime directory.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use warren_session::clients::Invitation;
 
+use super::secret::Secret;
 use crate::cli::exit_client::{ClientChange, NewClient};
 use crate::tuning::Change;
 
@@ -19,6 +20,8 @@ pub(crate) enum Request {
     Set { change: Change },
     /// Read the configuration again.
     Reload,
+    /// Exit: have these keys from now on, the newest first. A service may not be able to read its key's file again.
+    SetKeys { keys: Vec<Secret> },
     /// Exit: tell clients to move to another exit, and end once they have, or after this many milliseconds.
     Drain { milliseconds: u64 },
     /// Exit: enrol a client.
@@ -49,6 +52,7 @@ impl Request {
             | Self::Stop
             | Self::Set { .. }
             | Self::Reload
+            | Self::SetKeys { .. }
             | Self::Drain { .. }
             | Self::ClientList
             | Self::ClientInvite { .. }

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use warren_host::{Applied, Host};
 use warren_quic::driver::ConnectionId;
+use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
 use warren_session::exit::{ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
@@ -96,6 +97,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             offload: config.transport.tun_offload,
         };
         let mut daemon = Daemon {
+            keys_read: config.public_keys(),
             config,
             sessions,
             clients,
@@ -161,6 +163,8 @@ pub(super) struct Daemon {
     pub(super) prefix_routes: Applied,
     pub(super) live: HashMap<SessionId, LiveSession>,
     pub(super) limits: ClientLimits,
+    /// What the key file held when it was last read.
+    pub(super) keys_read: Vec<PublicKey>,
     pub(super) since: Instant,
     pub(super) meter: RateMeter,
     /// Set once the daemon is to end.
@@ -356,6 +360,10 @@ impl Daemon {
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::Reload => self.reload(host).await,
+            Request::SetKeys { keys } => {
+                let set = self.set_keys(keys).await;
+                set.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+            }
             Request::Drain { milliseconds } => {
                 tracing::info!("sending clients away");
                 self.sessions.drain(Instant::now());

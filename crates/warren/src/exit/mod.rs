@@ -5,6 +5,7 @@ mod daemon;
 mod files;
 mod hold;
 mod listener;
+mod keys;
 mod limits;
 mod metrics;
 mod prefixes;

@@ -28,7 +28,7 @@ impl Daemon {
     }
 
     async fn take_over(&mut self, host: &mut Host) -> anyhow::Result<()> {
-        let config = load_exit(&self.config.path)?;
+        let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
         let clients = load_clients(&self.clients)?;
         self.sessions.check(&clients)?;
@@ -40,6 +40,7 @@ impl Daemon {
         self.sessions.set_dns(config.dns.clone())?;
         self.sessions.adopt(Instant::now(), clients)?;
         self.limits.follow(self.sessions.registry());
+        self.take_keys_of(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         self.tuning.settings.strangers.set_silent(self.config.silent);
@@ -59,7 +60,6 @@ impl Daemon {
 fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyhow::Result<()> {
     let changed = [
         ("[exit] listen", before.listen != after.listen),
-        ("the private key", before.public_keys() != after.public_keys()),
         ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
         ("[clients] file", before.clients_file != after.clients_file),
         (TRANSPORT, !before.transport.can_become(&after.transport)),

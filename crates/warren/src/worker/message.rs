@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use warren_quic::driver::{CloseReason, ConnectionId};
-use warren_quic::key::PublicKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::PeerKey;
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
@@ -35,6 +35,8 @@ pub(crate) enum Command {
     EndSession { session: SessionId },
     /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
     Rouse,
+    /// Has these keys from now on, as an exit; connections that stand are left alone.
+    SetIdentities { identities: Vec<PrivateKey> },
     /// Gives a connection another socket, because the way from the old one's port seems broken.
     Rebind { connection: ConnectionId, socket: UdpSocket },
     /// Asks for every counter.

@@ -195,6 +195,11 @@ impl Worker {
             Command::Attach { session, connection, index } => self.attach(session, connection, index),
             Command::Detach { connection } => self.detach(connection),
             Command::EndSession { session } => self.end_session(session),
+            Command::SetIdentities { identities } => {
+                if let Err(error) = self.endpoint.set_identities(&identities) {
+                    tracing::error!("the exit's keys stay as they were: {error}");
+                }
+            }
             Command::Rouse => self.endpoint.rouse(),
             Command::Rebind { connection, socket } => {
                 if let Err(error) = self.endpoint.rebind(connection, socket) {

@@ -37,7 +37,8 @@ pub(crate) enum ExitCommand {
     Drain(ExitDrainArgs),
     /// Give the exit a second key; both are served until the old one is retired.
     ///
-    /// It takes a restart of the exit each time. Clients pin the exit's key, so they are told of the new one in between.
+    /// An exit that runs takes it over at once, and who is connected stays so. Clients pin the exit's key, so they are told of the
+    /// new one in between.
     #[command(after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire")]
     RotateKey(RotateKeyArgs),
     /// Enrol the clients of another VPN server.
@@ -110,7 +111,7 @@ pub(crate) struct ImportWireGuardArgs {
 /// `warren exit rotate-key`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RotateKeyArgs {
-    /// Take the old key out of the key file: clients that pin it alone are refused after the next restart.
+    /// Take the old key out of the key file: clients that pin it alone are refused from then on.
     #[arg(long)]
     pub(crate) retire: bool,
 }

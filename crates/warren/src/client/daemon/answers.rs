@@ -23,6 +23,7 @@ impl Daemon {
             | Request::InvitationList
             | Request::ClientRemove { .. }
             | Request::ClientChange { .. }
+            | Request::SetKeys { .. }
             | Request::Drain { .. } => Err(Refusal::new("this is a client; run it on the exit")),
         };
         // Whoever asked may have gone away.

@@ -1,0 +1,48 @@
+//! Other keys for a running exit.
+
+use anyhow::bail;
+use warren_quic::key::{PrivateKey, PublicKey};
+
+use super::daemon::Daemon;
+use crate::config::ExitConfig;
+use crate::control::Secret;
+use crate::worker::Command;
+
+impl Daemon {
+    /// Has these keys, the newest first, from the next handshake on. Connections that stand are left alone.
+    ///
+    /// # Errors
+    /// If there are none or too many.
+    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>) -> anyhow::Result<()> {
+        let mut keys = keys.into_iter().map(|Secret(key)| key);
+        let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
+            bail!("an exit has one key, or two while it is being rotated");
+        };
+        self.config.private_key = current;
+        self.config.old_private_key = old;
+        self.tell_keys().await;
+        Ok(())
+    }
+
+    /// Takes over what the key file holds by now. A copy that a service manager handed over when the exit started, and that
+    /// never changes, says nothing about the keys that the exit was given since.
+    pub(super) async fn take_keys_of(&mut self, read: &mut ExitConfig) {
+        let keys = read.public_keys();
+        if keys == self.keys_read {
+            read.private_key = self.config.private_key.clone();
+            read.old_private_key = self.config.old_private_key.clone();
+            return;
+        }
+        self.keys_read = keys;
+        self.config.private_key = read.private_key.clone();
+        self.config.old_private_key = read.old_private_key.clone();
+        self.tell_keys().await;
+    }
+
+    async fn tell_keys(&self) {
+        let identities = self.config.private_keys();
+        let public: Vec<PublicKey> = identities.iter().map(PrivateKey::public).collect();
+        tracing::info!("the exit's keys are {public:?}");
+        self.worker.send(Command::SetIdentities { identities }).await;
+    }
+}
