@@ -198,6 +198,23 @@ ROWS = [
         end_to_end("metrics::prometheus_takes_every_scrape_and_evaluates_every_panel_and_rule"),
     ),
     Row(
+        "crowd",
+        "L4",
+        "100 clients with 4 connections each, of 200 that are enrolled; idle, then 10 packets a second each",
+        "up in 30 s; idle at most 10 % of a core; list, status and scrape in 100 ms each; nothing lost; memory at most 30 MiB and 256 KiB a client",
+        3,
+        end_to_end("crowd::many_clients_cost_an_exit_little_and_its_operator_no_waiting"),
+        {"WARREN_CROWD": "100"},
+    ),
+    Row(
+        "crowd",
+        "L6",
+        "three clients at 10 Mbit/s beside one that sends what its connection takes",
+        "each of the three gets 90 % of its rate and loses at most 1 %",
+        2,
+        end_to_end("fairness::three_clients_keep_their_rate_beside_one_that_takes_what_it_gets"),
+    ),
+    Row(
         "properties",
         "properties",
         "every property test, with cases of their own",

@@ -24,6 +24,7 @@ pub mod flows;
 pub mod host_state;
 pub mod internet_host;
 pub mod leaks;
+pub mod library_client;
 pub mod namespace;
 pub mod net;
 pub mod open_metrics;

@@ -1,0 +1,236 @@
+//! Clients without a TUN device: the real session and the real connections, and packets of a test's own making.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use warren_packet::datagram::{Datagram, Flags, write_packet};
+use warren_quic::driver::{CloseReason, ConnectionId, Endpoint, Event, Inbox};
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::TransportSettings;
+use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, Welcome};
+use warren_session::goodbye::Goodbye;
+
+use super::Net;
+
+/// One client; to be made and used inside a tokio runtime, on a thread of its host.
+pub struct LibraryClient {
+    endpoint: Endpoint,
+    session: ClientSession,
+    exit: (SocketAddr, PublicKey),
+    connections: BTreeMap<u32, ConnectionId>,
+    indices: HashMap<ConnectionId, u32>,
+    attached: Vec<u32>,
+    inbox: Inbox,
+    packets: VecDeque<Bytes>,
+}
+
+impl LibraryClient {
+    /// A client that begins to connect to the net's exit.
+    pub fn start(key: PrivateKey, exit_key: PublicKey, connections: u32) -> Self {
+        let config = ClientConfig { connections, name: "library".into(), ..ClientConfig::default() };
+        let entropy = Box::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap());
+        let mut session = ClientSession::new(config, entropy);
+        session.start(Instant::now());
+        let mut client = Self {
+            endpoint: Endpoint::client(TransportSettings::default(), key).unwrap(),
+            session,
+            exit: (SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443), exit_key),
+            connections: BTreeMap::new(),
+            indices: HashMap::new(),
+            attached: Vec::new(),
+            inbox: Inbox::new(),
+            packets: VecDeque::new(),
+        };
+        client.carry_out();
+        client
+    }
+
+    /// The session's state, and what was granted.
+    pub fn welcome(&self) -> Option<&Welcome> {
+        self.session.welcome()
+    }
+
+    pub fn state(&self) -> &warren_session::client::ClientState {
+        self.session.state()
+    }
+
+    /// How many connections carry traffic.
+    pub fn attached(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// The next inner packet that the exit sent.
+    pub fn received(&mut self) -> Option<Bytes> {
+        self.packets.pop_front()
+    }
+
+    /// Sends an inner packet over one of its connections; false if that takes none now.
+    pub fn send(&mut self, packet: &[u8]) -> bool {
+        let Some(connection) = self.attached.first().and_then(|index| self.connections.get(index)) else {
+            return false;
+        };
+        let mut framed = BytesMut::new();
+        write_packet(Flags::default(), &[packet], &mut framed);
+        self.endpoint.send_datagram(*connection, framed.freeze()).is_ok()
+    }
+
+    /// Sends an inner packet as soon as there is room for it.
+    pub async fn send_whole(&mut self, packet: &[u8]) {
+        while !self.send(packet) {
+            self.run(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Lets it do what there is to do, until something happened or so much time has passed.
+    pub async fn run(&mut self, within: Duration) {
+        let until = Instant::now() + within;
+        let due = self.session.timeout().map_or(until, |due| due.min(until));
+        let Self { endpoint, inbox, .. } = self;
+        tokio::select! {
+            () = poll_fn(|context| endpoint.poll(context, inbox)) => self.take(),
+            () = tokio::time::sleep_until(due.into()) => {}
+        }
+        let now = Instant::now();
+        if self.session.timeout().is_some_and(|due| due <= now) {
+            self.session.handle_timeout(now);
+        }
+        self.carry_out();
+    }
+
+    /// Lets it run until something holds, for 30 seconds at most.
+    #[track_caller]
+    pub fn until<'a>(
+        &'a mut self,
+        what: &'a str,
+        mut holds: impl FnMut(&mut Self) -> bool + 'a,
+    ) -> impl Future<Output = ()> + 'a {
+        let place = std::panic::Location::caller();
+        async move {
+            let start = Instant::now();
+            while !holds(self) {
+                assert!(start.elapsed() < Duration::from_secs(30), "{place}: not within 30 s: {what}");
+                self.run(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    fn take(&mut self) {
+        let now = Instant::now();
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for event in inbox.events.drain(..) {
+            match event {
+                Event::Connected { connection, .. } => {
+                    let Some(index) = self.indices.get(&connection) else { continue };
+                    self.session.connected(now, *index);
+                }
+                Event::Control { connection, data } => {
+                    let Some(index) = self.indices.get(&connection) else { continue };
+                    self.session.received(now, *index, &data);
+                }
+                Event::Closed { connection, reason } => {
+                    let Some(index) = self.indices.remove(&connection) else { continue };
+                    self.connections.remove(&index);
+                    self.session.closed(now, index, end_of(&reason));
+                }
+                Event::Writable { .. } | Event::Answers { .. } => {}
+            }
+            self.carry_out();
+        }
+        for (_, datagram) in inbox.datagrams.drain(..) {
+            if let Ok(Datagram::Packet { packet, .. }) = Datagram::parse(&datagram) {
+                self.packets.push_back(Bytes::copy_from_slice(packet));
+            }
+        }
+        self.inbox = inbox;
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                ClientAction::Connect { index } => {
+                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    socket.set_nonblocking(true).unwrap();
+                    let (remote, key) = self.exit;
+                    let connection = self.endpoint.connect(socket, remote, &[key]).unwrap();
+                    self.connections.insert(index, connection);
+                    self.indices.insert(connection, index);
+                }
+                ClientAction::Send { index, bytes } => {
+                    if let Some(connection) = self.connections.get(&index) {
+                        drop(self.endpoint.send_control(*connection, &bytes));
+                    }
+                }
+                ClientAction::Close { index, reason } => {
+                    if let Some(connection) = self.connections.remove(&index) {
+                        self.indices.remove(&connection);
+                        self.endpoint.close(connection, reason.code(), &reason.to_string());
+                    }
+                }
+                ClientAction::Attach { index } => self.attached.push(index),
+                ClientAction::Detach { index } => self.attached.retain(|attached| *attached != index),
+                ClientAction::Welcome(_) | ClientAction::Down { .. } | ClientAction::Stopped { .. } => {}
+            }
+        }
+    }
+}
+
+fn end_of(reason: &CloseReason) -> ConnectionEnd {
+    match reason {
+        CloseReason::Peer { code, .. } => {
+            let goodbye = u32::try_from(*code).ok().and_then(Goodbye::from_code);
+            goodbye.map_or_else(|| ConnectionEnd::Lost(reason.to_string()), ConnectionEnd::Goodbye)
+        }
+        CloseReason::Local
+        | CloseReason::TimedOut
+        | CloseReason::Reset
+        | CloseReason::WrongPeerKey { .. }
+        | CloseReason::NoCommonProtocol
+        | CloseReason::Transport(_) => ConnectionEnd::Lost(reason.to_string()),
+    }
+}
+
+/// An inner UDP packet over IPv4.
+pub fn udp(source: Ipv4Addr, destination: (Ipv4Addr, u16), source_port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(28 + payload.len()).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet.extend(source.octets());
+    packet.extend(destination.0.octets());
+    let sum: u32 = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet.extend(source_port.to_be_bytes());
+    packet.extend(destination.1.to_be_bytes());
+    packet.extend((length - 20).to_be_bytes());
+    // Without a checksum, as IPv4 allows.
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+/// An inner UDP packet over IPv6, whose checksum nobody on the way looks at.
+pub fn udp6(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).unwrap();
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([17, 64]);
+    for address in [source, destination] {
+        let IpAddr::V6(address) = address.parse().unwrap() else { panic!("{address} is not IPv6") };
+        packet.extend(address.octets());
+    }
+    packet.extend([0x13, 0x88, 0, 7]);
+    packet.extend(length.to_be_bytes());
+    packet.extend([0xab, 0xcd]);
+    packet.extend(payload);
+    packet
+}
+
+/// A runtime for the clients of one thread.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
