@@ -14,7 +14,7 @@ pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
         let own: Vec<IpNet> = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
         pool.networks.extend(IpNet::aggregate(&own));
     }
-    let mut text = String::new();
+    let mut text: String = pools.iter().map(Pool::flows_set).collect();
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(&mut text, "forward", "type filter hook forward priority filter; policy accept;", &forward(host));
     chain(&mut text, "from_clients", "", &from_clients(host, &pools));
@@ -51,6 +51,8 @@ struct Pool {
     /// The pool itself, and the networks behind clients.
     networks: Vec<IpNet>,
     gateway: String,
+    /// nft's name for the type of its addresses.
+    address: &'static str,
     echo: &'static str,
     not_internet: &'static [&'static str],
 }
@@ -61,6 +63,7 @@ impl Pool {
             family: "ip",
             networks: vec![gateway.trunc().into()],
             gateway: gateway.addr().to_string(),
+            address: "ipv4_addr",
             echo: "icmp type echo-request",
             not_internet: NOT_INTERNET_IPV4,
         }
@@ -71,9 +74,24 @@ impl Pool {
             family: "ip6",
             networks: vec![gateway.trunc().into()],
             gateway: gateway.addr().to_string(),
+            address: "ipv6_addr",
             echo: "icmpv6 type echo-request",
             not_internet: NOT_INTERNET_IPV6,
         }
+    }
+
+    /// Whose flows are counted, by source address.
+    fn flows_set(&self) -> String {
+        let Self { family, address, .. } = self;
+        format!("set flows_{family} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n")
+    }
+
+    /// Drops what would be one flow too many of its sender.
+    fn too_many_flows(&self) -> String {
+        let family = self.family;
+        format!(
+            "ct state new add @flows_{family} {{ {family} saddr ct count over {MOST_FLOWS} }} counter drop"
+        )
     }
 
     fn holds(&self, network: &IpNet) -> bool {
@@ -111,6 +129,7 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         "ct state established,related accept".into(),
         "ct state invalid counter drop".into(),
     ];
+    rules.extend(pools.iter().map(Pool::too_many_flows));
     for pool in pools {
         let allow: Vec<String> = host
             .allow
@@ -158,6 +177,9 @@ fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
     let _ = write!(text, "chain {name} {{\n{header}{rules}}}\n");
 }
 
+/// Flows that one address behind the TUN may have at a time: connection tracking and NAT's ports are there for all.
+const MOST_FLOWS: u32 = 4_096;
+
 /// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
 
@@ -190,7 +212,17 @@ mod tests {
 
         assert_eq!(
             text,
-            "chain input {\n\
+            "set flows_ip {\n\
+             \ttype ipv4_addr\n\
+             \tsize 65535\n\
+             \tflags dynamic\n\
+             }\n\
+             set flows_ip6 {\n\
+             \ttype ipv6_addr\n\
+             \tsize 65535\n\
+             \tflags dynamic\n\
+             }\n\
+             chain input {\n\
              \ttype filter hook input priority filter; policy accept;\n\
              \tiifname != \"warren-exit\" accept\n\
              \tct state established,related accept\n\
@@ -207,6 +239,8 @@ mod tests {
              \toifname \"warren-exit\" counter drop\n\
              \tct state established,related accept\n\
              \tct state invalid counter drop\n\
+             \tct state new add @flows_ip { ip saddr ct count over 4096 } counter drop\n\
+             \tct state new add @flows_ip6 { ip6 saddr ct count over 4096 } counter drop\n\
              \tip daddr 192.168.7.0/24 accept\n\
              \tip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, \
              192.168.0.0/16, 224.0.0.0/3 } counter drop\n\

@@ -29,8 +29,10 @@ fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
         exit.enrol_key(&format!("client-{number}"), &key.public().to_string());
     }
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    let counters: String = (FIRST_PORT..FIRST_PORT + 4).map(|port| format!("udp dport {port} counter drop; ")).collect();
-    let prerouting = format!("table inet seen {{ chain in {{ type filter hook prerouting priority raw; {counters} }}; }}");
+    let counters: String =
+        (FIRST_PORT..FIRST_PORT + 4).map(|port| format!("udp dport {port} counter drop; ")).collect();
+    let prerouting =
+        format!("table inet seen {{ chain in {{ type filter hook prerouting priority raw; {counters} }}; }}");
     net.internet.host.sh(&format!("nft '{prerouting}'")).ok();
 
     let mut keys = keys.into_iter();
@@ -40,7 +42,8 @@ fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
     let greedy = net.client.enter(move || runtime().block_on(take_all(greedy_key, exit_key, &greedy_over)));
     let polite = net.client.enter(move || {
         runtime().block_on(async move {
-            let clients: Vec<_> = keys.zip(FIRST_PORT + 1..).map(|(key, port)| paced(key, exit_key, port)).collect();
+            let clients: Vec<_> =
+                keys.zip(FIRST_PORT + 1..).map(|(key, port)| paced(key, exit_key, port)).collect();
             let local = tokio::task::LocalSet::new();
             let tasks: Vec<_> = clients.into_iter().map(|client| local.spawn_local(client)).collect();
             local.await;
@@ -62,7 +65,10 @@ fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
         rule.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse::<u64>().unwrap()
     };
     let polite: Vec<(u64, u64)> = sent.iter().copied().zip((FIRST_PORT + 1..).map(arrived)).collect();
-    println!("measured: packets that arrived of those sent: {polite:?} beside {} of {greedy_sent}", arrived(FIRST_PORT));
+    println!(
+        "measured: packets that arrived of those sent: {polite:?} beside {} of {greedy_sent}",
+        arrived(FIRST_PORT)
+    );
     let whole = MEGABITS * 1e6 / 8.0 / LENGTH as f64 * LASTING.as_secs_f64();
     for (sent, arrived) in polite {
         assert!(arrived as f64 >= 0.9 * whole, "{arrived} of {whole}");
