@@ -65,6 +65,47 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
 }
 
 #[test]
+fn a_client_follows_its_profile_without_another_connection_and_goes_back_to_what_was() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    client.up();
+    let session = client.status().number("/session/id");
+    let routes = || client.sh("ip -4 route show table 22369; ip -4 rule");
+    let reload = |profile: &Profile| {
+        client.warren.write("home.toml", 0o600, &profile.text());
+        client.warren.run("reload home")
+    };
+    let mut ping = client.warren.host.start(&["ping", "-i", "0.05", "-c", "60", Net::INTERNET_V4]);
+    ping.wait_for_output("icmp_seq=5 ");
+
+    let split = profile.clone().with("routes", "include", vec!["203.0.113.0/24"]);
+    let split = split.with("dns", "servers", vec!["203.0.113.2"]);
+    reload(&split).ok();
+    assert!(
+        routes().contains("203.0.113.0/24 dev warren0") && !routes().contains("default dev"),
+        "{}",
+        routes()
+    );
+    assert!(client.sh("cat /etc/resolv.conf").contains("nameserver 203.0.113.2"));
+    ping.wait(seconds(30));
+    assert!(ping.output().contains("60 received, 0% packet loss"), "{}", ping.output());
+
+    let closed = profile.clone().with("kill_switch", "enabled", true);
+    reload(&closed).ok();
+    assert!(routes().contains("default dev warren0"), "{}", routes());
+    assert!(client.status().0["kill_switch"].as_bool().unwrap());
+    client.sh(&format!("ping -c 2 -i 0.2 -W 5 {}", Net::INTERNET_V4));
+    let open = reload(&profile);
+    assert!(open.stderr.contains("enabled in [kill_switch] changed"), "{open:?}");
+    assert!(client.status().0["kill_switch"].as_bool().unwrap());
+
+    assert_eq!((client.status().number("/session/id"), client.status().number("/reconnects")), (session, 0));
+    client.down();
+}
+
+#[test]
 fn client_is_renamed_disabled_enabled_and_moved_while_the_exit_runs_or_not() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

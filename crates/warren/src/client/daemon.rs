@@ -222,7 +222,7 @@ impl Daemon {
                 // A worker that hangs does not answer, and so counts as dead too.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 // Why it changed nothing stands in the log and in the status.
-                _ = hangup.recv() => drop(self.reload()),
+                _ = hangup.recv() => drop(self.reload().await),
                 _ = terminate.recv() => self.stop().await,
                 _ = interrupt.recv() => self.stop().await,
                 _ = successor.recv() => self.make_way(),

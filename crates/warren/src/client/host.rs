@@ -13,6 +13,7 @@ use warren_tun::Queue;
 
 use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice};
+use crate::config::ClientProfile;
 use crate::status::DeviceStatus;
 
 /// How often a slot is chosen anew when another tunnel was faster.
@@ -22,18 +23,35 @@ const SLOT_ATTEMPTS: usize = 5;
 pub(crate) struct ClientHost {
     device: DeviceSettings,
     mtu: Option<u16>,
-    include: Vec<IpNet>,
-    exclude: Vec<IpNet>,
-    lan: bool,
+    settings: RouteSettings,
     firewall_table: String,
     journal: PathBuf,
     profile: String,
-    servers: Servers,
     state_dir: PathBuf,
     standing: Option<Standing>,
     dns: Option<Dns>,
     /// Whether the device was made anew, and not all that belongs to it is.
     device_is_new: bool,
+}
+
+/// What a profile says of where packets and queries go.
+#[derive(Clone, Debug, PartialEq)]
+struct RouteSettings {
+    include: Vec<IpNet>,
+    exclude: Vec<IpNet>,
+    lan: bool,
+    servers: Servers,
+}
+
+impl RouteSettings {
+    fn of(profile: &ClientProfile) -> Self {
+        Self {
+            include: profile.include.clone(),
+            exclude: profile.exclude.clone(),
+            lan: profile.lan,
+            servers: profile.dns.clone(),
+        }
+    }
 }
 
 /// What [`ClientHost::apply`] would do.
@@ -62,13 +80,10 @@ impl ClientHost {
                 offload: start.profile.transport.tun_offload,
             },
             mtu: start.profile.mtu,
-            include: start.profile.include.clone(),
-            exclude: start.profile.exclude.clone(),
-            lan: start.profile.lan,
+            settings: RouteSettings::of(&start.profile),
             firewall_table: client_plan::firewall_table(&start.name),
             journal: start.directory.journal(),
             profile: start.name.clone(),
-            servers: start.profile.dns.clone(),
             state_dir: start.state_dir.clone(),
             standing: None,
             dns: None,
@@ -83,11 +98,23 @@ impl ClientHost {
     pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Queue>> {
         // Why there is none that carries anything is said by the next look at it.
         let restored = self.restore_device().unwrap_or_default();
-        let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
+        if self.standing.is_none() {
             let (standing, queue) = self.stand(welcome).await?;
             self.standing = Some(standing);
             self.set_dns(self.servers(welcome), false).await?;
             return Ok(Some(queue));
+        }
+        self.change(welcome).await?;
+        Ok(restored.map(|Restored { queue, stood_in }| {
+            drop(stood_in);
+            queue
+        }))
+    }
+
+    /// Turns what stands into what a Welcome and the settings of now ask for.
+    async fn change(&mut self, welcome: &Welcome) -> anyhow::Result<()> {
+        let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
+            return Ok(());
         };
         // What was found on the host before the first plan changed it stays true.
         let wanted = PlanFacts {
@@ -101,7 +128,7 @@ impl ClientHost {
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
             standing.servers.clone_from(&servers);
-            let plan = standing.plan(&self.profile, self.lan);
+            let plan = standing.plan(&self.profile, self.settings.lan);
             match standing.change(&plan, self.device_is_new).await {
                 // The next look makes up for it.
                 Err(error) if self.device_is_new || !standing.device.is_in_use() => {
@@ -110,11 +137,30 @@ impl ClientHost {
                 changed => drop(changed?),
             }
         }
-        self.set_dns(servers, false).await?;
-        Ok(restored.map(|Restored { queue, stood_in }| {
-            drop(stood_in);
-            queue
-        }))
+        self.set_dns(servers, false).await
+    }
+
+    /// Follows a profile that was read again, in one step from plan to plan.
+    ///
+    /// # Errors
+    /// What could not be done; everything is as it was then.
+    pub(crate) async fn follow(
+        &mut self,
+        profile: &ClientProfile,
+        welcome: Option<&Welcome>,
+    ) -> anyhow::Result<()> {
+        let before = self.settings.clone();
+        self.settings = RouteSettings::of(profile);
+        let Some(welcome) = welcome.filter(|_| self.settings != before && self.standing.is_some()) else {
+            return Ok(());
+        };
+        // A device that somebody has just taken away is the next look's to make.
+        if let Err(error) = self.change(welcome).await {
+            self.settings = before;
+            self.change(welcome).await.context("cannot go back to what the profile said before")?;
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Makes the TUN device anew if somebody has taken it away. Its queue takes the old one's place, after
@@ -146,8 +192,8 @@ impl ClientHost {
     pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let lan = self.lan().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
-        standing.facts.exclude = [self.exclude.clone(), lan].concat();
-        let plan = standing.plan(&self.profile, self.lan);
+        standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
+        let plan = standing.plan(&self.profile, self.settings.lan);
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
@@ -172,7 +218,7 @@ impl ClientHost {
             if let Some(dns) = self.dns.take() {
                 dns.undo().await?;
             }
-            if self.servers == Servers::Exit {
+            if self.settings.servers == Servers::Exit {
                 tracing::info!(
                     "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
                 );
@@ -191,10 +237,10 @@ impl ClientHost {
 
     fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
         dns::choose(&DnsFacts {
-            wanted: &self.servers,
+            wanted: &self.settings.servers,
             of_exit: &welcome.dns,
-            include: &self.include,
-            exclude: &self.exclude,
+            include: &self.settings.include,
+            exclude: &self.settings.exclude,
             has_ipv4: welcome.ipv4.is_some(),
             has_ipv6: welcome.ipv6.is_some(),
         })
@@ -210,7 +256,7 @@ impl ClientHost {
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
         let facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let servers = self.servers(welcome);
-        let plan = plan(&self.profile, self.lan, &facts, &servers);
+        let plan = plan(&self.profile, self.settings.lan, &facts, &servers);
         let dns = match servers.is_empty() {
             true => None,
             false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
@@ -229,7 +275,7 @@ impl ClientHost {
             let slot = slot.context("256 tunnels are up on this host; take one down first")?;
             let facts = self.facts(welcome, slot, device.name().clone()).await?;
             let servers = self.servers(welcome);
-            match host.apply(&plan(&self.profile, self.lan, &facts, &servers)).await {
+            match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
                 Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queue)),
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
@@ -275,7 +321,7 @@ impl ClientHost {
     /// # Errors
     /// When the kernel cannot be asked.
     pub(crate) async fn lan(&self) -> anyhow::Result<Vec<IpNet>> {
-        Ok(if self.lan { facts::private_networks().await? } else { Vec::new() })
+        Ok(if self.settings.lan { facts::private_networks().await? } else { Vec::new() })
     }
 
     fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
@@ -310,8 +356,8 @@ impl ClientHost {
             ipv4: welcome.ipv4.map(|(address, _)| address),
             ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
             kernel_has_ipv6: facts::has_ipv6()?,
-            include: self.include.clone(),
-            exclude: [self.exclude.clone(), self.lan().await?].concat(),
+            include: self.settings.include.clone(),
+            exclude: [self.settings.exclude.clone(), self.lan().await?].concat(),
             prefixes: welcome.prefixes.clone(),
             router_advertisements: facts::devices_taking_router_advertisements()?,
             firewall: self.firewall()?,

@@ -53,6 +53,28 @@ impl Lockdown {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
+    /// Lets out what a profile that was read again lets out, and closes if it asks for that now.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub(crate) async fn follow(
+        &mut self,
+        profile: &ClientProfile,
+        directory: &DaemonDir,
+    ) -> anyhow::Result<()> {
+        let carriers = [self.exits.as_slice(), self.resolvers.as_slice()].concat();
+        let rules = KillSwitchRules { carriers, ..rules(profile).await? };
+        match &mut self.closed {
+            Some(closed) => closed.set(rules).await.context("cannot change the kill switch"),
+            None if profile.kill_switch.enabled => {
+                let name = profile.name.as_str();
+                self.closed = Some(KillSwitch::close(directory.kill_switch(), name, rules).await?);
+                self.allow_resolvers().await
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Lets the carrier's packets go to an exit.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
-            Request::Reload => self.reload(),
+            Request::Reload => self.reload().await,
             Request::ClientAdd { .. }
             | Request::ClientAddAll { .. }
             | Request::ClientList

@@ -8,9 +8,9 @@ use crate::control::Refusal;
 use crate::transport::TAKES_RESTART as TRANSPORT;
 
 impl Daemon {
-    /// Reads the profile again. No packet is lost.
-    pub(super) fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
-        let outcome = self.take_over();
+    /// Reads the profile again. The connections stay, and no packet of them is lost.
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+        let outcome = self.take_over().await;
         match &outcome {
             Ok(()) => tracing::info!("profile read again"),
             Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
@@ -19,7 +19,7 @@ impl Daemon {
         outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
     }
 
-    fn take_over(&mut self) -> anyhow::Result<()> {
+    async fn take_over(&mut self) -> anyhow::Result<()> {
         let profile = load_profile(&self.start.file)?;
         let changed = what_takes_a_restart(&self.start.profile, &profile);
         if !changed.is_empty() {
@@ -29,6 +29,10 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
+        self.host.follow(&profile, self.welcome.as_ref()).await?;
+        // After the routes: nothing is let out that they still led into the tunnel, or lead there now.
+        self.lockdown.follow(&profile, &self.start.directory).await?;
+        self.watch.put_off();
         self.exits.take_keys(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
@@ -46,12 +50,9 @@ fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'
         ("the private key", before.private_key.public() != after.private_key.public()),
         ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
         ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
-        (
-            "[routes]",
-            (&before.include, &before.exclude, before.lan) != (&after.include, &after.exclude, after.lan),
-        ),
-        ("[dns]", before.dns != after.dns),
-        ("[kill_switch]", before.kill_switch != after.kill_switch),
+        ("prefixes in [routes]", before.prefixes != after.prefixes),
+        // Nothing but a command opens it.
+        ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
         (TRANSPORT, !before.transport.can_become(&after.transport)),
     ];
     changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
