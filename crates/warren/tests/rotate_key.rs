@@ -1,5 +1,7 @@
 //! Another key for the exit, while clients that pin the old one keep their tunnels.
 
+use warren_quic::key::PrivateKey;
+
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
 #[test]
@@ -50,4 +52,29 @@ fn clients_of_either_key_are_served_until_the_old_one_is_retired() {
     let refused = other.warren.run("up home --timeout 5s");
     assert!(!refused.succeeded(), "{refused:?}");
     client.down();
+}
+
+#[test]
+fn a_client_gets_another_key_and_keeps_its_session_until_it_uses_it_and_its_addresses_then() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    client.up();
+    let addresses = client.inner_addresses();
+    let key = PrivateKey::generate().unwrap();
+
+    exit.warren.run(&format!("exit client set laptop --public-key {}", key.public())).ok();
+    client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    assert_eq!(client.status().number("/reconnects"), 0);
+    client.down();
+    let other = profile.clone().with("client", "private_key", key.to_base64().as_str());
+    client.warren.write("home.toml", 0o600, &other.text());
+    client.up();
+
+    assert_eq!(client.inner_addresses(), addresses);
+    assert_eq!(exit.status().text("/sessions/0/name"), "laptop");
+    client.down();
+    client.warren.write("home.toml", 0o600, &profile.text());
+    assert_eq!(client.warren.run("up home").code, Some(4), "the old key is forgotten");
 }

@@ -22,6 +22,9 @@ pub struct Client {
     pub name: String,
     /// Unique key, the one that the TLS handshake must prove.
     pub public_key: PeerKey,
+    /// The key that takes the other one's place, with all that is the client's, as soon as somebody connects with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_public_key: Option<PeerKey>,
     /// Static IPv4 address, chosen by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
@@ -57,6 +60,7 @@ impl Client {
         Self {
             name: name.into(),
             public_key,
+            next_public_key: None,
             ipv4: None,
             ipv6: None,
             leased_ipv4: None,

@@ -247,12 +247,13 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Gives every client the name and the rate that it has in `edited`, which has all of them.
-    pub(crate) fn take_names_and_rates_of(&mut self, edited: &Self) {
+    /// Gives every client what ends no session as it is in `edited`, which has all of them.
+    pub(crate) fn take_small_changes_of(&mut self, edited: &Self) {
         for client in self.clients.values_mut() {
             if let Some(named) = edited.by_key(client.public_key) {
                 client.name.clone_from(&named.name);
                 client.rate_limit = named.rate_limit;
+                client.next_public_key = named.next_public_key;
             }
         }
         self.names = self.clients.values().map(|client| (client.name.clone(), client.public_key)).collect();
@@ -274,6 +275,21 @@ impl ClientRegistry {
     /// The client with a key.
     pub fn by_key(&self, key: PeerKey) -> Option<&Client> {
         self.clients.get(&key)
+    }
+
+    /// The client that is to have a key next.
+    pub(crate) fn by_next_key(&self, key: PeerKey) -> Option<&Client> {
+        self.clients.values().find(|client| client.next_public_key == Some(key))
+    }
+
+    /// Gives a client its next key, and forgets the one that it had.
+    pub(crate) fn take_next_key(&mut self, key: PeerKey) {
+        let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
+        let Some(client) = self.clients.remove(&key) else { return };
+        self.insert(Client { public_key: next, next_public_key: None, ..client });
+        for invitation in self.invitations.values_mut().filter(|invitation| invitation.used_by == Some(key)) {
+            invitation.used_by = Some(next);
+        }
     }
 
     /// The client with a name.
@@ -325,9 +341,10 @@ impl ClientRegistry {
         if self.names.contains_key(&client.name) {
             return Err(RegistryError::NameTaken { name: name() });
         }
-        if let Some(holder) = self.by_key(client.public_key) {
-            let (key, holder) = (client.public_key, holder.name.clone());
-            return Err(RegistryError::KeyTaken { name: name(), key, holder });
+        for key in [Some(client.public_key), client.next_public_key].into_iter().flatten() {
+            if let Some(holder) = self.by_key(key).or_else(|| self.by_next_key(key)) {
+                return Err(RegistryError::KeyTaken { name: name(), key, holder: holder.name.clone() });
+            }
         }
         for address in client.static_lease().addresses() {
             if let Some(holder) = self.clients.values().find(|other| other.static_lease().contains(address)) {

@@ -202,7 +202,7 @@ impl ExitSessions {
                 Some(_) => {}
             }
         }
-        self.registry.take_names_and_rates_of(&edited);
+        self.registry.take_small_changes_of(&edited);
         for session in self.sessions.values_mut() {
             if let Some(client) = self.registry.by_key(session.key) {
                 session.name.clone_from(&client.name);
@@ -223,6 +223,18 @@ impl ExitSessions {
         }
         self.persist();
         Ok(())
+    }
+
+    /// Somebody connects with the next key of a client: it is the client's from now on, with its addresses, and who still has
+    /// the old one is refused.
+    pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PeerKey) {
+        let client = self.registry.by_next_key(next).filter(|client| !client.disabled);
+        let Some(old) = client.map(|client| client.public_key) else { return };
+        self.cut_off(now, old, EndReason::Replaced);
+        self.predecessors.remove(&old);
+        self.pool.rename(old, next);
+        self.registry.take_next_key(old);
+        self.persist();
     }
 
     /// Ends the session of a key and closes every other connection of it.

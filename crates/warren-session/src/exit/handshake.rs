@@ -26,6 +26,9 @@ struct Wish {
 impl ExitSessions {
     /// Answers the first message of a connection.
     pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PeerKey, message: Message) {
+        if matches!(message, Message::Hello(_)) && self.registry.by_key(key).is_none() {
+            self.take_next_key(now, key);
+        }
         let answer = match (self.registry.by_key(key), message) {
             // An enrolled key may ask too: its answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),

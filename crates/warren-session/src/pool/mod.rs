@@ -295,6 +295,17 @@ impl AddressPool {
         self.holders.remove(&key);
     }
 
+    /// Gives everything that a key holds to another, which holds nothing.
+    pub fn rename(&mut self, old: PeerKey, new: PeerKey) {
+        let Some(holder) = self.holders.remove(&old) else { return };
+        for family in [Family::V4, Family::V6] {
+            if let (Some(held), Some(range)) = (holder.held(family), self.range_mut(family)) {
+                range.take(held.address, new);
+            }
+        }
+        self.holders.insert(new, holder);
+    }
+
     /// What a key holds now.
     pub fn lease_of(&self, key: PeerKey) -> Lease {
         let address = |family| self.held(key, family).map(|held| held.address);

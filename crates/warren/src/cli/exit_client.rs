@@ -58,8 +58,8 @@ pub(crate) fn run(
         ExitClientCommand::Set(args) => {
             let is_given = args.no_prefixes || !args.prefixes.is_empty();
             let prefixes = is_given.then(|| args.prefixes.clone());
-            let ClientSetArgs { ipv4, ipv6, rate_limit, .. } = *args;
-            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit };
+            let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, .. } = *args;
+            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key };
             store.change(&args.name, &ClientChange::Set(settings))?;
             output::print(&format!("Changed {}.\n", args.name))
         }

@@ -58,6 +58,42 @@ fn a_rate_limit_is_changed_without_ending_a_session() {
 }
 
 #[test]
+fn a_client_keeps_what_is_its_own_with_another_key_and_its_session_until_then() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let lease = exit.lease_of(ALICE);
+    let next = PeerKey([7; 32]);
+    let set = |exit: &mut Exit, name: &str, key| {
+        exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
+    };
+
+    set(&mut exit, "alice", next).unwrap();
+    assert!(set(&mut exit, "bob", next).is_err(), "it is promised to alice");
+    assert!(set(&mut exit, "bob", ALICE).is_err());
+    assert_eq!(exit.closes(), []);
+    exit.say(2, next, &hello(0xcc));
+
+    assert_eq!(exit.last_closes, [(1, Goodbye::Replaced)]);
+    assert_eq!(exit.lease_of(next), lease);
+    assert_eq!(exit.sessions.registry().by_key(next).unwrap().name, "alice");
+    exit.say(3, ALICE, &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [(3, Goodbye::NotEnrolled)]);
+    exit.say(4, BOB, &hello(NONCE_B));
+    assert_ne!(exit.lease_of(BOB).ipv4, lease.ipv4);
+}
+
+#[test]
+fn a_disabled_client_is_not_admitted_with_its_next_key_either() {
+    let mut exit = Exit::new();
+    let next = PeerKey([7; 32]);
+    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
+    exit.say(1, next, &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [(1, Goodbye::NotEnrolled)]);
+    assert_eq!(exit.sessions.registry().by_name("alice").unwrap().public_key, ALICE);
+}
+
+#[test]
 fn several_clients_are_enrolled_all_or_none() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));

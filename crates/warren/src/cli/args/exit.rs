@@ -135,9 +135,10 @@ pub(crate) enum ExitClientCommand {
     Disable(ClientNameArgs),
     /// Admit a disabled client again.
     Enable(ClientNameArgs),
-    /// Change a client's addresses, prefixes or rate limit.
+    /// Change a client's addresses, prefixes, rate limit or key.
     ///
-    /// If it is connected, it comes back with other addresses and prefixes at once. A rate limit changes without that.
+    /// If it is connected, it comes back with other addresses and prefixes at once. A rate limit changes without that, and so
+    /// does a key: who connects with the new one has the client's name and addresses from then on.
     #[command(after_help = "Examples:\n  warren exit client set laptop --ipv4 10.66.0.10 --ipv6 auto\n  \
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
@@ -216,7 +217,7 @@ pub(crate) struct ClientSetArgs {
     pub(crate) name: String,
     /// An inner IPv4 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv4Addr>)]
-    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes", "rate_limit"])]
+    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes", "rate_limit", "public_key"])]
     pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
     /// An inner IPv6 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv6Addr>)]
@@ -230,4 +231,7 @@ pub(crate) struct ClientSetArgs {
     /// What the client may send in a second, and receive, such as 50mbit, or "off"; its session goes on.
     #[arg(long, value_name = "RATE|off", value_parser = values::rate_or_off)]
     pub(crate) rate_limit: Option<RateChoice>,
+    /// Another key for the client, which "warren pubkey" prints there; the old one counts until it connects with the new one.
+    #[arg(long, value_name = "KEY", value_parser = values::public_key)]
+    pub(crate) public_key: Option<PublicKey>,
 }

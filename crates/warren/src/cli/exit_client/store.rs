@@ -86,6 +86,9 @@ pub(crate) struct ClientSettings {
     pub(crate) prefixes: Option<Vec<IpNet>>,
     #[serde(default)]
     pub(crate) rate_limit: Option<RateChoice>,
+    /// The key that it has from its next connection with it on.
+    #[serde(default)]
+    pub(crate) public_key: Option<PublicKey>,
 }
 
 /// A limit, or none.
@@ -136,6 +139,10 @@ impl ClientSettings {
         }
         if let Some(choice) = self.rate_limit {
             client.rate_limit = choice.limit();
+        }
+        if let Some(key) = self.public_key {
+            // The key that it has already takes the other promise back.
+            client.next_public_key = Some(PeerKey(key.0)).filter(|next| *next != client.public_key);
         }
     }
 }

@@ -16,6 +16,8 @@ use crate::cli::status::units;
 pub(crate) struct ClientView {
     pub(crate) name: String,
     pub(crate) public_key: PublicKey,
+    /// The one that takes its place when the client connects with it.
+    pub(crate) next_public_key: Option<PublicKey>,
     /// The addresses that are the client's, chosen or given; none before its first session.
     pub(crate) ipv4: Option<Ipv4Addr>,
     pub(crate) ipv6: Option<Ipv6Addr>,
@@ -52,6 +54,7 @@ impl ClientView {
         Self {
             name: client.name.clone(),
             public_key: PublicKey(client.public_key.0),
+            next_public_key: client.next_public_key.map(|key| PublicKey(key.0)),
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
             prefixes: client.prefixes.clone(),
@@ -70,6 +73,7 @@ impl ClientView {
         let mut lines = vec![
             ("name", self.name.clone()),
             ("public key", self.public_key.to_string()),
+            ("next key", or_dash(self.next_public_key.map(|key| key.to_string()).unwrap_or_default())),
             ("state", self.state().to_owned()),
             ("addresses", self.addresses()),
             ("prefixes", or_dash(prefixes.join(" "))),
