@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::support::{Exit, ExitOptions, Finished, Net};
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, Finished, Net, eventually, seconds};
 
 #[track_caller]
 fn findings(answer: &Finished) -> Vec<Value> {
@@ -57,4 +59,24 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     exit.configure(|config| config.with("nat", "enabled", "maybe"));
     let broken = findings(&exit.warren.run("doctor --json"));
     assert_eq!(verdict(&broken, "configuration"), "problem");
+}
+
+#[test]
+fn doctor_of_a_client_knocks_at_its_exit_beside_a_tunnel_that_is_up() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let session = client.status().number("/session/id");
+
+    // A machine that is busy may take longer than the doctor waits.
+    eventually(seconds(40), "the doctor finds the exit well", || {
+        let answer = client.warren.run("doctor --json");
+        verdict(&findings(&answer), "exit") == "good"
+            && answer.stdout.contains("the exit 198.51.100.2:443 of home answers at")
+    });
+    assert_eq!((client.status().number("/session/id"), client.status().number("/reconnects")), (session, 0));
+    client.down();
+    exit.stop(Signal::TERM);
+    assert_eq!(verdict(&findings(&client.warren.run("doctor --json")), "exit"), "problem");
 }

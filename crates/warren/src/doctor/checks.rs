@@ -1,6 +1,8 @@
 //! Judging the facts: a function a check, none of which asks the host anything.
 
-use super::facts::Facts;
+use std::time::Duration;
+
+use super::facts::{Facts, KnownExit};
 use super::finding::{Finding, Repair};
 
 /// The first kernel whose TUN takes UDP super-packets (USO).
@@ -11,6 +13,11 @@ const WITH_UDP_GRO: (u32, u32) = (5, 0);
 const EARLIEST: u64 = 1_704_067_200;
 /// A connection tracking table below this is soon full on an exit.
 const CONNTRACK: u64 = 65_536;
+/// What QUIC and the tunnel add to an inner packet at most, and the UDP payload that takes one of the usual MTU whole.
+const MOST_OVERHEAD: u16 = 45;
+const WHOLE_PACKETS: u16 = 1380 + MOST_OVERHEAD;
+/// On a path this long the doctor does not wait until all that it carries is found out.
+const LONG_PATH: Duration = Duration::from_millis(100);
 /// A core that takes longer than this to wake delays the first packet of each burst noticeably.
 const LONG_WAKE_UP: u64 = 150;
 
@@ -25,6 +32,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         clock(facts),
         resolver(facts),
     ];
+    findings.extend(facts.exits.iter().map(exit_of_profile));
     findings.extend(mtu(facts));
     findings.extend(queue_discipline(facts));
     findings.extend(idle_states(facts));
@@ -70,6 +78,32 @@ fn remains(facts: &Facts) -> Finding {
     let why = "routes and firewall rules of a daemon that does not run keep traffic from passing";
     let fix = "run: warren cleanup, or start what was killed";
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
+}
+
+fn exit_of_profile(known: &KnownExit) -> Finding {
+    const CHECK: &str = "exit";
+    let KnownExit { profile, endpoint, answer } = known;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let found = format!("the exit {endpoint} of {profile} does not answer: {error}");
+            let why = "without an exit there is no tunnel";
+            let fix = "see that the exit runs with the key of the profile, and that UDP to its port passes on the way";
+            return Finding::problem(CHECK, found, why, fix);
+        }
+    };
+    let milliseconds = answer.round_trip.as_secs_f64() * 1e3;
+    let found = format!(
+        "the exit {endpoint} of {profile} answers at {} after {milliseconds:.1} ms, over a path for {} bytes of UDP payload",
+        answer.remote, answer.mtu
+    );
+    if answer.mtu >= WHOLE_PACKETS || answer.round_trip > LONG_PATH {
+        return Finding::good(CHECK, found);
+    }
+    let why =
+        "packets of the usual inner MTU, 1380 bytes, go in two pieces, which costs CPU time and loses more";
+    let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
+    Finding::advice(CHECK, found, why, fix)
 }
 
 fn kernel(facts: &Facts) -> Finding {

@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use super::read;
 use crate::cli::args::GlobalArgs;
 use crate::cli::exit_init::networks_of_this_host;
-use crate::config::{ExitConfig, load_exit, load_profile, profile_names};
+use crate::client::{Answer, knock};
+use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
 
 /// Everything that checks look at.
@@ -26,6 +27,8 @@ pub(super) struct Facts {
     pub(super) broken_files: Vec<String>,
     pub(super) without_effect: Vec<String>,
     pub(super) has_profiles: bool,
+    /// Each exit of each profile, and whether it answers.
+    pub(super) exits: Vec<KnownExit>,
     /// Daemons that were killed and left changes on the host.
     pub(super) remains: Vec<String>,
     pub(super) networks: Vec<IpNet>,
@@ -51,6 +54,14 @@ pub(super) struct Egress {
     pub(super) mtu: Option<u32>,
     pub(super) features: BTreeMap<String, bool>,
     pub(super) qdisc: Option<String>,
+}
+
+/// An exit that a profile of this host names.
+#[derive(Debug)]
+pub(super) struct KnownExit {
+    pub(super) profile: String,
+    pub(super) endpoint: String,
+    pub(super) answer: Result<Answer, String>,
 }
 
 /// An exit that is set up here.
@@ -114,10 +125,29 @@ fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
     for name in profile_names(&global.config_dir).unwrap_or_default() {
         facts.has_profiles = true;
         match load_profile(&global.config_dir.join(format!("{name}.toml"))) {
-            Ok(profile) => facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string)),
+            Ok(profile) => {
+                facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
+                facts.exits.extend(exits_of(&profile));
+            }
             Err(error) => facts.broken_files.push(error.to_string()),
         }
     }
+}
+
+/// Knocks at each of a profile's exits.
+fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let of = |exit: &RemoteExit| KnownExit {
+        profile: profile.name.to_string(),
+        endpoint: exit.endpoint.to_string(),
+        answer: runtime.block_on(knock(exit, &profile.private_key)),
+    };
+    let found = profile.exits().map(of).collect();
+    // A look-up that the system's resolver has not answered is nobody's concern any more.
+    runtime.shutdown_background();
+    found
 }
 
 fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
