@@ -118,7 +118,7 @@ fn ask(
 }
 
 /// The messages of one datagram: their types and what follows their headers.
-struct Messages<'m>(&'m [u8]);
+pub(crate) struct Messages<'m>(pub(crate) &'m [u8]);
 
 impl<'m> Iterator for Messages<'m> {
     type Item = (u16, &'m [u8]);
@@ -136,12 +136,12 @@ impl<'m> Iterator for Messages<'m> {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// `struct nlmsghdr`, and what linux/netlink.h and linux/sock_diag.h number.
-const HEADER: usize = 16;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+pub(crate) const HEADER: usize = 16;
+pub(crate) const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_ACK: u16 = 4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// Bytes of `struct inet_diag_sockid`, and where in it the own address begins.

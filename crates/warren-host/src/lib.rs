@@ -27,6 +27,7 @@ pub mod plan;
 pub mod snapshot;
 mod step;
 mod sysctl;
+pub mod tracking;
 mod undo;
 mod verify;
 pub mod watch;

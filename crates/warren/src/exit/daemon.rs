@@ -1,7 +1,7 @@
 //! The exit daemon: carries the sessions' state machine, the worker and the host plan together.
 
 use std::collections::HashMap;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use warren_host::{Applied, Host};
+use warren_host::{Applied, Host, tracking};
 use warren_quic::driver::ConnectionId;
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
-use warren_session::exit::{ExitAction, ExitSessions, SessionId};
+use warren_session::exit::{EndReason, ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 use warren_tun::{Device, Queue};
@@ -44,7 +44,7 @@ pub(crate) struct ExitStart {
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
     pub(crate) queue: Queue,
-    pub(crate) gateways: Vec<std::net::IpAddr>,
+    pub(crate) gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(crate) ruleset: String,
     pub(crate) host: Host,
@@ -156,7 +156,7 @@ pub(super) struct Daemon {
     pub(super) web: Option<WebServer>,
     pub(super) events: Events,
     pub(super) device: crate::status::DeviceStatus,
-    gateways: Vec<std::net::IpAddr>,
+    gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
     /// The routes to networks behind clients.
@@ -181,8 +181,7 @@ pub(super) struct Daemon {
 pub(super) struct LiveSession {
     pub(super) name: String,
     pub(super) key: PeerKey,
-    pub(super) ipv4: Option<String>,
-    pub(super) ipv6: Option<String>,
+    pub(super) lease: Lease,
     pub(super) since: Instant,
     pub(super) connections: Vec<u32>,
 }
@@ -276,14 +275,7 @@ impl Daemon {
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections } => {
                 tracing::info!(client = name, "session opened");
-                let live = LiveSession {
-                    name,
-                    key,
-                    ipv4: lease.ipv4.map(|address| address.to_string()),
-                    ipv6: lease.ipv6.map(|address| address.to_string()),
-                    since: Instant::now(),
-                    connections: Vec::new(),
-                };
+                let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
@@ -309,6 +301,9 @@ impl Daemon {
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
                     tracing::info!(client = live.name, "session ended: {reason}");
+                    if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
+                        forget_flows(live.lease);
+                    }
                 }
                 self.worker.send(Command::EndSession { session }).await;
             }
@@ -399,4 +394,14 @@ impl Daemon {
             Err(error) => tracing::debug!("{error}"),
         }
     }
+}
+
+/// The flows of a client that is cut off end here too, and do not come to life for who gets its addresses next.
+fn forget_flows(lease: Lease) {
+    let addresses: Vec<IpAddr> = lease.addresses().collect();
+    // Aside, because a busy exit tracks many flows.
+    tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
+        Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
+        Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),
+    });
 }

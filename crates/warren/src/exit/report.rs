@@ -105,8 +105,8 @@ impl Daemon {
                 id: id.0,
                 name: live.name.clone(),
                 public_key: live.key.to_string(),
-                ipv4: live.ipv4.clone(),
-                ipv6: live.ipv6.clone(),
+                ipv4: live.lease.ipv4.map(|address| address.to_string()),
+                ipv6: live.lease.ipv6.map(|address| address.to_string()),
                 since_seconds: live.since.elapsed().as_secs_f64(),
                 connections: live.connections.clone(),
             })

@@ -1,0 +1,182 @@
+//! Connection tracking's memory of an address: forgotten when the address is taken from whoever had it, so that nothing that
+//! belongs to one client's flows reaches the next that gets the address.
+
+use std::{io, net::IpAddr};
+
+use rustix::{
+    fd::OwnedFd,
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType,
+        netlink::{self, SocketAddrNetlink},
+        recv, sendto, socket_with,
+    },
+};
+
+use crate::connections::{HEADER, Messages, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+
+/// Forgets every flow that one of these addresses began or was the end of. Returns how many. It takes a while on a busy
+/// exit, and blocks.
+///
+/// # Errors
+/// If the kernel cannot be asked; one without connection tracking has nothing to forget.
+pub fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
+    let mut forgotten = 0;
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        for flow in flows(family)?.iter().filter(|flow| flow.is_of(addresses)) {
+            forgotten += usize::from(flow.forget(family)?);
+        }
+    }
+    Ok(forgotten)
+}
+
+/// What tells one flow from others: the attributes of its first direction, its number and its zone, as the kernel sent them.
+struct Flow {
+    addresses: Vec<IpAddr>,
+    attributes: Vec<u8>,
+}
+
+impl Flow {
+    fn parse(message: &[u8]) -> Option<Self> {
+        let mut flow = Self { addresses: Vec::new(), attributes: Vec::new() };
+        for (kind, value, whole) in Attributes(message.get(NFGENMSG..)?) {
+            match kind {
+                CTA_TUPLE_ORIG => {
+                    let addresses = Attributes(value).find(|(kind, ..)| *kind == CTA_TUPLE_IP)?.1;
+                    flow.addresses =
+                        Attributes(addresses).filter_map(|(_, address, _)| ip(address)).collect();
+                    flow.attributes.extend(whole);
+                }
+                CTA_ID | CTA_ZONE => flow.attributes.extend(whole),
+                _ => {}
+            }
+        }
+        (!flow.addresses.is_empty()).then_some(flow)
+    }
+
+    fn is_of(&self, addresses: &[IpAddr]) -> bool {
+        self.addresses.iter().any(|address| addresses.contains(address))
+    }
+
+    /// Returns whether the kernel has done so; the flow may have ended by now.
+    fn forget(&self, family: AddressFamily) -> io::Result<bool> {
+        let asked = ask(IPCTNL_MSG_CT_DELETE, NLM_F_REQUEST | NLM_F_ACK, family, &self.attributes)?;
+        let mut buffer = [0; 4096];
+        let length = recv(&asked, &mut buffer[..], RecvFlags::empty())?.0;
+        let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
+        Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
+    }
+}
+
+fn flows(family: AddressFamily) -> io::Result<Vec<Flow>> {
+    let asked = match ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP, family, &[]) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => return Ok(Vec::new()),
+        asked => asked?,
+    };
+    let mut found = Vec::new();
+    let mut buffer = vec![0; 32 * 1024];
+    loop {
+        let length = recv(&asked, &mut buffer[..], RecvFlags::empty())?.0;
+        for (kind, message) in Messages(buffer.get(..length).unwrap_or_default()) {
+            match kind {
+                NLMSG_DONE => return Ok(found),
+                NLMSG_ERROR => {
+                    let code = message.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                    return match Errno::from_raw_os_error(-code) {
+                        Errno::OPNOTSUPP | Errno::INVAL | Errno::NOENT => Ok(Vec::new()),
+                        error => Err(error.into()),
+                    };
+                }
+                _ => found.extend(Flow::parse(message)),
+            }
+        }
+        if length == 0 {
+            return Ok(found);
+        }
+    }
+}
+
+/// Sends a message of ctnetlink: `struct nlmsghdr`, `struct nfgenmsg` and attributes.
+fn ask(kind: u16, flags: u16, family: AddressFamily, attributes: &[u8]) -> io::Result<OwnedFd> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::NETFILTER),
+    )?;
+    let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
+    let length = u32::try_from(HEADER + NFGENMSG + attributes.len()).map_err(io::Error::other)?;
+    let mut request = Vec::new();
+    request.extend(length.to_ne_bytes());
+    request.extend((NFNL_SUBSYS_CTNETLINK << 8 | kind).to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend([family, 0, 0, 0]);
+    request.extend(attributes);
+    sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    Ok(socket)
+}
+
+fn ip(address: &[u8]) -> Option<IpAddr> {
+    match *address {
+        [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
+        _ => Some(IpAddr::from(<[u8; 16]>::try_from(address).ok()?)),
+    }
+}
+
+/// Attributes one after the other: the type, the value, and the whole with its padding.
+struct Attributes<'m>(&'m [u8]);
+
+impl<'m> Iterator for Attributes<'m> {
+    type Item = (u16, &'m [u8], &'m [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let length = usize::from(u16::from_ne_bytes(*self.0.first_chunk()?));
+        let kind = u16::from_ne_bytes(self.0.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
+        let value = self.0.get(4..length)?;
+        let whole = self.0.get(..length.next_multiple_of(4)).unwrap_or(self.0);
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value, whole))
+    }
+}
+
+/// `struct nfgenmsg`, and what linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h and linux/netlink.h number.
+const NFGENMSG: usize = 4;
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+const NLA_TYPE_MASK: u16 = 0x3fff;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_is_known_by_the_addresses_of_its_first_direction() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = u16::try_from(4 + value.len()).unwrap();
+            let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+            bytes.extend(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let addresses = [attribute(1, &[10, 66, 0, 2]), attribute(2, &[203, 0, 113, 2])].concat();
+        let tuple = attribute(0x8001, &attribute(0x8001, &addresses));
+        let reply = attribute(0x8002, &attribute(0x8001, &attribute(1, &[9, 9, 9, 9])));
+        let id = attribute(CTA_ID, &[0, 0, 0, 7]);
+        let message = [vec![2, 0, 0, 0], tuple.clone(), reply, id.clone()].concat();
+
+        let flow = Flow::parse(&message).unwrap();
+
+        assert!(flow.is_of(&[[10, 66, 0, 2].into()]) && flow.is_of(&[[203, 0, 113, 2].into()]));
+        assert!(!flow.is_of(&[[9, 9, 9, 9].into()]));
+        assert_eq!(flow.attributes, [tuple, id].concat());
+        for cut in 0..message.len() {
+            let _ = Flow::parse(&message[..cut]);
+        }
+    }
+}
