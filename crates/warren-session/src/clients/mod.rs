@@ -4,6 +4,7 @@ mod client;
 mod invitation;
 mod rate_limit;
 mod registry;
+mod registry_error;
 #[cfg(test)]
 mod tests;
 mod timestamp;
@@ -11,4 +12,5 @@ mod timestamp;
 pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
-pub use self::registry::{ClientRegistry, RegistryError};
+pub use self::registry::ClientRegistry;
+pub use self::registry_error::RegistryError;

@@ -1,0 +1,180 @@
+//! Plans of clients as the commands that a person would type.
+
+use super::*;
+
+#[test]
+fn full_tunnel_looks_up_its_table_before_main() {
+    let plan = client(&host(&["0.0.0.0/0", "::/0"]));
+
+    assert_eq!(
+        plan.to_string(),
+        "ip address add 10.66.0.2/32 dev warren0\n\
+         ip address add fd66:6666::2/128 dev warren0\n\
+         ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
+         ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
+         ip -6 route add ::/0 dev warren0 table 22369 proto 87\n\
+         ip -4 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
+         ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+         ip -6 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
+         ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
+    );
+}
+
+#[test]
+fn default_route_without_a_lease_is_unreachable_and_covers_the_rest() {
+    let host = ClientHost { ipv6: None, ..host(&["0.0.0.0/0", "fd00::/8", "::/0"]) };
+
+    assert_eq!(
+        client(&host).to_string(),
+        "ip address add 10.66.0.2/32 dev warren0\n\
+         ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
+         ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87\n\
+         ip -6 route add unreachable ::/0 table 22369 proto 87\n\
+         ip -4 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
+         ip -4 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n\
+         ip -6 rule add priority 5505 iif warren0 lookup 254 protocol 87\n\
+         ip -6 rule add priority 6017 not fwmark 0x5761 lookup 22369 protocol 87\n"
+    );
+}
+
+#[test]
+fn ipv4_without_a_lease_is_unreachable_too() {
+    let host = ClientHost { ipv4: None, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) };
+
+    let plan = client(&host).to_string();
+
+    assert!(plan.starts_with("sysctl -w net.ipv4.conf.all.src_valid_mark=1\n"), "{plan}");
+    assert!(plan.contains("ip -4 route add unreachable 0.0.0.0/0 table 22369 proto 87\n"), "{plan}");
+    assert!(!plan.contains("192.0.2.0"), "{plan}");
+}
+
+#[test]
+fn split_tunnel_has_routes_for_its_networks_only_each_once() {
+    let host = ClientHost { slot: 3, ..host(&["192.0.2.7/24", "192.0.2.0/24", "198.51.100.0/24"]) };
+
+    assert_eq!(
+        client(&host).to_string(),
+        "ip address add 10.66.0.2/32 dev warren0\n\
+         ip address add fd66:6666::2/128 dev warren0\n\
+         ip link set warren0 mtu 1380 addrgenmode none group 22369 up\n\
+         ip -4 route add 192.0.2.0/24 dev warren0 table 22372 proto 87\n\
+         ip -4 route add 198.51.100.0/24 dev warren0 table 22372 proto 87\n\
+         ip -4 rule add priority 5508 iif warren0 lookup 254 protocol 87\n\
+         ip -4 rule add priority 5764 not fwmark 0x5761 lookup 22372 suppress_prefixlength 0 protocol 87\n"
+    );
+}
+
+#[test]
+fn split_network_without_a_lease_is_unreachable() {
+    let host = ClientHost { ipv6: None, ..host(&["2001:db8::/32"]) };
+
+    let plan = client(&host).to_string();
+
+    assert!(plan.contains("ip -6 route add unreachable 2001:db8::/32 table 22369 proto 87\n"), "{plan}");
+    assert!(plan.contains("ip -6 rule add priority 5761 "), "{plan}");
+}
+
+#[test]
+fn kernel_without_ipv6_gets_no_step_for_it() {
+    let host = ClientHost { ipv6: None, kernel_has_ipv6: false, ..host(&["0.0.0.0/0", "::/0"]) };
+
+    let plan = client(&host).to_string();
+
+    assert!(!plan.contains("-6") && !plan.contains("::"), "{plan}");
+}
+
+#[test]
+fn specific_routes_of_any_tunnel_are_asked_before_default_routes_of_any() {
+    let [last_arrived, last_specific, last_default] = priorities(u8::MAX);
+    let [_, first_specific, first_default] = priorities(0);
+
+    assert!(last_arrived < first_specific);
+    assert!(last_specific < first_default);
+    assert!(last_default < 32_766);
+}
+
+#[test]
+fn excluded_networks_are_left_to_the_next_rule() {
+    let exclude = ["192.168.1.0/24", "10.0.0.0/8", "192.168.1.0/24", "fe80::/64"];
+    let exclude = exclude.map(|network| network.parse().unwrap()).to_vec();
+    let plan = client(&ClientHost { exclude, ..host(&["0.0.0.0/0", "10.0.0.0/8"]) }).to_string();
+
+    assert!(plan.contains("ip -4 route add throw 192.168.1.0/24 table 22369 proto 87\n"), "{plan}");
+    assert_eq!(plan.matches("throw").count(), 1, "{plan}");
+}
+
+#[test]
+fn firewall_stands_before_anything_is_routed() {
+    let firewall = ClientFirewall { table: firewall_table("home"), listening: vec![22] };
+    let plan =
+        client(&ClientHost { firewall: Some(firewall), ipv6: None, ..host(&["0.0.0.0/0"]) }).to_string();
+
+    assert!(
+        plan.starts_with(
+            "nft -f - <<'END'\n\
+             table inet warren_home {\n\
+             \tchain outside {\n\
+             \t\ttype filter hook prerouting priority raw; policy accept;\n\
+             \t\tmeta iifgroup != 22369 ip daddr 10.66.0.2 fib saddr type != local counter drop\n"
+        ),
+        "{plan}"
+    );
+    assert!(plan.contains("oifname \"warren0\" ip saddr != 10.66.0.2 masquerade\n"), "{plan}");
+    assert!(!plan.contains("ip6"), "{plan}");
+}
+
+#[test]
+fn networks_behind_the_host_are_forwarded_for_keep_their_addresses_and_stay_out_of_the_tunnel() {
+    let firewall = ClientFirewall { table: firewall_table("office"), listening: Vec::new() };
+    let prefixes = ["192.168.7.0/24", "fd07::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
+    let host = ClientHost { firewall: Some(firewall), prefixes, ..host(&["0.0.0.0/0", "::/0"]) };
+
+    let plan = client(&host).to_string();
+
+    assert!(
+        plan.starts_with(
+            "sysctl -w net.ipv6.conf.eth0.accept_ra=2\n\
+             sysctl -w net.ipv6.conf.all.forwarding=1\n\
+             sysctl -w net.ipv4.ip_forward=1\n"
+        ),
+        "{plan}"
+    );
+    assert!(
+        plan.contains("oifname \"warren0\" ip saddr != { 10.66.0.2, 192.168.7.0/24 } masquerade\n"),
+        "{plan}"
+    );
+    assert!(
+        plan.contains("oifname \"warren0\" ip6 saddr != { fd66:6666::2, fd07::/64 } masquerade\n"),
+        "{plan}"
+    );
+    assert!(plan.contains("ip -4 route add throw 192.168.7.0/24 table 22369 proto 87\n"), "{plan}");
+    assert!(plan.contains("ip -6 route add throw fd07::/64 table 22369 proto 87\n"), "{plan}");
+}
+
+#[test]
+fn strict_reverse_path_check_is_loosened_first() {
+    let eth = DeviceName::new("eth0.7").unwrap();
+    let host = ClientHost { strict_reverse_path: vec![eth], ..host(&[]) };
+
+    let plan = client(&host).to_string();
+
+    assert!(plan.starts_with("sysctl -w net.ipv4.conf.eth0/7.rp_filter=2\n"), "{plan}");
+}
+
+fn host(include: &[&str]) -> ClientHost {
+    ClientHost {
+        device: DeviceName::new("warren0").unwrap(),
+        mtu: 1380,
+        ipv4: Some(Ipv4Addr::new(10, 66, 0, 2)),
+        ipv6: Some("fd66:6666::2".parse().unwrap()),
+        kernel_has_ipv6: true,
+        include: include.iter().map(|network| network.parse().unwrap()).collect(),
+        exclude: Vec::new(),
+        prefixes: Vec::new(),
+        router_advertisements: vec![DeviceName::new("eth0").unwrap()],
+        firewall: None,
+        mark: crate::CARRIER_MARK,
+        slot: 0,
+        strict_reverse_path: Vec::new(),
+    }
+}
