@@ -111,6 +111,17 @@ impl DaemonDir {
         Ok(None)
     }
 
+    /// Waits a moment for what is left of a daemon that was killed, if anything is.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub(crate) async fn wait_for_the_dead(&self) -> anyhow::Result<()> {
+        if self.path.join("lock").exists() {
+            drop(self.lock_of_the_dead().await?);
+        }
+        Ok(())
+    }
+
     /// Whether the daemon runs: it holds the lock as long as it does.
     pub(crate) fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock()?.is_none())

@@ -138,6 +138,10 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 /// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
     let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
+    // A daemon that was killed a moment ago may still hold the resolvers.
+    for (_, directory) in daemon_dir::all(&global.runtime_dir)? {
+        directory.wait_for_the_dead().await?;
+    }
     let Some(name) = arguments.daemon else {
         client::clean_up_dns(&global.state_dir).await?;
         return daemon_dir::clean_up(&global.runtime_dir, on_purpose).await.map(drop);

@@ -49,7 +49,10 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
 async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<bool> {
     match ask(&directory.socket(), &Request::Stop).await {
         Ok(_) => wait_for_end(directory, name).await.map(|()| true),
-        Err(AskError::NotRunning) => Ok(false),
+        Err(AskError::NotRunning) => {
+            directory.wait_for_the_dead().await?;
+            Ok(false)
+        }
         Err(error) => Err(error.into()),
     }
 }
