@@ -62,7 +62,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     assert_wire_only_loses(&inside, &outside);
     let lost =
         inside.number("/totals/quic_datagrams_sent") - outside.number("/totals/quic_datagrams_received");
-    assert!(lost > 100, "2 % of the datagrams should be lost, and {lost} were");
+    assert!(lost > 20, "2 % of the datagrams should be lost, and {lost} were");
 }
 
 /// Waits until nothing moves and nothing is queued on both sides.

@@ -26,6 +26,7 @@ const MOST_HOURS: u32 = 8_760;
 struct ClientRow {
     #[serde(flatten)]
     client: ClientView,
+    connected: bool,
     traffic: TrafficSums,
     session: Option<SessionRow>,
 }
@@ -123,6 +124,7 @@ impl Daemon {
             let traffic = snapshot.clients.get(&client.public_key).copied().unwrap_or_default();
             ClientRow {
                 client: ClientView::of(client, None),
+                connected: live.is_some(),
                 traffic: TrafficSums { to_client: traffic.bytes_out, from_client: traffic.bytes_in },
                 session: live.map(|(session, live)| SessionRow {
                     since_seconds: live.since.elapsed().as_secs_f64(),
