@@ -233,7 +233,7 @@ ROWS = [
         {"PROPTEST_CASES": "20000", "PROPTEST_RNG_SEED": "{seed}"},
         tier=2,
     ),
-    Row("fuzz", "B1", "every fuzz target for a minute", "no input makes one fail", 10, ("scripts/fuzz", "60")),
+    Row("fuzz", "B1", "every fuzz target for half a minute", "no input makes one fail", 5, ("scripts/fuzz", "30")),
     Row("fuzz", "B1 again", "every fuzz target for ten minutes", "no input makes one fail", 75, ("scripts/fuzz", "600"), tier=2),
     Row("soak", "L1 again", "an hour at 70 % of the capacity", "as L1", 64, bench("soak", "--minutes", "60"), tier=2),
     Row("setup", "setup", "up and down over a path of 10 ms, 100 times", "19 of 20 have the first reply within 500 ms of `up`; every `down` within 1 s", 1, bench("setup", "--turns", "100")),
