@@ -21,6 +21,7 @@ mod host;
 mod journal;
 pub mod kill_switch;
 mod netlink;
+mod netlink_request;
 pub mod network_watch;
 mod nft;
 pub mod plan;

@@ -4,16 +4,11 @@
 use std::{io, net::IpAddr};
 
 use rustix::{
-    fd::OwnedFd,
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType,
-        netlink::{self, SocketAddrNetlink},
-        recv, sendto, socket_with,
-    },
+    net::{AddressFamily, netlink},
 };
 
-use crate::connections::{HEADER, Messages, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
+use crate::netlink_request::{self, Asked, NLM_F_ACK, NLM_F_DUMP};
 
 /// Forgets every flow that one of these addresses began or was the end of. Returns how many. It takes a while on a busy
 /// exit, and blocks.
@@ -60,61 +55,22 @@ impl Flow {
 
     /// Returns whether the kernel has done so; the flow may have ended by now.
     fn forget(&self, family: AddressFamily) -> io::Result<bool> {
-        let asked = ask(IPCTNL_MSG_CT_DELETE, NLM_F_REQUEST | NLM_F_ACK, family, &self.attributes)?;
-        let mut buffer = [0; 4096];
-        let length = recv(&asked, &mut buffer[..], RecvFlags::empty())?.0;
-        let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
-        Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
+        ask(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &self.attributes)?.is_done()
     }
 }
 
 fn flows(family: AddressFamily) -> io::Result<Vec<Flow>> {
-    let asked = match ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST | NLM_F_DUMP, family, &[]) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => return Ok(Vec::new()),
-        asked => asked?,
-    };
-    let mut found = Vec::new();
-    let mut buffer = vec![0; 32 * 1024];
-    loop {
-        let length = recv(&asked, &mut buffer[..], RecvFlags::empty())?.0;
-        for (kind, message) in Messages(buffer.get(..length).unwrap_or_default()) {
-            match kind {
-                NLMSG_DONE => return Ok(found),
-                NLMSG_ERROR => {
-                    let code = message.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
-                    return match Errno::from_raw_os_error(-code) {
-                        Errno::OPNOTSUPP | Errno::INVAL | Errno::NOENT => Ok(Vec::new()),
-                        error => Err(error.into()),
-                    };
-                }
-                _ => found.extend(Flow::parse(message)),
-            }
-        }
-        if length == 0 {
-            return Ok(found);
-        }
+    match ask(IPCTNL_MSG_CT_GET, NLM_F_DUMP, family, &[]) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::PROTONOSUPPORT) => Ok(Vec::new()),
+        asked => asked?.all(|_, message| Flow::parse(message)),
     }
 }
 
-/// Sends a message of ctnetlink: `struct nlmsghdr`, `struct nfgenmsg` and attributes.
-fn ask(kind: u16, flags: u16, family: AddressFamily, attributes: &[u8]) -> io::Result<OwnedFd> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        Some(netlink::NETFILTER),
-    )?;
+/// Sends `struct nfgenmsg` and attributes.
+fn ask(kind: u16, flags: u16, family: AddressFamily, attributes: &[u8]) -> io::Result<Asked> {
     let family = u8::try_from(family.as_raw()).map_err(io::Error::other)?;
-    let length = u32::try_from(HEADER + NFGENMSG + attributes.len()).map_err(io::Error::other)?;
-    let mut request = Vec::new();
-    request.extend(length.to_ne_bytes());
-    request.extend((NFNL_SUBSYS_CTNETLINK << 8 | kind).to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend([family, 0, 0, 0]);
-    request.extend(attributes);
-    sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    Ok(socket)
+    let request = [&[family, 0, 0, 0], attributes].concat();
+    netlink_request::ask(netlink::NETFILTER, NFNL_SUBSYS_CTNETLINK << 8 | kind, flags, &request)
 }
 
 fn ip(address: &[u8]) -> Option<IpAddr> {

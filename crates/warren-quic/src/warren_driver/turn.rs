@@ -126,7 +126,7 @@ impl WarrenEndpoint {
             {
                 let quic = connection.quic();
                 let rest = quic.handle_plain_datagram(now, origin.path, origin.mark, route, datagram);
-                list_receiver(connection, slot, &mut self.to_send, &mut self.with_news);
+                list_both(connection, slot, &mut self.to_send, &mut self.with_news);
                 let Some(rest) = rest else { continue };
                 datagram = rest;
             }
@@ -134,7 +134,7 @@ impl WarrenEndpoint {
                 Routed::To(slot, event) => {
                     let Some(connection) = self.connections.get_mut(slot) else { continue };
                     connection.quic().handle_event(event);
-                    list_receiver(connection, slot, &mut self.to_send, &mut self.with_news);
+                    list_both(connection, slot, &mut self.to_send, &mut self.with_news);
                 }
                 Routed::Attempt(incoming) => self.attempts.push_back((index, incoming)),
                 Routed::Done => {}
@@ -249,8 +249,9 @@ impl WarrenEndpoint {
     }
 
     pub(super) fn list(&mut self, slot: usize) {
-        self.list_to_send(slot);
-        self.list_news(slot);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            list_both(connection, slot, &mut self.to_send, &mut self.with_news);
+        }
     }
 
     pub(super) fn list_to_send(&mut self, slot: usize) {
@@ -272,8 +273,8 @@ impl WarrenEndpoint {
     }
 }
 
-/// Lists a connection that took something in, which may have an answer to send and news.
-fn list_receiver(
+/// Lists a connection as one that may have something to send, and news.
+fn list_both(
     connection: &mut Connection,
     slot: usize,
     to_send: &mut VecDeque<usize>,

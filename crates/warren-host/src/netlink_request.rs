@@ -1,0 +1,99 @@
+//! Requests to parts of the kernel that speak netlink but not rtnetlink, such as socket diagnosis and connection tracking.
+
+use std::io;
+
+use rustix::{
+    fd::OwnedFd,
+    io::Errno,
+    net::{
+        AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink::SocketAddrNetlink,
+        recv, sendto, socket_with,
+    },
+};
+
+/// A request under way.
+pub(crate) struct Asked(OwnedFd);
+
+/// Sends a `struct nlmsghdr` with what follows it, `body`.
+///
+/// # Errors
+/// If the kernel cannot be asked; `EPROTONOSUPPORT` where it has no such part.
+pub(crate) fn ask(protocol: Protocol, kind: u16, flags: u16, body: &[u8]) -> io::Result<Asked> {
+    let socket =
+        socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(protocol))?;
+    let length = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
+    let mut request = Vec::with_capacity(HEADER + body.len());
+    request.extend(length.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    sendto(&socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    Ok(Asked(socket))
+}
+
+impl Asked {
+    /// Returns whether the kernel has done what a request with [`NLM_F_ACK`] asked for.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub(crate) fn is_done(&self) -> io::Result<bool> {
+        let mut buffer = [0; 4096];
+        let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
+        let answer = Messages(buffer.get(..length).unwrap_or_default()).next();
+        Ok(matches!(answer, Some((NLMSG_ERROR, [0, 0, 0, 0, ..]))))
+    }
+
+    /// Returns what `parse` makes of the messages that answer a request with [`NLM_F_DUMP`], by their types and contents;
+    /// nothing where the kernel has no such thing, or no such family.
+    ///
+    /// # Errors
+    /// If the kernel refuses for another reason.
+    pub(crate) fn all<T>(&self, parse: impl Fn(u16, &[u8]) -> Option<T>) -> io::Result<Vec<T>> {
+        let mut found = Vec::new();
+        let mut buffer = vec![0; 32 * 1024];
+        loop {
+            let length = recv(&self.0, &mut buffer[..], RecvFlags::empty())?.0;
+            for (kind, message) in Messages(buffer.get(..length).unwrap_or_default()) {
+                match kind {
+                    NLMSG_DONE => return Ok(found),
+                    NLMSG_ERROR => {
+                        let code = message.first_chunk().map(|code| i32::from_ne_bytes(*code));
+                        return match code.map(|code| Errno::from_raw_os_error(-code)) {
+                            Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::INVAL) => Ok(Vec::new()),
+                            Some(error) => Err(error.into()),
+                            None => Err(io::ErrorKind::InvalidData.into()),
+                        };
+                    }
+                    kind => found.extend(parse(kind, message)),
+                }
+            }
+            if length == 0 {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// The messages of one datagram: their types and what follows their headers.
+struct Messages<'m>(&'m [u8]);
+
+impl<'m> Iterator for Messages<'m> {
+    type Item = (u16, &'m [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let length = usize::try_from(u32::from_ne_bytes(*self.0.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(self.0.get(4..6)?.try_into().ok()?);
+        let message = self.0.get(HEADER..length)?;
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, message))
+    }
+}
+
+/// `struct nlmsghdr`, and what linux/netlink.h numbers.
+const HEADER: usize = 16;
+const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_ACK: u16 = 4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
