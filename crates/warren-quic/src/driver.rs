@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::{
     key::{PrivateKey, PublicKey},
     noq_driver::NoqEndpoint,
-    settings::{Driver, TransportSettings},
+    settings::{Driver, TransportSettings, WorkerPlace},
     warren_driver::WarrenEndpoint,
 };
 
@@ -31,9 +31,23 @@ pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 /// How long a shutdown waits for the peers to be told.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Names a connection; never used again within an endpoint.
+/// Names a connection; never used again within a daemon. The number of its worker stands above bit 40.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ConnectionId(pub u64);
+
+impl ConnectionId {
+    const WORKER_SHIFT: u32 = 40;
+
+    /// Returns the number of the worker whose endpoint it is on.
+    pub fn worker(self) -> usize {
+        usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
+    }
+
+    /// The number below every number that a worker gives.
+    pub(crate) fn floor(worker: WorkerPlace) -> u64 {
+        u64::from(worker.index()) << Self::WORKER_SHIFT
+    }
+}
 
 impl fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -38,7 +38,7 @@ use crate::{
     settings::TransportSettings,
     socket::QuicSocket,
     stats::SocketCounters,
-    strangers::{Crowd, ExitSecrets, Gate},
+    strangers::{ExitSecrets, Gate},
     tls,
 };
 
@@ -98,6 +98,7 @@ impl NoqEndpoint {
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
         quic_config::check(&settings)?;
         Ok(Self {
+            next: ConnectionId::floor(settings.worker),
             settings,
             identity,
             identities: None,
@@ -107,7 +108,6 @@ impl NoqEndpoint {
             listeners: Vec::new(),
             connections: BTreeMap::new(),
             retired: Vec::new(),
-            next: 0,
         })
     }
 
@@ -148,12 +148,11 @@ impl NoqEndpoint {
     }
 
     fn poll_listener(&mut self, index: usize) {
-        let mut crowd = Crowd::of(self.connections.values().filter_map(Connection::remote_in_handshake));
         let Some(listener) = self.listeners.get_mut(index) else { return };
-        for connecting in listener.poll(&mut crowd, &self.settings.strangers) {
+        for (connecting, seat) in listener.poll(&self.settings.strangers) {
             let id = self.next_id();
             let waker = self.ready.waker(Source::Connection(id));
-            self.connections.insert(id, Connection::incoming(id, waker, connecting));
+            self.connections.insert(id, Connection::incoming(id, waker, connecting, seat));
         }
     }
 

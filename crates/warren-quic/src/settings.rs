@@ -12,6 +12,10 @@ use std::{
 
 use crate::strangers::Strangers;
 
+mod worker_place;
+
+pub use self::worker_place::WorkerPlace;
+
 /// The smallest UDP payload that every QUIC path must carry (RFC 9000 section 14).
 pub const MINIMUM_MTU: u16 = 1_200;
 
@@ -65,9 +69,9 @@ pub struct TransportSettings {
     pub stream_window: u32,
     /// Whether an exit answers strangers; a clone of the settings shares it, and it acts at once.
     pub strangers: Strangers,
-    /// First byte of every connection ID that an exit's endpoint gives out. Workers that share a port need distinct ones:
-    /// a packet with another worker's byte is dropped, never answered with a reset.
-    pub worker: u8,
+    /// Which worker the endpoint belongs to. It is said by the first byte of every connection ID that the endpoint gives
+    /// out: a packet with another worker's byte is dropped, never answered with a reset.
+    pub worker: WorkerPlace,
 }
 
 impl Default for TransportSettings {
@@ -95,7 +99,7 @@ impl Default for TransportSettings {
             cipher: None,
             stream_window: 64 * 1024,
             strangers: Strangers::default(),
-            worker: 0,
+            worker: WorkerPlace::ONLY,
         }
     }
 }

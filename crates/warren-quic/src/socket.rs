@@ -27,6 +27,9 @@ use crate::{settings::Lacking, stats::SocketCounters, strangers::Gate};
 
 mod counted;
 mod slab;
+mod steering;
+
+pub use self::steering::steer;
 
 /// Bytes asked for each of a socket's buffers: some 5 ms at 10 Gbit/s, counted as the kernel counts them.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 * 1024 * 1024;
@@ -226,12 +229,21 @@ fn set_option(
     name: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // A c_int is an i32 on Linux.
-    const LENGTH: libc::socklen_t = i32::BITS / 8;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel reads LENGTH bytes at `value`, an
-    // initialized c_int that lives until the call returns.
+    set_option_of(socket, level, name, &value)
+}
+
+/// Sets an option whose value the kernel reads as a `T`, pointers in it included.
+fn set_option_of<T>(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel reads `length` bytes at `value`, a T
+    // that is borrowed until the call returns; it writes nothing.
     let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), LENGTH) };
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -96,6 +96,34 @@ impl SocketStats {
         self.segments_per_send.iter().zip(0_u64..).map(|(sends, segments)| sends * segments).sum()
     }
 
+    /// Adds the counters of another endpoint's sockets.
+    pub fn merge(&mut self, other: &Self) {
+        let Self {
+            sends,
+            bytes_sent,
+            segments_per_send,
+            receives,
+            datagrams_received,
+            bytes_received,
+            datagrams_per_receive,
+            would_block,
+            unsegmented,
+            send_errors,
+            receive_errors,
+        } = self;
+        *sends += other.sends;
+        *bytes_sent += other.bytes_sent;
+        add_each(segments_per_send, &other.segments_per_send);
+        *receives += other.receives;
+        *datagrams_received += other.datagrams_received;
+        *bytes_received += other.bytes_received;
+        add_each(datagrams_per_receive, &other.datagrams_per_receive);
+        *would_block += other.would_block;
+        *unsegmented += other.unsegmented;
+        send_errors.merge(&other.send_errors);
+        *receive_errors += other.receive_errors;
+    }
+
     /// Returns the largest number of datagrams that left in one send.
     pub fn largest_send(&self) -> usize {
         self.segments_per_send.iter().rposition(|&sends| sends > 0).unwrap_or(0)
@@ -123,7 +151,35 @@ pub struct SendErrors {
     pub other: u64,
 }
 
+fn add_each(counts: &mut Vec<u64>, more: &[u64]) {
+    counts.resize(counts.len().max(more.len()), 0);
+    for (count, more) in counts.iter_mut().zip(more) {
+        *count += more;
+    }
+}
+
 impl SendErrors {
+    fn merge(&mut self, other: &Self) {
+        let Self {
+            datagram_too_long,
+            batch_too_long,
+            io,
+            invalid,
+            no_buffers,
+            refused,
+            unreachable,
+            other: rest,
+        } = self;
+        *datagram_too_long += other.datagram_too_long;
+        *batch_too_long += other.batch_too_long;
+        *io += other.io;
+        *invalid += other.invalid;
+        *no_buffers += other.no_buffers;
+        *refused += other.refused;
+        *unreachable += other.unreachable;
+        *rest += other.other;
+    }
+
     /// Returns the sum of all kinds.
     pub fn total(&self) -> u64 {
         let Self { datagram_too_long, batch_too_long, io, invalid, no_buffers, refused, unreachable, other } =

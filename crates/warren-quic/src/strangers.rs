@@ -17,13 +17,14 @@ use std::sync::{
 
 use self::replays::Replays;
 pub(crate) use self::{
-    admission::{Admission, Crowd},
+    admission::{Admission, Crowd, Seat},
     gate::Gate,
     proof::token,
     secrets::{ExitSecrets, IdKey, OWN_ID_LENGTH},
 };
 
-/// Whether an exit is silent to strangers, which proofs it has seen, and what it turned away. Clones share it.
+/// Whether an exit is silent to strangers, which proofs it has seen, how many handshakes it has under way, and what it turned
+/// away. Clones share it: the workers of an exit are one to strangers.
 #[derive(Clone, Debug, Default)]
 pub struct Strangers(Arc<Shared>);
 
@@ -31,6 +32,7 @@ pub struct Strangers(Arc<Shared>);
 struct Shared {
     silent: AtomicBool,
     replays: Mutex<Replays>,
+    crowd: Crowd,
     counts: [AtomicU64; Turned::ALL.len()],
 }
 
@@ -65,6 +67,11 @@ impl Strangers {
 
     fn count_of(&self, why: Turned) -> Option<&AtomicU64> {
         self.0.counts.get(why as usize)
+    }
+
+    /// The handshakes under way.
+    pub(crate) fn crowd(&self) -> &Crowd {
+        &self.0.crowd
     }
 
     /// Asked once for an Initial whose proof is right, never for a packet of a connection.

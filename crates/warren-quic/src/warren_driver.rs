@@ -116,13 +116,13 @@ impl WarrenEndpoint {
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
         quic_config::check(&settings)?;
         Ok(Self {
+            connections: Table::new(ConnectionId::floor(settings.worker)),
             settings,
             identity,
             identities: None,
             counters: Arc::new(SocketCounters::new()),
             ports: Vec::new(),
             first_port: 0,
-            connections: Table::default(),
             attempts: VecDeque::new(),
             to_send: VecDeque::new(),
             with_news: VecDeque::new(),

@@ -17,6 +17,7 @@ use super::{open::Open, outbox::Outbox};
 use crate::{
     driver::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
     outcome::{close_reason, peer_key},
+    strangers::Seat,
     tls::PresentedKey,
 };
 
@@ -48,6 +49,8 @@ enum State {
     Handshake {
         connecting: Connecting,
         timeout: Option<Pin<Box<Sleep>>>,
+        /// At an exit, its place among the handshakes.
+        _seat: Option<Seat>,
     },
     /// Given up by this side before it was open.
     Abandoned(CloseReason),
@@ -66,20 +69,14 @@ impl Connection {
         Self {
             id,
             waker,
-            state: State::Handshake { connecting, timeout: None },
+            state: State::Handshake { connecting, timeout: None, _seat: None },
             client: Some((endpoint, presented)),
         }
     }
 
-    pub(super) fn incoming(id: ConnectionId, waker: Waker, connecting: Connecting) -> Self {
+    pub(super) fn incoming(id: ConnectionId, waker: Waker, connecting: Connecting, seat: Seat) -> Self {
         let timeout = Some(Box::pin(sleep(HANDSHAKE_TIMEOUT)));
-        Self { id, waker, state: State::Handshake { connecting, timeout }, client: None }
-    }
-
-    /// Returns the peer's address while the handshake is under way.
-    pub(super) fn remote_in_handshake(&self) -> Option<SocketAddr> {
-        let State::Handshake { connecting, .. } = &self.state else { return None };
-        Some(connecting.remote_address())
+        Self { id, waker, state: State::Handshake { connecting, timeout, _seat: Some(seat) }, client: None }
     }
 
     /// Returns the endpoint that serves this connection alone.
@@ -91,7 +88,7 @@ impl Connection {
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
-        if let State::Handshake { connecting, timeout } = &mut self.state {
+        if let State::Handshake { connecting, timeout, .. } = &mut self.state {
             let remote = connecting.remote_address();
             match Pin::new(connecting).poll(&mut cx) {
                 Poll::Ready(Ok(connection)) => self.opened(connection, remote, outbox, events),

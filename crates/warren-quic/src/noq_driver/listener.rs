@@ -8,7 +8,7 @@ use std::{
 
 use noq::{Connecting, Endpoint, Incoming};
 
-use crate::strangers::{Admission, Crowd, Strangers, Turned};
+use crate::strangers::{Admission, Seat, Strangers, Turned};
 
 /// Attempts looked at in one poll.
 const BATCH: usize = 32;
@@ -28,8 +28,8 @@ impl Listener {
         Self { endpoint, waker, accept }
     }
 
-    /// Takes the attempts that wait, given the handshakes that are under way.
-    pub(super) fn poll(&mut self, crowd: &mut Crowd, strangers: &Strangers) -> Vec<Connecting> {
+    /// Takes the attempts that wait, as far as there is room for them.
+    pub(super) fn poll(&mut self, strangers: &Strangers) -> Vec<(Connecting, Seat)> {
         let mut taken = Vec::new();
         for _ in 0..BATCH {
             let Some(future) = &mut self.accept else { return taken };
@@ -43,8 +43,8 @@ impl Listener {
                 }
                 Poll::Ready(Some(incoming)) => {
                     self.accept = Some(accept(&self.endpoint));
-                    if let Some(connecting) = admit(incoming, crowd, strangers) {
-                        taken.push(connecting);
+                    if let Some(admitted) = admit(incoming, strangers) {
+                        taken.push(admitted);
                     }
                 }
             }
@@ -63,14 +63,11 @@ fn accept(endpoint: &Endpoint) -> Accept {
     Box::pin(async move { endpoint.accept().await })
 }
 
-fn admit(incoming: Incoming, crowd: &mut Crowd, strangers: &Strangers) -> Option<Connecting> {
+fn admit(incoming: Incoming, strangers: &Strangers) -> Option<(Connecting, Seat)> {
     let remote = incoming.remote_address();
-    match crowd.admission(remote, incoming.remote_address_validated()) {
-        Admission::Take => match incoming.accept() {
-            Ok(connecting) => {
-                crowd.join(remote);
-                return Some(connecting);
-            }
+    match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
+        Admission::Take(seat) => match incoming.accept() {
+            Ok(connecting) => return Some((connecting, seat)),
             Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
         },
         Admission::Prove => {

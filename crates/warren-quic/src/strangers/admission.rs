@@ -1,26 +1,43 @@
 //! How many handshakes may be under way, in all and of one network: past a threshold addresses must be proven, past the
-//! bound none is taken.
+//! bound none is taken. The bounds are an exit's, whichever of its workers gets an attempt.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Handshakes under way from which on a client must first prove its address (RFC 9000 section 8.1), so that forged
 /// addresses cannot take the rest of the room: of an exit, and of one network.
 const RETRY_FROM: usize = 128;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most handshakes under way at an endpoint, and of one network.
+/// Most handshakes under way at an exit, and of one network.
 const MAX_HANDSHAKES: usize = 256;
 const NETWORK_MAX_HANDSHAKES: usize = 128;
 
-/// The handshakes under way at an endpoint.
+/// The handshakes under way at an exit; clones share them. Asked once an attempt, never for a packet of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Crowd(Arc<Mutex<UnderWay>>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Crowd(Vec<Network>);
+struct UnderWay {
+    all: usize,
+    by_network: HashMap<Network, usize>,
+}
+
+/// A handshake's place in the crowd, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    crowd: Crowd,
+    network: Network,
+}
 
 /// What to do with an attempt.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Admission {
-    /// Take it.
-    Take,
+    /// Take it; the handshake keeps the seat while it is under way.
+    Take(Seat),
     /// Ask for a proof of the address.
     Prove,
     /// Say nothing: the client sends its Initial again in a second.
@@ -30,34 +47,44 @@ pub(crate) enum Admission {
 }
 
 impl Crowd {
-    /// Gathers the handshakes of these peers.
-    pub(crate) fn of(peers: impl Iterator<Item = SocketAddr>) -> Self {
-        Self(peers.map(Network::of).collect())
-    }
-
-    /// Notes that one more is under way.
-    pub(crate) fn join(&mut self, peer: SocketAddr) {
-        self.0.push(Network::of(peer));
-    }
-
     /// Says what to do with an attempt of a peer, whose address may be proven.
-    pub(crate) fn admission(&self, peer: SocketAddr, proven: bool) -> Admission {
+    pub(crate) fn admit(&self, peer: SocketAddr, proven: bool) -> Admission {
         let network = Network::of(peer);
-        let neighbours = self.0.iter().filter(|other| **other == network).count();
-        if !proven && (self.0.len() >= RETRY_FROM || neighbours >= NETWORK_RETRY_FROM) {
+        let mut under_way = self.under_way();
+        let neighbours = under_way.by_network.get(&network).copied().unwrap_or_default();
+        if !proven && (under_way.all >= RETRY_FROM || neighbours >= NETWORK_RETRY_FROM) {
             Admission::Prove
-        } else if self.0.len() >= MAX_HANDSHAKES {
+        } else if under_way.all >= MAX_HANDSHAKES {
             Admission::Refuse
         } else if neighbours >= NETWORK_MAX_HANDSHAKES {
             Admission::Wait
         } else {
-            Admission::Take
+            under_way.all += 1;
+            under_way.by_network.insert(network, neighbours + 1);
+            Admission::Take(Seat { crowd: self.clone(), network })
+        }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut under_way = self.crowd.under_way();
+        under_way.all -= 1;
+        if let Some(neighbours) = under_way.by_network.get_mut(&self.network) {
+            *neighbours -= 1;
+            if *neighbours == 0 {
+                under_way.by_network.remove(&self.network);
+            }
         }
     }
 }
 
 /// The network of an address, as one owner usually has it: an IPv4 /24, an IPv6 /56.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 struct Network(IpAddr);
 
 impl Network {
@@ -79,32 +106,55 @@ mod tests {
         SocketAddr::new(address.parse().unwrap(), 4433)
     }
 
-    fn crowd(of: impl Fn(usize) -> String, number: usize) -> Crowd {
-        Crowd::of((0..number).map(|index| peer(&of(index))))
+    /// A crowd that took so many attempts of proven addresses, and their seats.
+    fn crowd(of: impl Fn(usize) -> String, number: usize) -> (Crowd, Vec<Seat>) {
+        let crowd = Crowd::default();
+        let seats = (0..number).map(|index| seat(crowd.admit(peer(&of(index)), true)).unwrap()).collect();
+        (crowd, seats)
+    }
+
+    fn seat(admission: Admission) -> Option<Seat> {
+        match admission {
+            Admission::Take(seat) => Some(seat),
+            Admission::Prove | Admission::Wait | Admission::Refuse => None,
+        }
     }
 
     #[test]
     fn one_network_must_prove_addresses_and_then_wait_while_others_are_taken() {
         let of = |index: usize| format!("192.0.2.{index}");
         let (own, other) = (peer("192.0.2.250"), peer("198.51.100.1"));
-        assert_eq!(crowd(of, 63).admission(own, false), Admission::Take);
-        assert_eq!(crowd(of, 64).admission(own, false), Admission::Prove);
-        assert_eq!(crowd(of, 127).admission(own, true), Admission::Take);
-        assert_eq!(crowd(of, 128).admission(own, true), Admission::Wait);
-        assert_eq!(crowd(of, 127).admission(other, false), Admission::Take);
+        let (below, _seats) = crowd(of, 63);
+        let _last = seat(below.admit(own, false)).unwrap();
+        assert!(matches!(below.admit(own, false), Admission::Prove));
+        let (below, _seats) = crowd(of, 127);
+        assert!(matches!(below.admit(other, false), Admission::Take(_)));
+        let _last = seat(below.admit(own, true)).unwrap();
+        assert!(matches!(below.admit(own, true), Admission::Wait));
     }
 
     #[test]
     fn forged_addresses_leave_half_of_the_room_to_proven_ones() {
         let of = |index: usize| format!("10.{index}.0.1");
         let someone = peer("192.0.2.1");
-        assert_eq!(crowd(of, 127).admission(someone, false), Admission::Take);
-        assert_eq!(crowd(of, 128).admission(someone, false), Admission::Prove);
-        assert_eq!(crowd(of, 255).admission(someone, true), Admission::Take);
-        assert_eq!(
-            crowd(|index| format!("2001:db8:{index:x}::1"), 256).admission(someone, true),
-            Admission::Refuse
-        );
+        let (half, _seats) = crowd(of, 127);
+        let _last = seat(half.admit(someone, false)).unwrap();
+        assert!(matches!(half.admit(someone, false), Admission::Prove));
+        let (full, _seats) = crowd(|index| format!("2001:db8:{index:x}::1"), 255);
+        let _last = seat(full.admit(someone, true)).unwrap();
+        assert!(matches!(full.admit(someone, true), Admission::Refuse));
+    }
+
+    #[test]
+    fn clones_share_the_room_and_whoever_leaves_makes_some() {
+        let (crowd, mut seats) = crowd(|index| format!("10.{index}.0.1"), 256);
+        let other_worker = crowd.clone();
+        assert!(matches!(other_worker.admit(peer("192.0.2.1"), true), Admission::Refuse));
+        seats.pop();
+        let _last = seat(other_worker.admit(peer("192.0.2.1"), true)).unwrap();
+        assert!(matches!(crowd.admit(peer("192.0.2.1"), true), Admission::Refuse));
+        drop((seats, _last));
+        assert!(crowd.under_way().by_network.is_empty() && crowd.under_way().all == 0);
     }
 
     #[test]
@@ -114,12 +164,5 @@ mod tests {
         assert_ne!(network("192.0.2.1"), network("192.0.3.1"));
         assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:ff::1"));
         assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:100::1"));
-    }
-
-    #[test]
-    fn who_joins_counts() {
-        let mut crowd = Crowd::default();
-        (0..64).for_each(|_| crowd.join(peer("192.0.2.1")));
-        assert_eq!(crowd.admission(peer("192.0.2.2"), false), Admission::Prove);
     }
 }

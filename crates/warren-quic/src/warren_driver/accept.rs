@@ -5,22 +5,21 @@ use std::time::Instant;
 use noq_proto::{Connection, ConnectionHandle, Incoming};
 
 use super::port::Port;
-use crate::strangers::{Admission, Strangers, Turned};
+use crate::strangers::{Admission, Seat, Strangers, Turned};
 
 /// Attempts looked at in one poll: each costs as much as some dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
-/// Does with an attempt what was decided.
+/// Takes an attempt if there is room for it, and else answers it as is fit.
 pub(super) fn admit(
     port: &mut Port,
     incoming: Incoming,
-    admission: Admission,
     strangers: &Strangers,
     now: Instant,
-) -> Option<(ConnectionHandle, Connection)> {
+) -> Option<((ConnectionHandle, Connection), Seat)> {
     let remote = incoming.remote_address();
-    match admission {
-        Admission::Take => return take(port, incoming, now),
+    match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
+        Admission::Take(seat) => return Some((take(port, incoming, now)?, seat)),
         Admission::Prove => {
             strangers.count(Turned::AddressUnproven);
             port.answer(|endpoint, buffer| match endpoint.retry(incoming, buffer) {

@@ -17,6 +17,7 @@ use crate::{
     outcome::{Tally, close_reason, connection_stats, peer_key},
     planted::{Bug, is_planted},
     settings::MINIMUM_MTU,
+    strangers::Seat,
     tls::PresentedKey,
 };
 
@@ -41,6 +42,8 @@ pub(super) struct Connection {
     presented: Option<PresentedKey>,
     remote: SocketAddr,
     state: State,
+    /// At an exit, while the handshake is under way.
+    seat: Option<Seat>,
     control: Control,
     /// A close that waits for the control stream.
     closing: Option<Closing>,
@@ -122,6 +125,7 @@ impl Connection {
             presented,
             remote,
             state: State::Handshake(deadline),
+            seat: None,
             control: Control::default(),
             closing: None,
             reason: None,
@@ -140,6 +144,11 @@ impl Connection {
         }
     }
 
+    /// Keeps its place among the handshakes until it is done or given up.
+    pub(super) fn seated(self, seat: Seat) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
     pub(super) fn handle(&self) -> ConnectionHandle {
         self.handle
     }
@@ -148,12 +157,7 @@ impl Connection {
         self.quic.get_mut()
     }
 
-    /// Where the peer was when the connection began, or is by now.
-    pub(super) fn remote(&self) -> SocketAddr {
-        self.remote
-    }
-
-    pub(super) fn is_in_handshake(&self) -> bool {
+    fn is_in_handshake(&self) -> bool {
         matches!(self.state, State::Handshake(_)) && self.news.ended.is_none()
     }
 
@@ -237,6 +241,9 @@ impl Connection {
             State::Handshake(_) | State::Over(_) => None,
         };
         self.make_room();
+        if !self.is_in_handshake() {
+            drop(self.seat.take());
+        }
         to_send
     }
 

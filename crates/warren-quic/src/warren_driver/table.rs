@@ -6,7 +6,6 @@ use super::connection::Connection;
 use crate::driver::ConnectionId;
 
 /// All connections of an endpoint.
-#[derive(Default)]
 pub(super) struct Table {
     slots: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
@@ -17,6 +16,17 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Makes an empty one whose names lie above `floor`.
+    pub(super) fn new(floor: u64) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_id: BTreeMap::new(),
+            last: Cell::new(None),
+            next_id: floor,
+        }
+    }
+
     /// Adds the connection that `make` makes, given its name, and returns its place.
     pub(super) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> (usize, ConnectionId) {
         self.next_id += 1;

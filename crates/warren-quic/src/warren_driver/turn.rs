@@ -15,10 +15,7 @@ use super::{
     connection::{Connection, Left, MAX_EVENTS},
     port::{Origin, Port, Routed},
 };
-use crate::{
-    driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL},
-    strangers::Crowd,
-};
+use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -143,21 +140,15 @@ impl WarrenEndpoint {
     }
 
     fn admit(&mut self, now: Instant) {
-        if self.attempts.is_empty() {
-            return;
-        }
-        let under_way = self.connections.iter().filter(|connection| connection.is_in_handshake());
-        let mut crowd = Crowd::of(under_way.map(Connection::remote));
         for _ in 0..ATTEMPTS_PER_POLL {
             let Some((index, incoming)) = self.attempts.pop_front() else { return };
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
             let remote = incoming.remote_address();
-            let admission = crowd.admission(remote, incoming.remote_address_validated());
-            if let Some(accepted) = admit(port, incoming, admission, &self.settings.strangers, now) {
-                crowd.join(remote);
+            if let Some((accepted, seat)) = admit(port, incoming, &self.settings.strangers, now) {
                 let handle = accepted.0;
-                let (slot, _) =
-                    self.connections.insert(|id| Connection::new(id, index, accepted, remote, None, now));
+                let (slot, _) = self
+                    .connections
+                    .insert(|id| Connection::new(id, index, accepted, remote, None, now).seated(seat));
                 port.add_route(handle, slot);
                 self.list(slot);
             }
