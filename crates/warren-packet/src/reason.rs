@@ -43,6 +43,7 @@ drop_reasons! {
     NotAttached "not_attached" "The connection does not belong to a session yet.";
     Isolated "isolated" "Clients of this exit may not reach each other.";
     RateLimit "rate_limit" "The client had used up the rate that the exit's operator allows it.";
+    HandOverFull "hand_over_full" "The way to the worker that has the packet's connection was full.";
     QueueFull "queue_full" "The connection's queue was full.";
     QueueDelay "queue_delay" "The packet had waited too long for its connection.";
     TooLarge "too_large" "The packet was larger than can be carried.";

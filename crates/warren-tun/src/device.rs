@@ -93,7 +93,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;
     let device = Device { name: config.name.clone(), index, udp_offload };
     let takes = Merge { tcp: config.offload, udp: udp_offload };
-    Ok((device, devices.into_iter().map(|device| Queue::new(device, takes)).collect()))
+    Ok((device, devices.into_iter().map(|device| Queue::new(device, takes, index)).collect()))
 }
 
 /// The driver's device node.

@@ -25,6 +25,7 @@ pub struct Queue {
     file: Arc<SyncDevice>,
     readiness: Option<AsyncFd<Arc<SyncDevice>>>,
     takes: Merge,
+    device_index: u32,
 }
 
 impl Queue {
@@ -88,6 +89,11 @@ impl Queue {
         self.takes
     }
 
+    /// Returns the interface index of the device that the queue was made with.
+    pub fn device_index(&self) -> u32 {
+        self.device_index
+    }
+
     /// Registers the queue with the current tokio runtime, which the first [`poll_read`](Self::poll_read) does otherwise.
     ///
     /// # Errors
@@ -101,8 +107,8 @@ impl Queue {
         self.registered().map(|_| ())
     }
 
-    pub(crate) fn new(device: SyncDevice, takes: Merge) -> Self {
-        Self { file: Arc::new(device), readiness: None, takes }
+    pub(crate) fn new(device: SyncDevice, takes: Merge, device_index: u32) -> Self {
+        Self { file: Arc::new(device), readiness: None, takes, device_index }
     }
 
     fn registered(&mut self) -> io::Result<&AsyncFd<Arc<SyncDevice>>> {

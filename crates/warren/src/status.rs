@@ -8,6 +8,7 @@ mod occupancy;
 mod process;
 mod rates;
 mod transport;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -23,6 +24,7 @@ pub(crate) use transport::{DeviceStatus, TransportStatus};
 use self::counters::{by_name, totals, transport_drops};
 use self::occupancy::Occupancy;
 use self::process::ProcessStatus;
+use self::worker::WorkerStatus;
 use crate::tuning::Tuning;
 use crate::worker::Snapshot;
 
@@ -47,6 +49,8 @@ pub(crate) struct Status {
     pub(crate) transport: TransportStatus,
     /// All connections together.
     pub(crate) rates: Rates,
+    /// In the order of their numbers.
+    pub(crate) workers: Vec<WorkerStatus>,
     pub(crate) connections: Vec<ConnectionStatus>,
     pub(crate) totals: BTreeMap<String, u64>,
     pub(crate) drops_to_carrier: BTreeMap<String, u64>,
@@ -137,6 +141,7 @@ impl Status {
             host_changes,
             transport: TransportStatus::of(tuning),
             rates: meter.total(now, &snapshot),
+            workers: snapshot.workers.iter().map(WorkerStatus::of).collect(),
             connections: snapshot
                 .connections
                 .iter()
@@ -271,7 +276,10 @@ mod tests {
             device: Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1380, offload: true }),
             host_changes: Vec::new(),
             tuning,
-            snapshot: Snapshot { connections: vec![connection], ..Snapshot::default() },
+            snapshot: Snapshot::of_all(vec![Snapshot {
+                connections: vec![connection],
+                ..Snapshot::default()
+            }]),
             meter,
         }
     }

@@ -6,7 +6,7 @@ use crate::config::Transport;
 use crate::tuning::{TunBatches, TunOffload, Tuning};
 
 /// What of `[transport]` a running daemon cannot change, for people.
-pub(crate) const TAKES_RESTART: &str = "connections, driver or an offload in [transport]";
+pub(crate) const TAKES_RESTART: &str = "connections, workers, pin, driver or an offload in [transport]";
 
 impl Transport {
     /// The settings of every connection of a daemon, and what of them can change while it runs.
@@ -27,7 +27,15 @@ impl Transport {
             settings,
             tun_batches: TunBatches::new(self.tun_batches as usize),
             tun_offload: TunOffload::default(),
+            workers: self.workers(),
+            pin: self.pin,
         }
+    }
+
+    /// How many workers carry a daemon's traffic.
+    pub(crate) fn workers(&self) -> u8 {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.workers.unwrap_or_else(|| automatic_workers(cores()))
     }
 
     /// Whether a running daemon can go over to other settings.
@@ -65,6 +73,13 @@ impl Transport {
     }
 }
 
+/// How many workers a host with so many cores gets: half as many, since as much time again goes to the kernel's share of a
+/// packet's way and to programs.
+fn automatic_workers(cores: usize) -> u8 {
+    const MOST: u8 = 8;
+    u8::try_from(cores / 2).unwrap_or(MOST).clamp(1, MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use warren_quic::settings::{Congestion, Driver};
@@ -83,7 +98,16 @@ mod tests {
             tun_offload: true,
             udp_gso: true,
             udp_gro: true,
+            workers: None,
+            pin: false,
         }
+    }
+
+    #[test]
+    fn workers_follow_the_cores_unless_they_are_said() {
+        let workers = [1, 2, 3, 4, 8, 16, 32, 1_000].map(automatic_workers);
+        assert_eq!(workers, [1, 1, 1, 2, 4, 8, 8, 8]);
+        assert_eq!(Transport { workers: Some(5), ..transport() }.tuning().workers, 5);
     }
 
     #[test]
@@ -116,6 +140,8 @@ mod tests {
             Transport { tun_offload: false, ..transport() },
             Transport { udp_gso: false, ..transport() },
             Transport { udp_gro: false, ..transport() },
+            Transport { workers: Some(2), ..transport() },
+            Transport { pin: true, ..transport() },
         ] {
             assert!(!before.can_become(&after), "{after:?}");
         }

@@ -26,6 +26,10 @@ pub(crate) struct Tuning {
     pub(crate) settings: TransportSettings,
     pub(crate) tun_batches: TunBatches,
     pub(crate) tun_offload: TunOffload,
+    /// How many workers there are, each with a queue of the TUN device; fixed for the daemon's life, as is the next.
+    pub(crate) workers: u8,
+    /// Whether each is tied to a core.
+    pub(crate) pin: bool,
 }
 
 impl Tuning {
@@ -67,6 +71,8 @@ impl Default for Tuning {
             settings: TransportSettings::default(),
             tun_batches: TunBatches::new(32),
             tun_offload: TunOffload::default(),
+            workers: 1,
+            pin: false,
         }
     }
 }

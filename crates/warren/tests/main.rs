@@ -49,3 +49,4 @@ mod tuning;
 mod upkeep;
 mod web;
 mod wire;
+mod workers;

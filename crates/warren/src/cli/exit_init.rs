@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(config.ipv6, args.ipv6);
         assert_eq!(config.dns, ["198.51.100.53".parse::<IpAddr>().unwrap()]);
         assert!(config.listen.iter().all(|address| address.port() == 8443));
-        assert!(config.nat && config.isolation && config.not_yet.is_empty());
+        assert!(config.nat && config.isolation);
         for (name, expected) in [("exit.toml", 0o644), ("exit.key", 0o600)] {
             let mode = fs::metadata(global.config_dir.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, expected, "{name}");

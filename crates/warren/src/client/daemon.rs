@@ -22,7 +22,6 @@ use warren_quic::driver::ConnectionId;
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, Homing, Stop, Vigil, Welcome};
 use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
-use warren_tun::Queue;
 
 use self::connecting::{Opening, Purpose, Racing};
 use super::alerts::Alerts;
@@ -37,7 +36,7 @@ use crate::deadline::until;
 use crate::notify;
 use crate::status::{RateMeter, State};
 use crate::tuning::Tuning;
-use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
+use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
 
 /// What the daemon was started with.
 pub(crate) struct ClientStart {
@@ -70,7 +69,7 @@ struct Daemon {
     tuning: Tuning,
     session_config: ClientConfig,
     worker: WorkerHandle,
-    reports: mpsc::Receiver<Report>,
+    reports: Reports,
     control: ControlSocket,
     host: ClientHost,
     lockdown: Lockdown,
@@ -296,7 +295,7 @@ impl Daemon {
             self.worker.send(Command::EndSession { session: SessionId(old.session) }).await;
         }
         self.say_what_is_not_granted(&welcome);
-        let queue = self.host.apply(&welcome).await?;
+        let queues = self.host.apply(&welcome).await?;
         // A look at what was just made would keep whoever waits for the first echo waiting too.
         self.watch.put_off();
         let route = SessionRoute {
@@ -308,8 +307,8 @@ impl Daemon {
         };
         let session = SessionId(welcome.session);
         self.worker.send(Command::OpenSession { session, client: None, route }).await;
-        if let Some(queue) = queue {
-            self.open_device(queue).await;
+        if let Some(queues) = queues {
+            self.worker.open_device(queues, &Forwarding::Client).await;
         }
         self.welcome = Some(welcome);
         Ok(())
@@ -324,11 +323,6 @@ impl Daemon {
         }
     }
 
-    /// Gives the worker a TUN device, in place of the one that it has.
-    async fn open_device(&self, queue: Queue) {
-        self.worker.send(Command::OpenDevice { queue, forwarding: Forwarding::Client }).await;
-    }
-
     async fn attach(&mut self, index: u32) {
         let (Some(connection), Some(welcome)) = (self.connection(index), &self.welcome) else { return };
         let session = SessionId(welcome.session);
@@ -341,6 +335,7 @@ impl Daemon {
 
     async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
+        self.worker.tell_others(&report).await;
         match report {
             Report::Connecting { index, connection } => self.opened(index, connection).await,
             Report::ConnectFailed { index, error } => self.not_opened(index, error).await?,
@@ -352,9 +347,9 @@ impl Daemon {
                 }
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
-            Report::DeviceFailed { error } => {
+            Report::DeviceFailed { device, error } => {
                 tracing::warn!("the TUN device failed: {error}");
-                self.host.device_failed();
+                self.host.device_failed(device);
                 self.look_after_host().await;
             }
         }

@@ -1,7 +1,6 @@
 //! The client's TUN device: made under the profile's name or the first free one, and made anew when somebody has taken it
 //! away.
 
-use anyhow::Context as _;
 use warren_host::DeviceName;
 use warren_tun::{DeviceConfig, Queue, TunError};
 
@@ -13,13 +12,15 @@ pub(crate) struct DeviceSettings {
     /// The name it must have; none if any will do.
     pub(crate) name: Option<String>,
     pub(crate) offload: bool,
+    /// One for each worker.
+    pub(crate) queues: usize,
 }
 
 /// A device that was made anew.
 pub(crate) struct Restored {
-    pub(crate) queue: Queue,
+    pub(crate) queues: Vec<Queue>,
     /// What stood in for it: to be kept until no route leads there any more.
-    pub(crate) stood_in: Option<Queue>,
+    pub(crate) stood_in: Option<Vec<Queue>>,
 }
 
 /// The device that stands.
@@ -27,10 +28,10 @@ pub(crate) struct Restored {
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queue of a device that stands in for the profile's, whose name is taken. Nobody reads it, so what is routed
+    /// The queues of a device that stands in for the profile's, whose name is taken. Nobody reads them, so what is routed
     /// there goes nowhere.
-    stand_in: Option<Queue>,
-    /// Whether its descriptor is of no use any more.
+    stand_in: Option<Vec<Queue>>,
+    /// Whether one of its descriptors is of no use any more.
     has_failed: bool,
 }
 
@@ -39,13 +40,13 @@ impl TunDevice {
     ///
     /// # Errors
     /// When the kernel refuses, or the profile's name is taken.
-    pub(crate) fn make(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(Self, Queue)> {
-        let (device, queue) = create(settings, mtu)?;
+    pub(crate) fn make(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(Self, Vec<Queue>)> {
+        let (device, queues) = create(settings, mtu)?;
         let name = DeviceName::new(device.name())?;
-        Ok((Self { device, name, stand_in: None, has_failed: false }, queue))
+        Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
     }
 
-    /// Makes it anew if it was deleted, renamed or moved away, or only stands in; the new queue takes the old one's place once
+    /// Makes it anew if it was deleted, renamed or moved away, or only stands in; the new queues take the old ones' place once
     /// the routes lead there. While another device has the profile's name, one stands in that carries nothing: this keeps the routes, so
     /// that what belongs into the tunnel does not leave outside.
     ///
@@ -62,19 +63,19 @@ impl TunDevice {
         }
         let gone = settings.name.clone().unwrap_or_else(|| self.name.to_string());
         match Self::make(settings, mtu) {
-            Ok((device, queue)) => {
+            Ok((device, queues)) => {
                 tracing::warn!(
                     "somebody has deleted or renamed the TUN device {gone}; made {} anew",
                     device.name
                 );
                 let stood_in = std::mem::replace(self, device).stand_in;
-                Ok(Some(Restored { queue, stood_in }))
+                Ok(Some(Restored { queues, stood_in }))
             }
             Err(error) => {
                 if !is_there {
                     let any = DeviceSettings { name: None, ..settings.clone() };
-                    let (device, queue) = Self::make(&any, mtu)?;
-                    *self = Self { stand_in: Some(queue), ..device };
+                    let (device, queues) = Self::make(&any, mtu)?;
+                    *self = Self { stand_in: Some(queues), ..device };
                 }
                 let sentence = format!(
                     "somebody has deleted or renamed the TUN device {gone}, so nothing goes through the tunnel"
@@ -94,9 +95,10 @@ impl TunDevice {
         self.stand_in.is_none() && self.is_there()
     }
 
-    /// Its descriptor is of no use any more, whether it is there or not.
-    pub(crate) fn failed(&mut self) {
-        self.has_failed = true;
+    /// A descriptor of the device with this interface index is of no use any more, whether the device is there or not. One that
+    /// was made anew since is not concerned.
+    pub(crate) fn failed(&mut self, index: u32) {
+        self.has_failed |= index == self.device.index();
     }
 
     fn is_there(&self) -> bool {
@@ -120,16 +122,15 @@ pub(crate) fn name_now(settings: &DeviceSettings) -> anyhow::Result<DeviceName> 
     anyhow::bail!(ALL_TAKEN)
 }
 
-fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::Device, Queue)> {
+fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::Device, Vec<Queue>)> {
     let create = |name| {
-        let config = DeviceConfig { name, mtu, queues: 1, offload: settings.offload };
+        let config = DeviceConfig { name, mtu, queues: settings.queues, offload: settings.offload };
         warren_tun::create(&config)
     };
-    let (device, queues) = match &settings.name {
-        Some(name) => create(name.clone())?,
-        None => first_free(create)?,
-    };
-    Ok((device, queues.into_iter().next().context("the TUN device has no queue")?))
+    match &settings.name {
+        Some(name) => Ok(create(name.clone())?),
+        None => first_free(create),
+    }
 }
 
 /// Takes the first name that nobody has, also if somebody else takes some meanwhile.

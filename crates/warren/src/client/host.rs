@@ -78,6 +78,7 @@ impl ClientHost {
             device: DeviceSettings {
                 name: start.profile.device.clone(),
                 offload: start.profile.transport.tun_offload,
+                queues: usize::from(start.profile.transport.workers()),
             },
             mtu: start.profile.mtu,
             settings: RouteSettings::of(&start.profile),
@@ -91,23 +92,23 @@ impl ClientHost {
         }
     }
 
-    /// Makes the host fit a Welcome. Returns the queue of a TUN device that this made.
+    /// Makes the host fit a Welcome. Returns the queues of a TUN device that this made.
     ///
     /// # Errors
     /// What could not be done, after what was done is undone.
-    pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Queue>> {
+    pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Vec<Queue>>> {
         // Why there is none that carries anything is said by the next look at it.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
-            let (standing, queue) = self.stand(welcome).await?;
+            let (standing, queues) = self.stand(welcome).await?;
             self.standing = Some(standing);
             self.set_dns(self.servers(welcome), false).await?;
-            return Ok(Some(queue));
+            return Ok(Some(queues));
         }
         self.change(welcome).await?;
-        Ok(restored.map(|Restored { queue, stood_in }| {
+        Ok(restored.map(|Restored { queues, stood_in }| {
             drop(stood_in);
-            queue
+            queues
         }))
     }
 
@@ -163,7 +164,7 @@ impl ClientHost {
         Ok(())
     }
 
-    /// Makes the TUN device anew if somebody has taken it away. Its queue takes the old one's place, after
+    /// Makes the TUN device anew if somebody has taken it away. Its queues take the old ones' place, after
     /// [`Self::repair`].
     ///
     /// # Errors
@@ -178,10 +179,10 @@ impl ClientHost {
         restored
     }
 
-    /// The TUN device failed for good, although it may be there still.
-    pub(crate) fn device_failed(&mut self) {
+    /// The TUN device with this interface index failed for good, although it may be there still.
+    pub(crate) fn device_failed(&mut self, index: u32) {
         if let Some(standing) = &mut self.standing {
-            standing.device.failed();
+            standing.device.failed(index);
         }
     }
 
@@ -265,8 +266,8 @@ impl ClientHost {
     }
 
     /// Makes the device and the first plan around it.
-    async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Queue)> {
-        let (device, queue) = TunDevice::make(&self.device, self.mtu_for(welcome))?;
+    async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Vec<Queue>)> {
+        let (device, queues) = TunDevice::make(&self.device, self.mtu_for(welcome))?;
         let mut host = Host::open(&self.journal).await?;
         let mut attempts = 0..SLOT_ATTEMPTS;
         loop {
@@ -276,7 +277,7 @@ impl ClientHost {
             let facts = self.facts(welcome, slot, device.name().clone()).await?;
             let servers = self.servers(welcome);
             match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
-                Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queue)),
+                Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queues)),
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
                 Err(error) => anyhow::bail!("{error}; `warren up --dry-run` prints every step"),
@@ -284,7 +285,7 @@ impl ClientHost {
         }
     }
 
-    /// Undoes everything but the device, which goes with its queue.
+    /// Undoes everything but the device, which goes with its queues.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
         // While the tunnel still takes queries, so that none leaves in between.
         let dns = match self.dns.take() {

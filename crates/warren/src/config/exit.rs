@@ -11,7 +11,6 @@ use super::endpoint::Endpoint;
 use super::key::{ExitKeys, KeySetting};
 use super::metrics::MetricsSettings;
 use super::network::{ipv4_pool, ipv6_pool};
-use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{self, boolean, list, network, socket_address};
 use super::web::{WebListen, read_web};
@@ -50,8 +49,6 @@ pub(crate) struct ExitConfig {
     /// Where the page for operators is served, if it is.
     pub(crate) web: Option<WebListen>,
     pub(crate) transport: Transport,
-    /// What the file asks for and this version does not do.
-    pub(crate) not_yet: Vec<NotYet>,
 }
 
 impl ExitConfig {
@@ -93,7 +90,6 @@ pub(crate) fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
 /// Reads the text of an exit's configuration.
 pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
     let mut document = Document::parse(path, text)?;
-    let mut not_yet = Vec::new();
     let (ipv4, ipv6) = read_addresses(&mut document)?;
     let (nat, nat_interface) = read_nat(&mut document)?;
     let (clients_file, isolation) = read_clients(&mut document)?;
@@ -101,7 +97,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     let dns = read_dns(&mut document)?;
     let metrics = MetricsSettings::read(&mut document)?;
     let web = read_web(&mut document)?;
-    let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS, &mut not_yet)?;
+    let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS)?;
     let identity = read_identity(&mut document);
     document.finish()?;
     let Identity { listen, keys, endpoint } = identity?;
@@ -111,7 +107,6 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
             "no inner prefix is set; write ipv4 = \"10.66.0.0/16\" in [addresses], or another prefix";
         return Err(ConfigError::at_line(path, 1, sentence));
     }
-    not_yet.sort_by_key(|setting| setting.line);
     Ok(ExitConfig {
         path: path.to_path_buf(),
         listen,
@@ -131,7 +126,6 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
         metrics,
         web,
         transport,
-        not_yet,
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_host::dns::Servers;
 use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::WorkerPlace;
 use warren_session::MAX_PREFIXES;
 
 use super::document::{Document, Located};
@@ -84,14 +85,13 @@ pub(super) fn parse(
     mode: u32,
 ) -> Result<ClientProfile, ConfigError> {
     let mut document = Document::parse(path, text)?;
-    let mut not_yet = Vec::new();
-
     let exits = read_exits(&mut document)?;
-    let (device, mtu) = read_tun(&mut document, &mut not_yet)?;
+    let (device, mtu, queues) = read_tun(&mut document)?;
     let Routes { include, exclude, lan, prefixes } = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
-    let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS, &mut not_yet)?;
+    let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
+    let not_yet = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
@@ -100,7 +100,6 @@ pub(super) fn parse(
 
     let private_key = private_key?;
     let (exit, other_exits) = check_exits(path, exits, &private_key)?;
-    not_yet.sort_by_key(|setting| setting.line);
     Ok(ClientProfile {
         name,
         private_key,
@@ -115,7 +114,7 @@ pub(super) fn parse(
         dns,
         kill_switch,
         transport,
-        not_yet,
+        not_yet: not_yet.into_iter().collect(),
     })
 }
 
@@ -158,19 +157,20 @@ fn check_exits(
     Ok((first, exits.collect()))
 }
 
-fn read_tun(
-    document: &mut Document<'_>,
-    not_yet: &mut Vec<NotYet>,
-) -> Result<(Option<String>, Option<u16>), ConfigError> {
+/// The device's name, its MTU, and a number of queues with what to say if it is not that of the workers.
+type Tun = (Option<String>, Option<u16>, Option<(u8, NotYet)>);
+
+fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     let mut section = document.section("tun")?;
     let name = section.or("name", None, auto_or_device_name)?;
     let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
-    let queues = section.optional("queues", auto_or(number(1..=256_u32)))?;
+    let queues = section.optional("queues", auto_or(number(1..=WorkerPlace::MAX)))?;
     section.finish()?;
-    if let Some(Located { value: Some(2..), line }) = queues {
-        not_yet.push(NotYet::new(&section, "queues in [tun]", line, "the device has one queue"));
-    }
-    Ok((name, mtu))
+    let queues = queues.and_then(|Located { value, line }| {
+        let consequence = "the device has a queue for each of `workers` in [transport]";
+        Some((value?, NotYet::new(&section, "queues in [tun]", line, consequence)))
+    });
+    Ok((name, mtu, queues))
 }
 
 /// What `[routes]` says.

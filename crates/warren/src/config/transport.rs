@@ -1,10 +1,9 @@
 //! The `[transport]` section, which clients and exits share.
 
-use warren_quic::settings::{Congestion, Driver};
+use warren_quic::settings::{Congestion, Driver, WorkerPlace};
 
 use super::ConfigError;
-use super::document::{Document, Located};
-use super::not_yet::NotYet;
+use super::document::Document;
 use super::value::{auto_or, auto_or_false, boolean, number, word};
 use crate::tuning::{DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES};
 
@@ -32,6 +31,10 @@ pub(crate) struct Transport {
     pub(crate) udp_gso: bool,
     /// Whether UDP receive offload is used where the host has it.
     pub(crate) udp_gro: bool,
+    /// How many workers carry the traffic; the number of cores decides unless said.
+    pub(crate) workers: Option<u8>,
+    /// Whether each worker is tied to a core.
+    pub(crate) pin: bool,
 }
 
 impl Transport {
@@ -41,11 +44,7 @@ impl Transport {
     pub(super) const EXIT_CONNECTIONS: u32 = MAX_CONNECTIONS;
 
     /// Reads the section; `connections` is the role's default.
-    pub(super) fn read(
-        document: &mut Document<'_>,
-        connections: u32,
-        not_yet: &mut Vec<NotYet>,
-    ) -> Result<Self, ConfigError> {
+    pub(super) fn read(document: &mut Document<'_>, connections: u32) -> Result<Self, ConfigError> {
         const CONGESTION: &[(&str, Congestion)] = &[
             ("cubic", Congestion::Cubic),
             ("bbr3", Congestion::Bbr3),
@@ -68,27 +67,10 @@ impl Transport {
             tun_offload: section.or("tun_offload", true, auto_or_false)?,
             udp_gso: section.or("udp_gso", true, auto_or_false)?,
             udp_gro: section.or("udp_gro", true, auto_or_false)?,
+            workers: section.or("workers", None, auto_or(number(1..=WorkerPlace::MAX)))?,
+            pin: section.or("pin", false, boolean)?,
         };
-        let workers = section.optional("workers", auto_or(number(1..=256_u32)))?;
-        let pin = section.optional("pin", boolean)?;
         section.finish()?;
-
-        if let Some(Located { value: Some(2..), line }) = workers {
-            not_yet.push(NotYet::new(
-                &section,
-                "workers in [transport]",
-                line,
-                "one worker carries all traffic",
-            ));
-        }
-        if let Some(Located { value: true, line }) = pin {
-            not_yet.push(NotYet::new(
-                &section,
-                "pin in [transport]",
-                line,
-                "the kernel chooses the worker's core",
-            ));
-        }
         Ok(transport)
     }
 }

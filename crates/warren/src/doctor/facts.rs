@@ -115,10 +115,7 @@ fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
     let path = global.config_dir.join("exit.toml");
     if path.exists() {
         match load_exit(&path) {
-            Ok(config) => {
-                facts.without_effect.extend(config.not_yet.iter().map(ToString::to_string));
-                facts.exit = Some(exit(global, &config));
-            }
+            Ok(config) => facts.exit = Some(exit(global, &config)),
             Err(error) => facts.broken_files.push(error.to_string()),
         }
     }

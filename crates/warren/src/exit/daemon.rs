@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use warren_host::{Applied, Host, tracking};
 use warren_quic::driver::ConnectionId;
 use warren_quic::key::PublicKey;
@@ -30,7 +29,7 @@ use crate::device_watch;
 use crate::notify;
 use crate::status::RateMeter;
 use crate::tuning::Tuning;
-use crate::worker::{Carrier, Command, Forwarding, Report, SessionRoute, WorkerHandle};
+use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
 
 /// Until a registry that could not be saved is saved again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -40,10 +39,13 @@ pub(crate) struct ExitStart {
     pub(crate) config: ExitConfig,
     pub(crate) sessions: ExitSessions,
     pub(crate) clients: PathBuf,
-    pub(crate) sockets: Vec<UdpSocket>,
+    pub(crate) tuning: Tuning,
+    /// Each worker's.
+    pub(crate) sockets: Vec<Vec<UdpSocket>>,
     pub(crate) reset_key: [u8; 64],
     pub(crate) device: Device,
-    pub(crate) queue: Queue,
+    /// One for each worker.
+    pub(crate) queues: Vec<Queue>,
     pub(crate) gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(crate) ruleset: String,
@@ -71,10 +73,11 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         config,
         sessions,
         clients,
+        tuning,
         sockets,
         reset_key,
         device,
-        queue,
+        queues,
         gateways,
         ruleset,
         mut host,
@@ -82,7 +85,6 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         control,
         mtu,
     } = start;
-    let tuning = config.transport.tuning();
     tuning.settings.strangers.set_silent(config.silent);
     let carrier =
         Carrier::Exit { tuning: tuning.clone(), identities: config.private_keys(), sockets, reset_key };
@@ -124,7 +126,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         let listen = daemon.config.web.clone();
         daemon.serve_web(listen.as_ref()).await?;
         let forwarding = daemon.forwarding();
-        daemon.worker.send(Command::OpenDevice { queue, forwarding }).await;
+        daemon.worker.open_device(queues, &forwarding).await;
         let outcome = match daemon.follow_prefixes(&mut host).await {
             Ok(()) => daemon.serve(&mut host, deleted).await,
             Err(error) => Err(error),
@@ -150,7 +152,7 @@ pub(super) struct Daemon {
     pub(super) clients: PathBuf,
     pub(super) tuning: Tuning,
     pub(super) worker: WorkerHandle,
-    reports: mpsc::Receiver<Report>,
+    reports: Reports,
     control: ControlSocket,
     pub(super) metrics: Option<MetricsServer>,
     pub(super) web: Option<WebServer>,
@@ -212,7 +214,10 @@ impl Daemon {
             let timeout = self.sessions.timeout();
             tokio::select! {
                 report = self.reports.recv() => match report {
-                    Some(report) => self.take_report(report)?,
+                    Some(report) => {
+                        self.worker.tell_others(&report).await;
+                        self.take_report(report)?;
+                    }
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
                 },
                 () = until(Some(self.meter.due())) => self.measure().await,
@@ -335,7 +340,7 @@ impl Daemon {
             Report::Answers { connection, answers } => {
                 tracing::debug!(connection = connection.0, answers, "a connection's path changed");
             }
-            Report::DeviceFailed { error } => {
+            Report::DeviceFailed { error, .. } => {
                 let sentence = format!("the TUN device failed: {error}; start the exit again");
                 return Err(anyhow::anyhow!(sentence));
             }

@@ -15,7 +15,6 @@ use warren_tun::DeviceConfig;
 use super::daemon::{self, Ending, ExitStart};
 use super::{files, sockets};
 use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::{ExitConfig, NatInterface, load_clients, load_exit, lock_clients};
 use crate::daemon_dir::{DaemonDir, EXIT};
 use crate::device_watch;
@@ -39,9 +38,6 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// The reason, with the host as it was before.
 pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
     let config = load_exit(&global.config_dir.join("exit.toml"))?;
-    for setting in &config.not_yet {
-        output::warn(setting.to_string());
-    }
     let directory = DaemonDir::new(&global.runtime_dir, EXIT);
     directory.create()?;
     // The lock comes before the sockets: a second daemon must never join their port.
@@ -68,7 +64,8 @@ async fn prepare_and_run(
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
     let registry = load_clients(&clients)?;
     let reset_key = files::reset_key(clients.parent().unwrap_or(&global.state_dir))?;
-    let sockets = sockets::bind(&config.listen)?;
+    let tuning = config.transport.tuning();
+    let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // A port below 1024 is bound; nothing after this needs more.
     privilege::keep_network_administration()?;
     let sessions = ExitSessions::new(
@@ -81,11 +78,10 @@ async fn prepare_and_run(
     let device = DeviceConfig {
         name: DEVICE.to_owned(),
         mtu: INNER_MTU,
-        queues: 1,
+        queues: usize::from(tuning.workers),
         offload: config.transport.tun_offload,
     };
     let (device, queues) = warren_tun::create(&device)?;
-    let queue = queues.into_iter().next().context("the TUN device has no queue")?;
     let mut host = Host::open(&directory.journal()).await?;
     let facts = host_facts(&config, sessions.registry())?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
@@ -104,10 +100,11 @@ async fn prepare_and_run(
         config,
         sessions,
         clients,
+        tuning,
         sockets,
         reset_key,
         device,
-        queue,
+        queues,
         gateways,
         ruleset: exit_plan::ruleset(&facts),
         host,

@@ -3,18 +3,48 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
+use anyhow::Context as _;
 use warren_quic::socket::{self, SocketConfig};
 
-/// Binds every listen address, IPv6 ones as IPv6 only so that `0.0.0.0` and `[::]` stand beside each other.
+/// Binds every listen address once for each worker, IPv6 ones as IPv6 only so that `0.0.0.0` and `[::]` stand beside each
+/// other; returns each worker's sockets. The caller holds the daemon's lock: another process of this user could join a
+/// shared port unnoticed.
 ///
 /// # Errors
 /// A sentence with the address and what to do. None stays bound.
-pub(crate) fn bind(listen: &[SocketAddr]) -> anyhow::Result<Vec<UdpSocket>> {
-    listen.iter().map(|address| bind_one(*address)).collect()
+pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec<UdpSocket>>> {
+    let mut sockets: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
+    for address in listen {
+        for (own, socket) in sockets.iter_mut().zip(bind_shared(*address, workers)?) {
+            own.push(socket);
+        }
+    }
+    Ok(sockets)
 }
 
-fn bind_one(address: SocketAddr) -> anyhow::Result<UdpSocket> {
-    socket::bind(SocketConfig::new(address)).map_err(|error| {
+/// Binds an address for each worker, in order: the kernel numbers the sockets as they come, and none is closed alone.
+fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket>> {
+    // This one does not share, so it finds out whether anybody else has the port.
+    let alone = bind_one(SocketConfig::new(address))?;
+    if workers == 1 {
+        return Ok(vec![alone]);
+    }
+    drop(alone);
+    let config = SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
+    let first = bind_one(config.clone())?;
+    socket::steer(&first, workers).with_context(|| {
+        format!("cannot steer UDP {address} to workers; write workers = 1 in [transport] of exit.toml")
+    })?;
+    let mut sockets = vec![first];
+    for _ in 1..workers {
+        sockets.push(bind_one(config.clone())?);
+    }
+    Ok(sockets)
+}
+
+fn bind_one(config: SocketConfig) -> anyhow::Result<UdpSocket> {
+    let address = config.address;
+    socket::bind(config).map_err(|error| {
         let kind = error.kind();
         let advice = if kind == ErrorKind::AddrInUse {
             "another program uses this port; stop it or change `listen` in exit.toml"
@@ -27,4 +57,31 @@ fn bind_one(address: SocketAddr) -> anyhow::Result<UdpSocket> {
         };
         anyhow::anyhow!("cannot listen on UDP {address}: {error}; {advice}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_has_a_socket_for_every_address() {
+        let free = socket::bind(SocketConfig::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        for workers in [1, 3] {
+            let sockets =
+                bind(&[address, SocketAddr::new("::1".parse().unwrap(), address.port())], workers).unwrap();
+            assert_eq!(sockets.len(), usize::from(workers));
+            assert!(sockets.iter().all(|own| own.len() == 2));
+            assert!(sockets.iter().all(|own| own[0].local_addr().unwrap() == address));
+        }
+    }
+
+    #[test]
+    fn a_port_that_another_shares_is_taken_all_the_same() {
+        let shared = SocketConfig { reuse_port: true, ..SocketConfig::new("127.0.0.1:0".parse().unwrap()) };
+        let other = socket::bind(shared).unwrap();
+        let error = bind(&[other.local_addr().unwrap()], 2).unwrap_err().to_string();
+        assert!(error.contains("another program uses this port"), "{error}");
+    }
 }

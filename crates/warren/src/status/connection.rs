@@ -12,6 +12,8 @@ use crate::worker::ConnectionSnapshot;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ConnectionStatus {
     pub(crate) id: u64,
+    /// The number of its worker.
+    pub(crate) worker: usize,
     pub(crate) session: Option<u64>,
     pub(crate) index: Option<u32>,
     pub(crate) remote: Option<SocketAddr>,
@@ -38,6 +40,7 @@ impl ConnectionStatus {
         let count = |of: fn(&ConnectionStats) -> u64| quic.map(of).unwrap_or_default();
         Self {
             id: snapshot.connection.0,
+            worker: snapshot.connection.worker(),
             session: snapshot.session.map(|session| session.0),
             index: snapshot.index,
             remote: quic.map(|quic| quic.remote),

@@ -11,6 +11,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);
     [
         ("tun_reads", totals.tun_reads),
+        ("handed_over", totals.handed_over),
         ("tun_read_packets", totals.tun_read_packets),
         ("tun_read_bytes", totals.tun_read_bytes),
         ("tun_writes", totals.tun_writes),

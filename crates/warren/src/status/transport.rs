@@ -20,6 +20,8 @@ pub(crate) struct TransportStatus {
     pub(crate) max_transmit_datagrams: usize,
     pub(crate) receive_batches: usize,
     pub(crate) tun_batches: usize,
+    /// Whether each worker is tied to a core.
+    pub(crate) pin: bool,
     /// "tcp and udp", "tcp", "udp" or "off"; nothing before there is a device.
     pub(crate) tun_offload: Option<String>,
     /// "on", "off" or "unavailable".
@@ -28,7 +30,7 @@ pub(crate) struct TransportStatus {
 }
 
 impl TransportStatus {
-    pub(super) fn of(Tuning { settings, tun_batches, tun_offload }: &Tuning) -> Self {
+    pub(super) fn of(Tuning { settings, tun_batches, tun_offload, pin, .. }: &Tuning) -> Self {
         let in_force = |wanted: bool, lacking: bool| match (wanted, lacking) {
             (false, _) => "off".to_owned(),
             (true, false) => "on".to_owned(),
@@ -41,6 +43,7 @@ impl TransportStatus {
             max_transmit_datagrams: settings.caps.datagrams(),
             receive_batches: settings.receive_batches.get(),
             tun_batches: tun_batches.get(),
+            pin: *pin,
             tun_offload: tun_offload.in_force().map(str::to_owned),
             udp_gso: in_force(settings.udp_gso, settings.lacking.gso()),
             udp_gro: in_force(settings.udp_gro, settings.lacking.gro()),

@@ -4,6 +4,8 @@
 //! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
 //! `carrier_received_packets = tun_written_packets + drops to the TUN`.
 
+mod sums;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -24,6 +26,8 @@ pub(crate) struct Totals {
     pub(crate) tun_read_bytes: u64,
     /// Reads of the TUN that brought something: fewer than packets where offload works.
     pub(crate) tun_reads: u64,
+    /// Reads among these that went to another worker, which cuts and counts their packets.
+    pub(crate) handed_over: u64,
     /// Writes that the TUN took: fewer than packets where packets of a flow could be merged.
     pub(crate) tun_writes: u64,
     /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
@@ -120,7 +124,18 @@ impl fmt::Display for Histogram {
     }
 }
 
-/// Every counter of a worker at one moment.
+/// One worker's share of the totals.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerShare {
+    pub(crate) connections: usize,
+    pub(crate) tun_reads: u64,
+    pub(crate) handed_over: u64,
+    pub(crate) tun_writes: u64,
+    pub(crate) carrier_sent_packets: u64,
+    pub(crate) carrier_received_packets: u64,
+}
+
+/// Every counter of a worker, or of all of them, at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) totals: Totals,
@@ -135,6 +150,8 @@ pub(crate) struct Snapshot {
     pub(crate) occupancy: Occupancy,
     /// Datagrams and drops of connections that are gone, so that sums survive them.
     pub(crate) past: PastConnections,
+    /// Of all workers together: each one's share, in the order of their numbers.
+    pub(crate) workers: Vec<WorkerShare>,
 }
 
 /// The QUIC-level sums of connections that ended.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use warren_packet::reason::DropReason;
 use warren_packet::tuple::FiveTuple;
+use warren_quic::driver::ConnectionId;
 use warren_session::exit::SessionId;
 
 use super::client_limit::ClientLimit;
@@ -66,10 +67,19 @@ pub(crate) struct Sessions {
 #[derive(Debug)]
 struct Session {
     route: SessionRoute,
-    /// The pump of each connection index; `None` while that connection is lost.
-    slots: Vec<Option<usize>>,
-    /// Pumps of connections that nobody answers: flows take others as long as there are any.
-    silent: Vec<usize>,
+    /// Where the connection of each index is; `None` while it is lost.
+    slots: Vec<Option<Place>>,
+    /// Connections that nobody answers: flows take others as long as there are any.
+    silent: Vec<Place>,
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this worker, with this pump.
+    Here(usize),
+    /// On another worker.
+    There(ConnectionId),
 }
 
 impl Sessions {
@@ -100,29 +110,29 @@ impl Sessions {
         self.forget_addresses(id);
     }
 
-    /// Gives a session's connection `index` a pump. Returns false when there is no such session or index.
-    pub(crate) fn attach(&mut self, id: SessionId, index: u32, pump: usize) -> bool {
+    /// Gives a session's connection `index` a place. Returns false when there is no such session or index.
+    pub(crate) fn attach(&mut self, id: SessionId, index: u32, place: Place) -> bool {
         let Some(session) = self.by_id.get_mut(&id) else { return false };
         let Some(slot) = session.slots.get_mut(index as usize) else { return false };
-        *slot = Some(pump);
+        *slot = Some(place);
         true
     }
 
-    /// Takes a pump away from whatever connection index of the session has it.
-    pub(crate) fn detach(&mut self, id: SessionId, pump: usize) {
+    /// Takes a place away from whatever connection index of the session has it.
+    pub(crate) fn detach(&mut self, id: SessionId, place: Place) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
-        for slot in session.slots.iter_mut().filter(|slot| **slot == Some(pump)) {
+        for slot in session.slots.iter_mut().filter(|slot| **slot == Some(place)) {
             *slot = None;
         }
-        session.silent.retain(|silent| *silent != pump);
+        session.silent.retain(|silent| *silent != place);
     }
 
-    /// Notes whether a session's pump belongs to a connection that nobody answers.
-    pub(crate) fn set_silent(&mut self, id: SessionId, pump: usize, silent: bool) {
+    /// Notes whether nobody answers a session's connection.
+    pub(crate) fn set_silent(&mut self, id: SessionId, place: Place, silent: bool) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
-        session.silent.retain(|other| *other != pump);
+        session.silent.retain(|other| *other != place);
         if silent {
-            session.silent.push(pump);
+            session.silent.push(place);
         }
     }
 
@@ -154,16 +164,16 @@ impl Sessions {
         }
     }
 
-    /// The pump that carries a packet from the TUN: the one of the flow's connection, or, while that is lost, another
+    /// Where the connection is that carries a packet from the TUN: the flow's own, or, while that is lost, another
     /// live one of the session that is the same for the whole flow. With it comes the limit that the packet counts against.
     ///
     /// # Errors
     /// The reason to count when there is none.
-    pub(crate) fn pump_for(
+    pub(crate) fn place_for(
         &self,
         forwarding: &Forwarding,
         flow: &FiveTuple,
-    ) -> Result<(usize, Option<&ClientLimit>), DropReason> {
+    ) -> Result<(Place, Option<&ClientLimit>), DropReason> {
         let session = match forwarding {
             Forwarding::Client => self.by_id.values().next().ok_or(DropReason::NoConnection)?,
             Forwarding::Exit { .. } => self
@@ -171,8 +181,8 @@ impl Sessions {
                 .and_then(|id| self.by_id.get(&id))
                 .ok_or(DropReason::NoRoute)?,
         };
-        let pump = session.pump_for(flow).ok_or(DropReason::NoConnection)?;
-        Ok((pump, session.route.limit.as_deref()))
+        let place = session.place_for(flow).ok_or(DropReason::NoConnection)?;
+        Ok((place, session.route.limit.as_deref()))
     }
 
     fn session_of(&self, address: IpAddr) -> Option<SessionId> {
@@ -188,18 +198,18 @@ impl Sessions {
 }
 
 impl Session {
-    fn pump_for(&self, flow: &FiveTuple) -> Option<usize> {
+    fn place_for(&self, flow: &FiveTuple) -> Option<Place> {
         let count = u32::try_from(self.slots.len()).ok()?;
         let own = self.slots.get(flow.connection_index(count) as usize).copied().flatten();
-        if let Some(pump) = own.filter(|pump| !self.silent.contains(pump)) {
-            return Some(pump);
+        if let Some(place) = own.filter(|place| !self.silent.contains(place)) {
+            return Some(place);
         }
         // The hash's low bits spread the flows of a lost connection; its high bits chose that connection.
-        let spread = |pumps: &mut dyn Iterator<Item = usize>, count: usize| {
+        let spread = |places: &mut dyn Iterator<Item = Place>, count: usize| {
             let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
-            pumps.nth((flow.symmetric_hash() % count) as usize)
+            places.nth((flow.symmetric_hash() % count) as usize)
         };
-        let answered = || self.slots.iter().flatten().copied().filter(|pump| !self.silent.contains(pump));
+        let answered = || self.slots.iter().flatten().copied().filter(|place| !self.silent.contains(place));
         let live = || self.slots.iter().flatten().copied();
         spread(&mut answered(), answered().count()).or(own).or_else(|| spread(&mut live(), live().count()))
     }
@@ -301,26 +311,32 @@ mod tests {
         let behind =
             SessionRoute { prefixes: vec!["192.168.7.0/24".parse().unwrap()], ..route("10.66.0.4", 1) };
         sessions.open(SessionId(3), behind);
-        sessions.attach(SessionId(3), 0, 9);
+        sessions.attach(SessionId(3), 0, Place::Here(9));
         let rules = exit_rules(true);
         let from = address("192.168.7.20");
         assert!(sessions.check_from_carrier(&rules, SessionId(3), from, address("203.0.113.7")).is_ok());
-        assert_eq!(sessions.pump_for(&rules, &flow("192.168.7.20", 77)).unwrap().0, 9);
+        assert_eq!(sessions.place_for(&rules, &flow("192.168.7.20", 77)).unwrap().0, Place::Here(9));
     }
 
     #[test]
     fn flow_keeps_its_connection_and_only_a_lost_one_moves_its_flows() {
+        // Every other connection is on another worker.
+        let place = |index: u32| match index % 2 {
+            0 => Place::Here(10 + index as usize),
+            _ => Place::There(ConnectionId(index.into())),
+        };
         let (mut sessions, rules) = (sessions(), exit_rules(true));
         for index in 0..4 {
-            assert!(sessions.attach(SessionId(1), index, 10 + index as usize));
+            assert!(sessions.attach(SessionId(1), index, place(index)));
         }
-        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
-        let before: Vec<_> = (0..64).map(|port| pump(&sessions, port)).collect();
-        sessions.detach(SessionId(1), 12);
+        let carrier =
+            |sessions: &Sessions, port| sessions.place_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
+        let before: Vec<_> = (0..64).map(|port| carrier(&sessions, port)).collect();
+        sessions.detach(SessionId(1), place(3));
         for (port, before) in (0..64).zip(before) {
-            let now = pump(&sessions, port);
-            if before == 12 {
-                assert_ne!(now, 12);
+            let now = carrier(&sessions, port);
+            if before == place(3) {
+                assert_ne!(now, before);
             } else {
                 assert_eq!(now, before);
             }
@@ -330,36 +346,41 @@ mod tests {
     #[test]
     fn flows_of_a_silent_connection_move_while_another_answers_and_return() {
         let (mut sessions, rules) = (sessions(), exit_rules(true));
-        for index in 0..2 {
-            sessions.attach(SessionId(1), index, 10 + index as usize);
-        }
-        let pump = |sessions: &Sessions, port| sessions.pump_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
-        let before: Vec<_> = (0..32).map(|port| pump(&sessions, port)).collect();
-        sessions.set_silent(SessionId(1), 10, true);
-        assert!((0..32).all(|port| pump(&sessions, port) == 11));
-        sessions.set_silent(SessionId(1), 11, true);
-        assert_eq!((0..32).map(|port| pump(&sessions, port)).collect::<Vec<_>>(), before, "nowhere better");
-        sessions.set_silent(SessionId(1), 10, false);
-        assert!((0..32).all(|port| pump(&sessions, port) == 10));
-        sessions.detach(SessionId(1), 10);
-        assert!((0..32).all(|port| pump(&sessions, port) == 11), "silent is better than nothing");
-        sessions.set_silent(SessionId(1), 11, false);
-        sessions.attach(SessionId(1), 0, 10);
-        assert_eq!((0..32).map(|port| pump(&sessions, port)).collect::<Vec<_>>(), before);
+        let (here, there) = (Place::Here(10), Place::There(ConnectionId(11)));
+        sessions.attach(SessionId(1), 0, here);
+        sessions.attach(SessionId(1), 1, there);
+        let carrier =
+            |sessions: &Sessions, port| sessions.place_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
+        let before: Vec<_> = (0..32).map(|port| carrier(&sessions, port)).collect();
+        sessions.set_silent(SessionId(1), here, true);
+        assert!((0..32).all(|port| carrier(&sessions, port) == there));
+        sessions.set_silent(SessionId(1), there, true);
+        assert_eq!(
+            (0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(),
+            before,
+            "nowhere better"
+        );
+        sessions.set_silent(SessionId(1), here, false);
+        assert!((0..32).all(|port| carrier(&sessions, port) == here));
+        sessions.detach(SessionId(1), here);
+        assert!((0..32).all(|port| carrier(&sessions, port) == there), "silent is better than nothing");
+        sessions.set_silent(SessionId(1), there, false);
+        sessions.attach(SessionId(1), 0, here);
+        assert_eq!((0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(), before);
     }
 
     #[test]
     fn unknown_destinations_and_sessions_without_connections_have_their_own_reasons() {
         let (sessions, rules) = (sessions(), exit_rules(true));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.9", 1)).err(), Some(DropReason::NoRoute));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoConnection));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.9", 1)).err(), Some(DropReason::NoRoute));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoConnection));
     }
 
     #[test]
     fn ended_session_is_unreachable() {
         let (mut sessions, rules) = (sessions(), exit_rules(true));
-        sessions.attach(SessionId(1), 0, 5);
+        sessions.attach(SessionId(1), 0, Place::Here(5));
         sessions.end(SessionId(1));
-        assert_eq!(sessions.pump_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoRoute));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoRoute));
     }
 }

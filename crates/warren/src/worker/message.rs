@@ -27,10 +27,12 @@ pub(crate) enum Command {
     SetForwarding { forwarding: Forwarding },
     /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.
     OpenSession { session: SessionId, client: Option<PeerKey>, route: SessionRoute },
-    /// Lets packets of a session use a connection.
+    /// Lets packets of a session use a connection, of whichever worker.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
     /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.
     Detach { connection: ConnectionId },
+    /// Notes whether nobody answers another worker's connection.
+    SetSilent { connection: ConnectionId, silent: bool },
     /// Ends a session: its addresses are unreachable from here on.
     EndSession { session: SessionId },
     /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
@@ -61,5 +63,9 @@ pub(crate) enum Report {
     /// The connection is gone.
     Closed { connection: ConnectionId, reason: CloseReason },
     /// The TUN device failed for good: it was deleted, or its descriptor is broken.
-    DeviceFailed { error: String },
+    DeviceFailed {
+        /// Its interface index.
+        device: u32,
+        error: String,
+    },
 }

@@ -19,7 +19,8 @@ use warren_session::exit::SessionId;
 use warren_tun::{Queue, READ_BUFFER_BYTES};
 
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
-use super::forward::{Forwarding, Sessions};
+use super::forward::{Forwarding, Place, Sessions};
+use super::hand_over::HandOver;
 use super::message::{Command, Report};
 use super::pump::Pump;
 use super::traffic::ClientTraffic;
@@ -31,8 +32,10 @@ const COMMANDS_PER_TURN: usize = 64;
 const ARENA: usize = 64 * 1024;
 /// How often unfinished assemblies and the sizes of datagrams are looked at, in turns that are taken anyway.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
-/// How soon a TUN that is held back is looked at again.
+/// How soon a TUN that is held back is looked at again: by this worker's own queues, which wake it when they have room,
+/// or by another worker, which does not.
 const HELD_BACK: Duration = Duration::from_millis(20);
+const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 
 /// Everything that one thread owns on the packet path.
 pub(super) struct Worker {
@@ -43,10 +46,13 @@ pub(super) struct Worker {
     unsent_reports: VecDeque<Report>,
     device: Option<Device>,
     tuning: Tuning,
+    hand_over: HandOver,
     sessions: Sessions,
     clients: ClientTraffic,
     pumps: Vec<Option<Pump>>,
     by_connection: HashMap<ConnectionId, usize>,
+    /// Attached connections of other workers.
+    elsewhere: HashMap<ConnectionId, SessionId>,
     /// Pumps with something to send and room to send it.
     ready: VecDeque<usize>,
     totals: Totals,
@@ -78,6 +84,7 @@ impl Worker {
     pub(super) fn new(
         endpoint: Endpoint,
         tuning: Tuning,
+        hand_over: HandOver,
         commands: mpsc::Receiver<Command>,
         reports: mpsc::Sender<Report>,
     ) -> Self {
@@ -88,10 +95,12 @@ impl Worker {
             unsent_reports: VecDeque::new(),
             device: None,
             tuning,
+            hand_over,
             sessions: Sessions::default(),
             clients: ClientTraffic::default(),
             pumps: Vec::new(),
             by_connection: HashMap::new(),
+            elsewhere: HashMap::new(),
             ready: VecDeque::new(),
             totals: Totals::default(),
             drops: Drops::default(),
@@ -132,7 +141,9 @@ impl Worker {
         }
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
+        busy |= self.take_handed_over(cx, now);
         busy |= self.take_device(cx, now);
+        self.hand_over();
         self.fill_connections(now);
         self.endpoint.flush(cx);
         self.count_drives();
@@ -194,6 +205,11 @@ impl Worker {
             }
             Command::Attach { session, connection, index } => self.attach(session, connection, index),
             Command::Detach { connection } => self.detach(connection),
+            Command::SetSilent { connection, silent } => {
+                if let Some(session) = self.elsewhere.get(&connection) {
+                    self.sessions.set_silent(*session, Place::There(connection), silent);
+                }
+            }
             Command::EndSession { session } => self.end_session(session),
             Command::SetIdentities { identities } => {
                 if let Err(error) = self.endpoint.set_identities(&identities) {
@@ -213,8 +229,14 @@ impl Worker {
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
+        if connection.worker() != self.number() {
+            if self.sessions.attach(session, index, Place::There(connection)) {
+                self.elsewhere.insert(connection, session);
+            }
+            return;
+        }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        if !self.sessions.attach(session, index, slot) {
+        if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;
         }
         if let Some(pump) = self.pump_mut(slot) {
@@ -223,17 +245,21 @@ impl Worker {
     }
 
     fn detach(&mut self, connection: ConnectionId) {
+        if let Some(session) = self.elsewhere.remove(&connection) {
+            self.sessions.detach(session, Place::There(connection));
+        }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
         let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached.take() {
-            self.sessions.detach(session, slot);
+            self.sessions.detach(session, Place::Here(slot));
             self.clients.keep(session, &std::mem::take(&mut pump.traffic));
         }
     }
 
     fn end_session(&mut self, session: SessionId) {
         self.sessions.end(session);
+        self.elsewhere.retain(|_, of| *of != session);
         for pump in self.pumps.iter_mut().flatten() {
             if pump.attached.is_some_and(|(attached, _)| attached == session) {
                 pump.abandon(&mut self.drops);
@@ -280,7 +306,7 @@ impl Worker {
             self.assembling = self.pumps.iter().flatten().any(|pump| pump.assembler.pending() > 0);
         }
         let wait = if self.is_held_back(now) {
-            Some(HELD_BACK)
+            Some(if self.hand_over.is_filling() { HAND_OVER_FILLING } else { HELD_BACK })
         } else if self.assembling {
             Some(EXPIRE_EVERY)
         } else {
@@ -319,6 +345,11 @@ impl Worker {
         !self.unsent_reports.is_empty()
     }
 
+    /// The worker's number among its siblings.
+    fn number(&self) -> usize {
+        usize::from(self.tuning.settings.worker.index())
+    }
+
     fn pump_mut(&mut self, slot: usize) -> Option<&mut Pump> {
         self.pumps.get_mut(slot).and_then(Option::as_mut)
     }
@@ -349,6 +380,7 @@ impl Worker {
             sockets: self.endpoint.socket_stats(),
             occupancy: self.occupancy.clone(),
             past: self.past.clone(),
+            workers: Vec::new(),
         }
     }
 }

@@ -1,15 +1,17 @@
-//! Starting a worker on its own thread, and the handle that the control plane keeps.
+//! Starting the workers, each on its own thread.
 
 use std::net::UdpSocket;
-use std::thread::JoinHandle;
 
 use anyhow::Context as _;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::sync::{mpsc, oneshot};
 use warren_quic::driver::Endpoint;
 use warren_quic::key::PrivateKey;
+use warren_quic::settings::WorkerPlace;
 
-use super::counters::Snapshot;
-use super::message::{Command, Report};
+use super::hand_over::{self, HandOver};
+use super::handle::{Reports, Thread, WorkerHandle};
+use super::message::Report;
 use super::run::Worker;
 use crate::tuning::Tuning;
 
@@ -21,38 +23,61 @@ const REPORT_QUEUE: usize = 1024;
 /// direction delay the other's arrival by dozens of batches.
 const EVENT_INTERVAL: u32 = 16;
 
-/// What a worker needs to make its QUIC endpoint, on its own thread.
+/// What workers need to make their QUIC endpoints, each on its own thread.
 pub(crate) enum Carrier {
     /// A client's: sockets come with each connection.
     Client { tuning: Tuning, identity: PrivateKey },
-    /// An exit's: sockets that are bound already.
+    /// An exit's.
     Exit {
         tuning: Tuning,
         /// Its key, and the old one while clients learn a new one.
         identities: Vec<PrivateKey>,
-        sockets: Vec<UdpSocket>,
+        /// The sockets of each worker, bound already.
+        sockets: Vec<Vec<UdpSocket>>,
         /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
         reset_key: [u8; 64],
     },
 }
 
-/// The control plane's side of a worker.
-pub(crate) struct WorkerHandle {
-    commands: mpsc::Sender<Command>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Starts a worker thread and waits until its endpoint stands.
+/// Starts the workers' threads and waits until every endpoint stands.
 ///
 /// # Errors
-/// When the thread, its runtime or the QUIC endpoint cannot be made.
-pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mpsc::Receiver<Report>)> {
+/// When a thread, its runtime or its QUIC endpoint cannot be made; those that were started end.
+pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, Reports)> {
+    let shares = carrier.shares();
+    let ways = hand_over::between(shares.len());
+    let (mut workers, mut reports) = (Vec::new(), Vec::new());
+    for (share, ways) in shares.into_iter().zip(ways) {
+        let (worker, from) = start(share, ways).await?;
+        workers.push(worker);
+        reports.push(from);
+    }
+    Ok((WorkerHandle::new(workers), Reports::new(reports)))
+}
+
+/// One worker's share of the carrier.
+struct Share {
+    /// Its settings name the worker's place.
+    tuning: Tuning,
+    role: Role,
+}
+
+enum Role {
+    Client(PrivateKey),
+    Exit { identities: Vec<PrivateKey>, sockets: Vec<UdpSocket>, reset_key: [u8; 64] },
+}
+
+async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Receiver<Report>)> {
     let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
     let (report_queue, reports) = mpsc::channel(REPORT_QUEUE);
     let (started, start) = oneshot::channel();
+    let number = share.tuning.settings.worker.index();
     let thread = std::thread::Builder::new()
-        .name("warren-worker-0".to_owned())
+        .name(format!("warren-worker-{number}"))
         .spawn(move || {
+            if share.tuning.pin {
+                pin(usize::from(number));
+            }
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .event_interval(EVENT_INTERVAL)
@@ -63,12 +88,12 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
                 Err(error) => return drop(started.send(Err(error))),
             };
             runtime.block_on(async move {
-                let tuning = carrier.tuning();
-                match carrier.endpoint() {
+                let tuning = share.tuning.clone();
+                match share.endpoint() {
                     Ok(endpoint) => {
                         // Nobody waits for the answer when the daemon gave up meanwhile.
                         drop(started.send(Ok(())));
-                        Worker::new(endpoint, tuning, command_queue, report_queue).run().await;
+                        Worker::new(endpoint, tuning, ways, command_queue, report_queue).run().await;
                     }
                     Err(error) => drop(started.send(Err(error))),
                 }
@@ -76,48 +101,54 @@ pub(crate) async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, mps
         })
         .context("cannot start the worker thread; check the limits on processes and memory")?;
     start.await.context("the worker thread ended before it started")??;
-    Ok((WorkerHandle { commands, thread: Some(thread) }, reports))
+    Ok((Thread::new(commands, thread), reports))
+}
+
+/// Ties this thread to one of the cores that the process may use.
+fn pin(number: usize) {
+    let pinned = sched_getaffinity(None).and_then(|allowed| {
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let mut own = CpuSet::new();
+        if let Some(core) = cores.get(number % cores.len().max(1)) {
+            own.set(*core);
+        }
+        sched_setaffinity(None, &own)
+    });
+    if let Err(error) = pinned {
+        tracing::warn!("cannot tie worker {number} to a core: {error}; the kernel chooses its core");
+    }
 }
 
 impl Carrier {
-    fn tuning(&self) -> Tuning {
-        let (Self::Client { tuning, .. } | Self::Exit { tuning, .. }) = self;
-        tuning.clone()
-    }
-
-    fn endpoint(self) -> anyhow::Result<Endpoint> {
-        match self {
+    /// Divides it among the workers.
+    fn shares(self) -> Vec<Share> {
+        let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
             Self::Client { tuning, identity } => {
-                Endpoint::client(tuning.settings, identity).context("cannot make the QUIC endpoint")
+                (tuning, Box::new(std::iter::repeat_with(move || Role::Client(identity.clone()))))
             }
             Self::Exit { tuning, identities, sockets, reset_key } => {
-                Endpoint::exit(tuning.settings, identities, sockets, reset_key)
-                    .context("cannot make the QUIC endpoint")
+                let role = move |sockets| Role::Exit { identities: identities.clone(), sockets, reset_key };
+                (tuning, Box::new(sockets.into_iter().map(role)))
             }
-        }
+        };
+        let share = |(place, role)| {
+            let mut tuning = tuning.clone();
+            tuning.settings.worker = place;
+            Share { tuning, role }
+        };
+        WorkerPlace::all(tuning.workers).zip(roles).map(share).collect()
     }
 }
 
-impl WorkerHandle {
-    /// Sends an order. An order to a worker that has ended goes nowhere: its reports have ended too, which is how the
-    /// control plane learns of it.
-    pub(crate) async fn send(&self, command: Command) {
-        drop(self.commands.send(command).await);
-    }
-
-    /// Every counter of the worker, or none when it has ended.
-    pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
-        let (answer, snapshot) = oneshot::channel();
-        self.send(Command::Snapshot(answer)).await;
-        snapshot.await.ok()
-    }
-
-    /// Closes every connection with a code that the other side reads, and waits for the thread to end.
-    pub(crate) async fn stop(mut self, code: u32, reason: String) {
-        self.send(Command::Stop { code, reason }).await;
-        let Some(thread) = self.thread.take() else { return };
-        if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
-            tracing::error!("cannot wait for the worker thread");
-        }
+impl Share {
+    fn endpoint(self) -> anyhow::Result<Endpoint> {
+        let settings = self.tuning.settings;
+        let endpoint = match self.role {
+            Role::Client(identity) => Endpoint::client(settings, identity),
+            Role::Exit { identities, sockets, reset_key } => {
+                Endpoint::exit(settings, identities, sockets, reset_key)
+            }
+        };
+        endpoint.context("cannot make the QUIC endpoint")
     }
 }

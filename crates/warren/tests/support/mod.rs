@@ -19,6 +19,7 @@
     reason = "test code, of which no test target uses everything"
 )]
 
+pub mod balance;
 pub mod daemon;
 pub mod flows;
 pub mod host_state;

@@ -118,6 +118,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
     };
     let connection = |(id, bytes, packets): &(u64, u64, u64)| ConnectionStatus {
         id: *id,
+        worker: 0,
         session: Some(1),
         index: u32::try_from(*id).ok(),
         remote: None,

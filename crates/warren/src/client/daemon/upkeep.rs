@@ -6,6 +6,7 @@ use super::{Daemon, HostTrouble};
 use crate::client::device::Restored;
 use crate::notify;
 use crate::status::State;
+use crate::worker::Forwarding;
 
 impl Daemon {
     /// Something on the host has changed: what somebody has undone is made again, at the latest with the next look.
@@ -20,8 +21,8 @@ impl Daemon {
             }
         }
         match device {
-            Ok(Some(Restored { queue, stood_in })) => {
-                self.open_device(queue).await;
+            Ok(Some(Restored { queues, stood_in })) => {
+                self.worker.open_device(queues, &Forwarding::Client).await;
                 // No route leads there any more.
                 drop(stood_in);
             }

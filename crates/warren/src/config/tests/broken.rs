@@ -89,14 +89,14 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "[transport]\nmax_transmit_datagrams = 1025\n",
         "8: max_transmit_datagrams in [transport] is 1025, but must be a",
     ),
-    ("[transport]\nworkers = 0\n", "8: workers in [transport] is 0, but must be a number from 1 to 256"),
+    ("[transport]\nworkers = 0\n", "8: workers in [transport] is 0, but must be a number from 1 to 64"),
     (
         "[transport]\nworkers = \"many\"\n",
         "8: workers in [transport] is \"many\", but must be \"auto\" or a number",
     ),
     ("[tun]\nmtu = 1279\n", "8: mtu in [tun] is 1279, but must be a number from 1280 to 65535"),
     ("[tun]\nmtu = 65536\n", "8: mtu in [tun] is 65536, but must be a number from 1280 to 65535"),
-    ("[tun]\nqueues = 257\n", "8: queues in [tun] is 257, but must be a number from 1 to 256"),
+    ("[tun]\nqueues = 257\n", "8: queues in [tun] is 257, but must be a number from 1 to 64"),
     // Words
     (
         "[transport]\ncongestion = \"reno\"\n",

@@ -12,7 +12,7 @@ use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
 
 use super::Worker;
-use crate::worker::forward::Forwarding;
+use crate::worker::forward::{Forwarding, Place};
 use crate::worker::message::Report;
 use crate::worker::pump::Pump;
 
@@ -60,7 +60,7 @@ impl Worker {
                 let slot = self.by_connection.get(&connection).copied();
                 let session = slot.and_then(|slot| self.pump_mut(slot)?.attached);
                 if let (Some(slot), Some((session, _))) = (slot, session) {
-                    self.sessions.set_silent(session, slot, !answers);
+                    self.sessions.set_silent(session, Place::Here(slot), !answers);
                 }
                 self.report(Report::Answers { connection, answers });
             }
@@ -87,7 +87,7 @@ impl Worker {
         let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
-            self.sessions.detach(session, slot);
+            self.sessions.detach(session, Place::Here(slot));
             self.clients.keep(session, &pump.traffic);
         }
         self.ready.retain(|listed| *listed != slot);

@@ -1,4 +1,5 @@
-//! From the TUN to the carrier: one read a super-packet, the flow's connection, the cut, the queue.
+//! From the TUN to the carrier: one read a super-packet, the flow's connection, the cut and the queue there, or the way to the
+//! worker that has the connection.
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +14,13 @@ use warren_packet::segment::segment;
 use warren_packet::too_big::too_big;
 use warren_packet::tuple::FiveTuple;
 use warren_packet::virtio::VirtioNetHeader;
+use warren_quic::driver::ConnectionId;
 use warren_quic::settings::MINIMUM_MTU;
 
 use super::{ARENA, Device, Worker};
 use crate::worker::counters::{Drops, Totals};
-use crate::worker::forward::Forwarding;
+use crate::worker::forward::{Forwarding, Place};
+use crate::worker::hand_over::HandedOver;
 use crate::worker::message::Report;
 
 /// The most that QUIC adds to a datagram: 1 byte of flags, 20 of connection ID, 4 of packet number, 16 of authentication and
@@ -25,6 +28,8 @@ use crate::worker::message::Report;
 const QUIC_OVERHEAD: usize = 44;
 /// Bytes that a connection sends in one turn, about: a drive.
 const ENOUGH: usize = 128 * 1024;
+/// Batches of other workers taken in one turn.
+const BATCHES_PER_TURN: usize = 16;
 
 impl Worker {
     /// Reads the TUN; true when there may be more to read.
@@ -39,9 +44,7 @@ impl Worker {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((header, range))) => {
                     self.totals.tun_reads += 1;
-                    let before = self.totals.tun_read_packets;
-                    let slot = self.take_super_packet(header, range, now);
-                    self.occupancy.packets_per_tun_read.record(self.totals.tun_read_packets - before);
+                    let slot = self.take_read(header, range, now);
                     if self.has_enough(slot) {
                         return true;
                     }
@@ -52,8 +55,9 @@ impl Worker {
                     self.drops.count_to_carrier(DropReason::TunRead);
                 }
                 Poll::Ready(Err(error)) => {
+                    let device = device.queue.device_index();
                     self.device = None;
-                    self.report(Report::DeviceFailed { error: error.to_string() });
+                    self.report(Report::DeviceFailed { device, error: error.to_string() });
                     return true;
                 }
             }
@@ -64,8 +68,45 @@ impl Worker {
     /// Whether a full queue asks the kernel to hold its senders. Only a client does: on an exit one slow client would
     /// hold back all others.
     pub(super) fn is_held_back(&self, now: Instant) -> bool {
-        let Some(Device { forwarding: Forwarding::Client, .. }) = &self.device else { return false };
-        self.pumps.iter().flatten().any(|pump| pump.holds_back(now))
+        self.pumps_hold_back(now) || self.is_client() && self.hand_over.is_filling()
+    }
+
+    fn pumps_hold_back(&self, now: Instant) -> bool {
+        self.is_client() && self.pumps.iter().flatten().any(|pump| pump.holds_back(now))
+    }
+
+    fn is_client(&self) -> bool {
+        matches!(&self.device, Some(Device { forwarding: Forwarding::Client, .. }))
+    }
+
+    /// Takes what other workers read for this one's connections; true when there may be more. A client whose queues are full
+    /// leaves it where it is, so that the others stop reading too; what it has for them is no reason to, or two would wait for
+    /// each other.
+    pub(super) fn take_handed_over(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        for _ in 0..BATCHES_PER_TURN {
+            if self.pumps_hold_back(now) {
+                return false;
+            }
+            let Poll::Ready(mut batch) = self.hand_over.poll_receive(cx) else { return false };
+            let mut enough = false;
+            for HandedOver { connection, header, mut packet } in batch.take_reads() {
+                let slot = self.take_super_packet(header, &mut packet, Some(connection), now);
+                enough |= self.has_enough(slot);
+            }
+            if enough {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Hands the turn's reads for other workers' connections over.
+    pub(super) fn hand_over(&mut self) {
+        let (totals, drops) = (&mut self.totals, &mut self.drops);
+        self.hand_over.send(|HandedOver { header, packet, .. }| {
+            totals.handed_over -= 1;
+            count_refused(header, &packet, DropReason::HandOverFull, totals, drops);
+        });
     }
 
     /// Whether a pump has as much as it sends in one turn, and can send: more would only wait, or be dropped, for no fault of
@@ -75,26 +116,76 @@ impl Worker {
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
     }
 
-    /// Queues what one read brought. Returns the pump that has it.
+    /// Takes what one read brought. Returns the pump that has it.
+    fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
+        // The buffer is taken out meanwhile, so that the packet can be borrowed beside everything else.
+        let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);
+        let super_packet = buffer.get_mut(range);
+        let slot =
+            super_packet.and_then(|super_packet| self.take_super_packet(header, super_packet, None, now));
+        if let Some(device) = &mut self.device {
+            device.buffer = buffer;
+        }
+        slot
+    }
+
+    /// Queues a super-packet, or hands it over unless another worker did so, for the connection that it named. Returns the pump
+    /// that has it.
     fn take_super_packet(
         &mut self,
         header: VirtioNetHeader,
-        range: Range<usize>,
+        super_packet: &mut [u8],
+        named: Option<ConnectionId>,
         now: Instant,
     ) -> Option<usize> {
-        let device = self.device.as_mut()?;
-        let super_packet = device.buffer.get_mut(range)?;
-        let pump = match IpPacket::parse(super_packet) {
-            Ok(packet) => {
+        let before = self.totals.tun_read_packets;
+        let slot = self.queue_super_packet(header, super_packet, named, now);
+        let packets = self.totals.tun_read_packets - before;
+        if packets > 0 {
+            self.occupancy.packets_per_tun_read.record(packets);
+        }
+        slot
+    }
+
+    fn queue_super_packet(
+        &mut self,
+        header: VirtioNetHeader,
+        super_packet: &mut [u8],
+        named: Option<ConnectionId>,
+        now: Instant,
+    ) -> Option<usize> {
+        let found = match (IpPacket::parse(super_packet), &self.device) {
+            (Ok(packet), Some(device)) => {
                 let flow = FiveTuple::of(&packet);
-                let slot = self.sessions.pump_for(&device.forwarding, &flow);
-                slot.map(|(slot, limit)| (slot, limit, flow.symmetric_hash(), is_syn(&packet)))
+                let place = self.sessions.place_for(&device.forwarding, &flow);
+                place.map(|(place, limit)| (place, limit, flow.symmetric_hash(), is_syn(&packet)))
             }
-            Err(_) => Err(DropReason::BadPacket),
+            (Err(_), _) => Err(DropReason::BadPacket),
+            (_, None) => Err(DropReason::NoConnection),
         };
-        let (slot, limit, flow_hash, is_syn) = match pump {
-            Ok(found) => found,
-            Err(reason) => {
+        let slot = match (&found, named) {
+            (Ok((Place::Here(slot), ..)), _) => Ok(*slot),
+            (Ok((Place::There(connection), ..)), None) => {
+                if self.hand_over.push(*connection, header, super_packet, &mut self.arena) {
+                    self.totals.handed_over += 1;
+                    return None;
+                }
+                Err(DropReason::HandOverFull)
+            }
+            // The workers differ in where the flow belongs, for a moment: it is handed over once.
+            (Ok((Place::There(_), ..)), Some(named)) => {
+                let attached = |slot: &usize| {
+                    let pump = self.pumps.get(*slot).and_then(Option::as_ref);
+                    pump.is_some_and(|pump| pump.attached.is_some())
+                };
+                let slot = self.by_connection.get(&named).copied().filter(attached);
+                slot.ok_or(DropReason::NoConnection)
+            }
+            (Err(reason), _) => Err(*reason),
+        };
+        let (slot, limit, flow_hash, is_syn) = match (slot, found) {
+            (Ok(slot), Ok((_, limit, flow_hash, is_syn))) => (slot, limit, flow_hash, is_syn),
+            (Err(reason), _) | (_, Err(reason)) => {
                 count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
                 return None;
             }
