@@ -44,7 +44,11 @@ impl WorkerHandle {
                 self.send_all(|| Command::Attach { session, connection, index }).await;
             }
             Command::Detach { connection } => self.send_all(|| Command::Detach { connection }).await,
+            Command::SetSilent { connection, silent } => {
+                self.send_all(|| Command::SetSilent { connection, silent }).await;
+            }
             Command::EndSession { session } => self.send_all(|| Command::EndSession { session }).await,
+            Command::CloseDevice { device } => self.send_all(|| Command::CloseDevice { device }).await,
             Command::SetForwarding { forwarding } => {
                 self.send_all(|| Command::SetForwarding { forwarding: forwarding.clone() }).await;
             }
@@ -61,8 +65,7 @@ impl WorkerHandle {
             }
             Command::SendControl { connection, .. }
             | Command::Close { connection, .. }
-            | Command::Rebind { connection, .. }
-            | Command::SetSilent { connection, .. } => self.send_to(connection.worker(), command).await,
+            | Command::Rebind { connection, .. } => self.send_to(connection.worker(), command).await,
             Command::OpenDevice { .. } | Command::Snapshot(_) => self.send_to(0, command).await,
         }
     }
@@ -74,23 +77,25 @@ impl WorkerHandle {
         }
     }
 
-    /// Tells the others what a worker has reported of a connection, if that concerns the flows that they read.
+    /// Tells the others what a worker has reported, if that concerns them: of a connection whose flows they read too, or of the
+    /// device whose other queues they have. Who reported it takes no harm from hearing it again.
     pub(crate) async fn tell_others(&self, report: &Report) {
-        let (connection, silent) = match report {
-            Report::Closed { connection, .. } => (*connection, None),
-            Report::Answers { connection, answers } => (*connection, Some(!answers)),
+        if self.workers.len() < 2 {
+            return;
+        }
+        match report {
+            Report::Closed { connection, .. } => self.send(Command::Detach { connection: *connection }).await,
+            Report::Answers { connection, answers } => {
+                let (connection, silent) = (*connection, !answers);
+                self.send(Command::SetSilent { connection, silent }).await;
+            }
+            Report::DeviceFailed { device, .. } => {
+                self.send(Command::CloseDevice { device: *device }).await;
+            }
             Report::Connecting { .. }
             | Report::ConnectFailed { .. }
             | Report::Connected { .. }
-            | Report::Control { .. }
-            | Report::DeviceFailed { .. } => return,
-        };
-        for number in (0..self.workers.len()).filter(|number| *number != connection.worker()) {
-            let order = match silent {
-                Some(silent) => Command::SetSilent { connection, silent },
-                None => Command::Detach { connection },
-            };
-            self.send_to(number, order).await;
+            | Report::Control { .. } => {}
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Close { connection: ConnectionId, code: u32, reason: String },
     /// Starts to read and write a TUN queue under the given rules.
     OpenDevice { queue: Queue, forwarding: Forwarding },
+    /// Gives up the queue of a TUN device with this interface index, because another worker's has failed.
+    CloseDevice { device: u32 },
     /// Changes the rules of the TUN queue.
     SetForwarding { forwarding: Forwarding },
     /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.

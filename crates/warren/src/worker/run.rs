@@ -64,7 +64,8 @@ pub(super) struct Worker {
     inbox: Inbox,
     arena: BytesMut,
     timer: Pin<Box<Sleep>>,
-    timer_armed: bool,
+    /// When the timer wakes the worker, if it is to.
+    timer_due: Option<Instant>,
     last_expiry: Instant,
     /// Whether some pump may have an unfinished assembly.
     assembling: bool,
@@ -110,7 +111,7 @@ impl Worker {
             inbox: Inbox::default(),
             arena: BytesMut::with_capacity(ARENA),
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
-            timer_armed: false,
+            timer_due: None,
             last_expiry: Instant::now(),
             assembling: false,
             stopping: None,
@@ -191,6 +192,9 @@ impl Worker {
                 let coalescer = Coalescer::new(queue.takes());
                 self.tuning.tun_offload.found(queue.takes());
                 self.device = Some(Device { queue, forwarding, buffer, coalescer });
+            }
+            Command::CloseDevice { device } => {
+                self.device.take_if(|own| own.queue.device_index() == device);
             }
             Command::SetForwarding { forwarding } => {
                 if let Some(device) = &mut self.device {
@@ -313,15 +317,15 @@ impl Worker {
             None
         };
         let Some(wait) = wait else {
-            self.timer_armed = false;
+            self.timer_due = None;
             return;
         };
-        if !self.timer_armed {
+        if self.timer_due.is_none_or(|due| due > now + wait) {
             self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
-            self.timer_armed = true;
+            self.timer_due = Some(now + wait);
         }
         if self.timer.as_mut().poll(cx).is_ready() {
-            self.timer_armed = false;
+            self.timer_due = None;
             cx.waker().wake_by_ref();
         }
     }

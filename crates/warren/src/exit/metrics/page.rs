@@ -37,8 +37,9 @@ pub(crate) struct ClientFigures {
 }
 
 /// The sums of `docs/counters.md` with what they count; those of [`GAUGES`] go down too.
-const TOTALS: [(&str, &str); 20] = [
+const TOTALS: [(&str, &str); 21] = [
     ("tun_reads", "Reads of the TUN that brought something."),
+    ("handed_over", "Reads of the TUN that another worker was to have."),
     ("tun_read_packets", "Packets cut from reads of the TUN."),
     ("tun_read_bytes", "Bytes of packets cut from reads of the TUN."),
     ("tun_writes", "Writes that the TUN took."),
