@@ -253,10 +253,11 @@ impl NoqEndpoint {
         reset_key: &[u8],
         exit: Option<(noq::ServerConfig, Gate)>,
     ) -> std::io::Result<noq::Endpoint> {
-        let using = quic_config::socket_use(&self.settings, exit.is_some());
+        let is_exit = exit.is_some();
+        let using = quic_config::socket_use(&self.settings, is_exit);
         let (server, gate) = exit.unzip();
         let socket = QuicSocket::new(socket, using, self.counters.clone(), gate)?;
-        let config = quic_config::endpoint(&self.settings, reset_key);
+        let config = quic_config::endpoint(&self.settings, reset_key, is_exit);
         noq::Endpoint::new_with_abstract_socket(config, server, Box::new(socket), Arc::new(TokioRuntime))
     }
 

@@ -108,12 +108,13 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     }
 }
 
-/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`.
-pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8]) -> EndpointConfig {
+/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`. Only an exit
+/// resets anything: a client's port has one connection, which takes the port along.
+pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8], is_exit: bool) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
     let (worker, id_key) = (settings.worker, IdKey::new(reset_key));
     config
-        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone()))))
+        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone(), is_exit))))
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
         .supported_versions(vec![1])

@@ -143,12 +143,13 @@ impl WarrenEndpoint {
         reset_key: &[u8],
         server: Option<noq_proto::ServerConfig>,
     ) -> std::io::Result<Port> {
-        let using = quic_config::socket_use(&self.settings, server.is_some());
+        let is_exit = server.is_some();
+        let using = quic_config::socket_use(&self.settings, is_exit);
         Port::new(
             socket,
             using,
             self.counters.clone(),
-            quic_config::endpoint(&self.settings, reset_key),
+            quic_config::endpoint(&self.settings, reset_key, is_exit),
             server,
         )
     }

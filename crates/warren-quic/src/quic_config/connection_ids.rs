@@ -16,11 +16,13 @@ use crate::{
 pub(super) struct ConnectionIds {
     worker: WorkerPlace,
     key: IdKey,
+    resets: bool,
 }
 
 impl ConnectionIds {
-    pub(super) fn new(worker: WorkerPlace, key: IdKey) -> Self {
-        Self { worker, key }
+    /// An endpoint that `resets` says so of connections that it no longer knows; others are silent.
+    pub(super) fn new(worker: WorkerPlace, key: IdKey, resets: bool) -> Self {
+        Self { worker, key, resets }
     }
 }
 
@@ -38,7 +40,7 @@ impl ConnectionIdGenerator for ConnectionIds {
     fn validate(&self, id: ConnectionId) -> Result<(), InvalidCid> {
         let ours = id.first().is_some_and(|first| self.worker.owns(*first)) && self.key.has_signed(&id);
         let ours = (ours || is_planted(Bug::ForeignIdsReset)) && !is_planted(Bug::OwnIdsDisowned);
-        if ours { Ok(()) } else { Err(InvalidCid) }
+        if self.resets && ours { Ok(()) } else { Err(InvalidCid) }
     }
 
     fn cid_len(&self) -> usize {
@@ -56,7 +58,7 @@ mod tests {
 
     /// The IDs of one of eight workers.
     fn ids(worker: usize) -> ConnectionIds {
-        ConnectionIds::new(WorkerPlace::all(8).nth(worker).unwrap(), IdKey::new(&[7; 64]))
+        ConnectionIds::new(WorkerPlace::all(8).nth(worker).unwrap(), IdKey::new(&[7; 64]), true)
     }
 
     #[test]
@@ -72,10 +74,17 @@ mod tests {
     fn only_ids_that_were_given_out_under_the_key_are_valid() {
         let id = ids(7).generate_cid();
         assert!(ids(7).validate(id).is_ok(), "after a restart");
-        let only = |key| ConnectionIds::new(WorkerPlace::ONLY, IdKey::new(key));
+        let only = |key| ConnectionIds::new(WorkerPlace::ONLY, IdKey::new(key), true);
         assert!(only(&[7; 64]).validate(id).is_ok(), "after a restart with another number of workers");
         assert!(only(&[8; 64]).validate(id).is_err());
         let guessed = [7, 1, 2, 3, 4, 5, 6, 7];
         assert!(ids(7).validate(ConnectionId::new(&guessed)).is_err());
+    }
+
+    #[test]
+    fn a_client_answers_nobody_even_with_an_id_of_its_own() {
+        let mut ids = ConnectionIds::new(WorkerPlace::ONLY, IdKey::new(&[7; 64]), false);
+        let id = ids.generate_cid();
+        assert!(ids.validate(id).is_err());
     }
 }

@@ -186,8 +186,9 @@ impl World {
             client_config.transport_config(transport());
             exit_config.transport_config(transport());
         }
-        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32])), None, true);
-        let second = Endpoint::new(Arc::new(endpoint(settings, &[2; 32])), Some(Arc::new(exit_config)), true);
+        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32], false)), None, true);
+        let second =
+            Endpoint::new(Arc::new(endpoint(settings, &[2; 32], true)), Some(Arc::new(exit_config)), true);
         let connection = first.connect(now, client_config, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
         let side = |endpoint, connection| Side { endpoint, connection, is_connected: false, sent_sizes: 0 };
         let mut world = Self {
