@@ -37,7 +37,7 @@ pub use device::{DeviceName, InvalidDeviceName};
 pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, recover,
 };
-pub use nft::{NftError, is_installed as has_nft};
+pub use nft::{NftCall, NftError, NftRunner, NftService, is_installed as has_nft, run_nft_by};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use verify::Missing;

@@ -1,13 +1,19 @@
 //! Firewall tables through nft(8), either in a process that owns its table or once and for all.
 
+mod call;
+mod owner;
+
 use std::{fs::File, io, path::PathBuf, process::Stdio, time::Duration};
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::unix::pipe,
-    process::{Child, ChildStdin, Command},
+    process::{Child, Command},
     time::{sleep, timeout},
 };
+
+pub use call::{NftCall, NftRunner, NftService, run_nft_by};
+pub(crate) use owner::Owner;
 
 /// Why nft did not do as it was told.
 #[derive(Debug, thiserror::Error)]
@@ -26,80 +32,6 @@ pub enum NftError {
     Io(#[from] io::Error),
 }
 
-/// An interactive nft whose netlink socket owns the tables that it makes.
-///
-/// The kernel removes them when that socket is closed, and lets nobody else change them. The process reads commands from
-/// a pipe, so it ends when this process does, however that happens.
-#[derive(Debug)]
-pub(crate) struct Owner {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<pipe::Receiver>,
-}
-
-impl Owner {
-    pub(crate) fn start() -> Result<Self, NftError> {
-        let (reader, writer) = io::pipe()?;
-        let mut child = spawn(|command| {
-            command
-                .arg("-i")
-                .stdin(Stdio::piped())
-                .stdout(writer.try_clone()?)
-                .stderr(writer.try_clone()?)
-                // A Ctrl-C in the terminal is for the daemon, which still needs the table while it stops.
-                .process_group(0);
-            Ok(())
-        })?;
-        let input = child.stdin.take().ok_or(NftError::Gone)?;
-        let output = BufReader::new(pipe::Receiver::from_owned_fd(reader.into())?);
-        Ok(Self { child, input, output })
-    }
-
-    /// Waits until the process has ended, which takes its tables along.
-    pub(crate) async fn ended(&mut self) {
-        // An error means that there is no such process to wait for.
-        drop(self.child.wait().await);
-    }
-
-    /// Gives nft a ruleset, all of which takes effect or nothing.
-    pub(crate) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
-        self.command(&one_line(ruleset)).await.map(drop)
-    }
-
-    async fn command(&mut self, command: &str) -> Result<String, NftError> {
-        let answer = timeout(PATIENCE, async {
-            self.input.write_all(format!("{command}\n{SENTINEL}\n").as_bytes()).await?;
-            let mut answer = String::new();
-            loop {
-                let start = answer.len();
-                if self.output.read_line(&mut answer).await? == 0 {
-                    return Err(NftError::Gone);
-                }
-                let is_last = answer.get(start..).is_some_and(|line| line.starts_with(SENTINEL_ANSWER));
-                if is_last {
-                    answer.truncate(start);
-                    return Ok(answer);
-                }
-            }
-        });
-        let answer = answer.await.map_err(|_| NftError::Gone)??;
-        match reason(&answer) {
-            Some(reason) => Err(NftError::Refused(reason)),
-            None => Ok(answer),
-        }
-    }
-
-    /// Ends the process, and so its tables.
-    pub(crate) async fn end(self) {
-        let Self { mut child, input, output } = self;
-        drop((input, output));
-        if timeout(PATIENCE, child.wait()).await.is_err() {
-            // An error means that it has ended by itself meanwhile.
-            let _ = child.kill().await;
-        }
-    }
-}
-
 /// Whether this machine has nft.
 pub fn is_installed() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -112,8 +44,7 @@ pub fn is_installed() -> bool {
 ///
 /// nft keeps `lock` open, so that whoever undoes what a killed process has begun waits until nft has ended too.
 pub(crate) async fn load(ruleset: &str, lock: File) -> Result<(), NftError> {
-    // It would print nothing there.
-    run_with(&["-f", "-"], ruleset, Some(lock)).await.map(drop)
+    call::make(NftCall::Load { ruleset: ruleset.into() }, Some(lock)).await.map(drop)
 }
 
 /// Puts `ruleset`, the text of `table` alone, in the place of the table if it exists, with no moment between the two.
@@ -124,7 +55,7 @@ pub(crate) async fn replace(table: &str, ruleset: &str, lock: File) -> Result<()
 
 /// The table as nft prints it, without counters; none if it does not exist.
 pub(crate) async fn listing(table: &str) -> Result<Option<String>, NftError> {
-    match run(&["-s", "list", "table", "inet", table], "").await {
+    match call::make(NftCall::ListTable { table: table.into(), stateless: true }, None).await {
         Ok(listing) => Ok(Some(listing)),
         Err(NftError::Refused(_)) if !has_table(table).await? => Ok(None),
         Err(error) => Err(error),
@@ -134,7 +65,7 @@ pub(crate) async fn listing(table: &str) -> Result<Option<String>, NftError> {
 /// Whether the table exists.
 pub(crate) async fn has_table(table: &str) -> Result<bool, NftError> {
     let wanted = format!("table inet {table}");
-    Ok(run(&["list", "tables", "inet"], "").await?.lines().any(|line| line == wanted))
+    Ok(call::make(NftCall::ListTables, None).await?.lines().any(|line| line == wanted))
 }
 
 /// The number of chains and of rules in the table; none if it does not exist.
@@ -142,7 +73,7 @@ pub(crate) async fn count(table: &str) -> Result<Option<(usize, usize)>, NftErro
     if !has_table(table).await? {
         return Ok(None);
     }
-    let listing = run(&["list", "table", "inet", table], "").await?;
+    let listing = call::make(NftCall::ListTable { table: table.into(), stateless: false }, None).await?;
     Ok(Some(count_statements(&listing)))
 }
 
@@ -174,7 +105,7 @@ pub(crate) fn count_statements(text: &str) -> (usize, usize) {
 pub(crate) async fn delete(table: &str) -> Result<(), NftError> {
     let mut waited = Duration::ZERO;
     while has_table(table).await? {
-        let refused = match run(&["delete", "table", "inet", table], "").await {
+        let refused = match call::make(NftCall::DeleteTable { table: table.into() }, None).await {
             Ok(_) => return Ok(()),
             Err(NftError::Refused(reason)) => NftError::Refused(reason),
             Err(error) => return Err(error),
@@ -246,25 +177,12 @@ fn spawn(set_up: impl Fn(&mut Command) -> io::Result<()>) -> Result<Child, NftEr
     Err(NftError::Missing)
 }
 
-/// The ruleset as one line, because an interactive nft takes each line for a command of its own.
-fn one_line(ruleset: &str) -> String {
-    let mut line = String::with_capacity(ruleset.len());
-    for statement in ruleset.lines().map(str::trim).filter(|statement| !statement.is_empty()) {
-        line.push_str(statement);
-        line.push_str(if statement.ends_with(['{', ';']) { " " } else { "; " });
-    }
-    line
-}
-
 /// What follows the first `Error: ` in nft's answer.
 fn reason(answer: &str) -> Option<String> {
     answer.lines().find_map(|line| line.split_once("Error: ")).map(|(_, reason)| reason.trim().to_owned())
 }
 
 const PROGRAMS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
-/// A command that only prints, by which the end of the answer before it is known.
-const SENTINEL: &str = "describe meta mark";
-const SENTINEL_ANSWER: &str = "meta expression, datatype mark";
 /// How long nft may take for anything.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -272,13 +190,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ruleset_on_one_line_keeps_its_statements_apart() {
-        let text = "table inet x {\n\tflags owner;\n\tchain a {\n\t\tcounter drop\n\t}\n}\n";
-
-        assert_eq!(one_line(text), "table inet x { flags owner; chain a { counter drop; }; }; ");
-    }
 
     #[test]
     fn statements_are_counted_as_written_and_as_printed() {

@@ -41,6 +41,10 @@ impl DaemonDir {
         })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.join(SOCKET_NAME)
     }
@@ -84,7 +88,7 @@ impl DaemonDir {
                 format!("cannot open {}; run as root, or choose --runtime-dir", path.display())
             })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(DaemonLock { _file: file })),
+            Ok(()) => Ok(Some(DaemonLock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error).with_context(|| {
                 format!("cannot lock {}; check the file system that it is on", path.display())
@@ -173,7 +177,17 @@ impl DaemonDir {
 /// Proof that this process is the only daemon of its directory.
 #[derive(Debug)]
 pub(crate) struct DaemonLock {
-    _file: File,
+    file: File,
+}
+
+impl DaemonLock {
+    /// The lock once more, for a process that may outlive this one by a moment.
+    ///
+    /// # Errors
+    /// When this process has too many descriptors.
+    pub(crate) fn share(&self) -> std::io::Result<File> {
+        self.file.try_clone()
+    }
 }
 
 /// Every daemon's directory with its name, whether the daemon runs or not, in order.

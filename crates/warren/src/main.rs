@@ -12,9 +12,11 @@ mod doctor;
 mod entropy;
 mod exit;
 mod exit_code;
+mod helper;
 mod logging;
 mod notify;
-mod privilege;
+mod resolvers;
+mod sandbox;
 mod status;
 mod storage;
 mod transport;
@@ -94,6 +96,8 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         Command::Exit(ExitCommand::Client(command)) => {
             cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
         }
+        Command::Helper(arguments) => block_on(helper::serve(global, &arguments.name)),
+        Command::LookUp(arguments) => helper::look_up(&arguments.host),
         Command::Keygen => cli::keys::keygen(),
         Command::Pubkey => cli::keys::pubkey(),
         Command::Cleanup(arguments) => block_on(cleanup(global, arguments)),
@@ -138,7 +142,7 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 /// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
     let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
-    // A daemon that was killed a moment ago may still hold the resolvers.
+    // The helper of a daemon that was killed a moment ago may still hold the resolvers.
     for (_, directory) in daemon_dir::all(&global.runtime_dir)? {
         directory.wait_for_the_dead().await?;
     }

@@ -37,6 +37,7 @@ mod refusals;
 mod reload;
 mod rotate_key;
 mod routing;
+mod sandbox;
 mod sessions;
 mod site_to_site;
 mod spoofing;

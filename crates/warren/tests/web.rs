@@ -117,7 +117,7 @@ fn nobody_else_gets_to_the_page_and_reload_moves_it() {
     assert!(public.stderr.contains("write a loopback address"), "{public:?}");
     ask(&exit, "/api/overview", "").ok();
 
-    let socket = exit.warren.state("web.sock").display().to_string();
+    let socket = exit.warren.state("exit/web.sock").display().to_string();
     exit.configure(|config| config.with("web", "listen", socket.as_str()));
     exit.warren.run("reload exit").ok();
     assert!(!exit.warren.host.sh(&format!("curl --silent --max-time 5 {PAGE}/")).succeeded());

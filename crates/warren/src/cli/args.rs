@@ -97,6 +97,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    /// What `--log-format` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -143,6 +153,12 @@ pub(crate) enum Command {
     /// Set up and run an exit, and manage its clients.
     #[command(subcommand)]
     Exit(ExitCommand),
+    /// Do for a sandboxed daemon what it may not do itself; daemons start it.
+    #[command(hide = true)]
+    Helper(HelperArgs),
+    /// Print a name's addresses; helpers start it.
+    #[command(hide = true)]
+    LookUp(LookUpArgs),
     /// Write a new private key to standard output.
     #[command(after_help = "Example:\n  (umask 077 && warren keygen > home.key)")]
     Keygen,
@@ -285,6 +301,20 @@ pub(crate) struct CleanupArgs {
     /// a daemon ends and at boot.
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+/// `warren helper`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HelperArgs {
+    /// The daemon's name: a profile's, or "exit".
+    pub(crate) name: String,
+}
+
+/// `warren look-up`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LookUpArgs {
+    /// What to look up.
+    pub(crate) host: String,
 }
 
 /// `warren client close`.

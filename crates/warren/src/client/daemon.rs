@@ -9,7 +9,7 @@ mod stopping;
 mod upkeep;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ use crate::config::ClientProfile;
 use crate::control::ControlSocket;
 use crate::daemon_dir::DaemonDir;
 use crate::deadline::until;
+use crate::helper::Helper;
 use crate::notify;
 use crate::status::{RateMeter, State};
 use crate::tuning::Tuning;
@@ -51,6 +52,26 @@ pub(crate) struct ClientStart {
     pub(crate) lockdown: Lockdown,
     /// Where it is noted what outlives a boot.
     pub(crate) state_dir: PathBuf,
+    /// None of a daemon that is only thought of, for a dry run.
+    pub(crate) helper: Option<Helper>,
+}
+
+impl ClientStart {
+    /// Waits until the helper has ended, which nobody but this daemon should end.
+    async fn helper_ended(&self) {
+        match &self.helper {
+            Some(helper) => helper.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The resolvers that this host's files name now.
+    async fn listed_resolvers(&self) -> Vec<IpAddr> {
+        match &self.helper {
+            Some(helper) => helper.list_resolvers().await,
+            None => Vec::new(),
+        }
+    }
 }
 
 /// Runs until stopped. Leaves the host as it was.
@@ -143,7 +164,7 @@ impl Daemon {
             session: ClientSession::new(config.clone(), crate::entropy::source()),
             session_config: config,
             exits: Exits::of(&start.profile),
-            servers: NameServers::find(),
+            servers: NameServers::find(start.helper.clone()).await,
             alerts: Alerts::start(),
             vigil: Vigil::default(),
             homing: Homing::new(),
@@ -218,6 +239,7 @@ impl Daemon {
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked?).await,
+                () = self.start.helper_ended() => return Err(anyhow::anyhow!("the daemon's helper process has ended; run `warren up` again")),
                 // A worker that hangs does not answer, and so counts as dead too.
                 () = watchdog.due() => if self.worker.snapshot().await.is_some() { watchdog.alive() },
                 // Why it changed nothing stands in the log and in the status.

@@ -53,7 +53,8 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
     };
     let state_dir = global.state_dir.clone();
     let file = file.to_owned();
-    let start = ClientStart { name, profile, file, directory, lockdown: Lockdown::default(), state_dir };
+    let lockdown = Lockdown::default();
+    let start = ClientStart { name, profile, file, directory, lockdown, state_dir, helper: None };
     let host = ClientHost::new(&start);
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;

@@ -49,7 +49,8 @@ impl Enrolment<'_> {
     }
 
     async fn try_each_address(&self, asked: &mut bool) -> Result<String, EnrolError> {
-        let addresses = lookup(self.endpoint, &NameServers::find()).await.map_err(EnrolError::NotReached)?;
+        let addresses =
+            lookup(self.endpoint, &NameServers::find(None).await).await.map_err(EnrolError::NotReached)?;
         let mut last = EnrolError::NotReached(format!("{} has no address", self.endpoint.host()));
         for address in addresses {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
-use warren_host::dns::{self, Dns, DnsFacts, DnsPlan, Servers};
+use warren_host::dns::{self, DnsFacts, DnsPlan, Servers};
 use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, Missing, Plan, StepError, facts};
 use warren_session::client::Welcome;
 use warren_tun::Queue;
@@ -14,6 +14,7 @@ use warren_tun::Queue;
 use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice};
 use crate::config::ClientProfile;
+use crate::helper::Helper;
 use crate::status::DeviceStatus;
 
 /// How often a slot is chosen anew when another tunnel was faster.
@@ -29,7 +30,9 @@ pub(crate) struct ClientHost {
     profile: String,
     state_dir: PathBuf,
     standing: Option<Standing>,
-    dns: Option<Dns>,
+    helper: Option<Helper>,
+    /// What the helper changed to set the host's resolvers; none while they are the host's own.
+    dns: Option<Vec<String>>,
     /// Whether the device was made anew, and not all that belongs to it is.
     device_is_new: bool,
 }
@@ -87,6 +90,7 @@ impl ClientHost {
             profile: start.name.clone(),
             state_dir: start.state_dir.clone(),
             standing: None,
+            helper: start.helper.clone(),
             dns: None,
             device_is_new: false,
         }
@@ -216,9 +220,7 @@ impl ClientHost {
     /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.
     async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
         if servers.is_empty() {
-            if let Some(dns) = self.dns.take() {
-                dns.undo().await?;
-            }
+            self.restore_dns().await?;
             if self.settings.servers == Servers::Exit {
                 tracing::info!(
                     "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
@@ -227,13 +229,16 @@ impl ClientHost {
             return Ok(());
         }
         let Some(standing) = &self.standing else { return Ok(()) };
-        let plan = DnsPlan::of_host(&self.state_dir, &self.profile, standing.device.name(), servers).await;
-        self.dns = Some(match self.dns.take() {
-            Some(dns) if anew => dns.renew(plan).await?,
-            Some(dns) => dns.change(plan).await?,
-            None => Dns::apply(plan).await?,
-        });
+        let Some(helper) = &self.helper else { return Ok(()) };
+        self.dns = Some(helper.set_resolvers(standing.device.name().clone(), servers, anew).await?);
         Ok(())
+    }
+
+    async fn restore_dns(&mut self) -> anyhow::Result<()> {
+        match (self.dns.take(), &self.helper) {
+            (Some(_), Some(helper)) => helper.restore_resolvers().await,
+            _ => Ok(()),
+        }
     }
 
     fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
@@ -288,10 +293,7 @@ impl ClientHost {
     /// Undoes everything but the device, which goes with its queues.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
         // While the tunnel still takes queries, so that none leaves in between.
-        let dns = match self.dns.take() {
-            Some(dns) => dns.undo().await,
-            None => Ok(()),
-        };
+        let dns = self.restore_dns().await;
         if let Some(mut standing) = self.standing.take() {
             standing.host.undo_all().await.context("cannot restore the host")?;
         }
@@ -313,7 +315,7 @@ impl ClientHost {
         let Some(standing) = &self.standing else { return Vec::new() };
         let mut changes = vec![format!("TUN device {}", standing.device.name())];
         changes.extend(standing.host.changes());
-        changes.extend(self.dns.iter().flat_map(|dns| dns.plan().changes()));
+        changes.extend(self.dns.iter().flatten().cloned());
         changes
     }
 

@@ -12,6 +12,7 @@ use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 use crate::cli::output;
 use crate::config::{ClientProfile, RemoteExit};
 use crate::daemon_dir::DaemonDir;
+use crate::resolvers;
 
 /// Exits' addresses that stay allowed; the oldest go first.
 const MOST_EXITS: usize = 64;
@@ -37,7 +38,9 @@ impl Lockdown {
             return Ok(Self::default());
         }
         // With all that is known by now, as each change of the table takes a while.
-        let (exits, resolvers) = (addresses(profile), resolvers());
+        let mut resolvers = name_servers(&resolvers::listed());
+        resolvers.truncate(MOST_RESOLVERS);
+        let exits = addresses(profile);
         let carriers = [exits.as_slice(), resolvers.as_slice()].concat();
         let rules = KillSwitchRules { carriers, ..rules(profile).await? };
         let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
@@ -53,7 +56,8 @@ impl Lockdown {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Lets out what a profile that was read again lets out, and closes if it asks for that now.
+    /// Lets out what a profile that was read again lets out, and closes if it asks for that now; `listed` are the resolvers that
+    /// this host's files list.
     ///
     /// # Errors
     /// When nft fails.
@@ -61,6 +65,7 @@ impl Lockdown {
         &mut self,
         profile: &ClientProfile,
         directory: &DaemonDir,
+        listed: &[IpAddr],
     ) -> anyhow::Result<()> {
         let carriers = [self.exits.as_slice(), self.resolvers.as_slice()].concat();
         let rules = KillSwitchRules { carriers, ..rules(profile).await? };
@@ -69,7 +74,7 @@ impl Lockdown {
             None if profile.kill_switch.enabled => {
                 let name = profile.name.as_str();
                 self.closed = Some(KillSwitch::close(directory.kill_switch(), name, rules).await?);
-                self.allow_resolvers().await
+                self.allow_resolvers(listed).await
             }
             None => Ok(()),
         }
@@ -90,16 +95,16 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Lets the carrier's packets go to the resolvers that this host has now too, so that the daemon's own, marked queries
-    /// find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
+    /// Lets the carrier's packets go to the resolvers that this host's files list now too, so that the daemon's own, marked
+    /// queries find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
     ///
     /// # Errors
     /// When nft fails.
-    pub(crate) async fn allow_resolvers(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
         let known = self.resolvers.len();
-        self.resolvers.extend(
-            resolvers().into_iter().filter(|found| !self.resolvers.contains(found)).collect::<Vec<_>>(),
-        );
+        let mut found = name_servers(listed);
+        found.retain(|server| !self.resolvers.contains(server));
+        self.resolvers.append(&mut found);
         self.resolvers.truncate(MOST_RESOLVERS);
         if self.resolvers.len() == known {
             return Ok(());
@@ -199,37 +204,6 @@ fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
     profile.exits().filter_map(address).take(MOST_EXITS).collect()
 }
 
-/// The resolvers that this host's files name and that are others: systemd-resolved, for one, stands between and lists
-/// those that it asks elsewhere.
-fn resolvers() -> Vec<SocketAddr> {
-    let mut found = Vec::new();
-    for file in ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"] {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        found.extend(name_servers(&text).filter(|resolver| !found.contains(resolver)).collect::<Vec<_>>());
-    }
-    found.truncate(MOST_RESOLVERS);
-    found
-}
-
-fn name_servers(text: &str) -> impl Iterator<Item = SocketAddr> + '_ {
-    text.lines()
-        .filter_map(|line| line.trim().strip_prefix("nameserver"))
-        .filter_map(|rest| rest.split_whitespace().next()?.parse::<IpAddr>().ok())
-        .filter(|address| !address.is_loopback() && !address.is_unspecified())
-        .map(|address| SocketAddr::new(address, DNS_PORT))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resolvers_on_this_host_are_left_out() {
-        let text = "# comment\nnameserver 127.0.0.53\nnameserver ::1\nnameserver 192.0.2.53\n\
-                    nameserver 2001:db8::53\nsearch example.net\nnameserver nonsense\n";
-
-        let found: Vec<String> = name_servers(text).map(|server| server.to_string()).collect();
-
-        assert_eq!(found, ["192.0.2.53:53", "[2001:db8::53]:53"]);
-    }
+fn name_servers(addresses: &[IpAddr]) -> Vec<SocketAddr> {
+    addresses.iter().map(|address| SocketAddr::new(*address, DNS_PORT)).collect()
 }

@@ -32,7 +32,7 @@ pub(crate) struct Answer {
 /// # Errors
 /// Why none did, as a sentence.
 pub(crate) async fn knock(exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, String> {
-    let addresses = lookup(&exit.endpoint, &NameServers::find()).await?;
+    let addresses = lookup(&exit.endpoint, &NameServers::find(None).await).await?;
     let mut last = format!("{} has no address", exit.endpoint.host());
     for remote in addresses {
         match knock_at(remote, exit, identity).await {

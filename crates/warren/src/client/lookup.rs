@@ -10,6 +10,8 @@ use warren_quic::socket::{self, SocketConfig};
 
 use super::dns_message::{RecordType, addresses, query};
 use crate::config::Endpoint;
+use crate::helper::Helper;
+use crate::resolvers;
 
 /// A resolver that takes longer is treated as one that failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,28 +23,46 @@ const MOST_SERVERS: usize = 6;
 /// The DNS port.
 const PORT: u16 = 53;
 
-/// Where name servers are listed: systemd-resolved's own list of what the network offers comes before a file that may
-/// name nothing but resolved itself.
-const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
-
 /// The name servers of the network as the daemon found it, which it may replace in the files later.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameServers {
     found: Vec<IpAddr>,
+    /// Whoever reads files and asks the system's resolver for a process that may not.
+    helper: Option<Helper>,
 }
 
 impl NameServers {
     /// Reads the files. To be called before the tunnel's own servers are written there.
-    pub(super) fn find() -> Self {
-        Self { found: listed() }
+    pub(super) async fn find(helper: Option<Helper>) -> Self {
+        let mut servers = Self { found: Vec::new(), helper };
+        servers.found = servers.listed().await;
+        servers
     }
 
     /// Those of now and then; a network may have brought others since.
-    fn all(&self) -> Vec<IpAddr> {
+    async fn all(&self) -> Vec<IpAddr> {
         let mut all = self.found.clone();
-        all.extend(listed().into_iter().filter(|server| !self.found.contains(server)));
+        all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
         all.truncate(MOST_SERVERS);
         all
+    }
+
+    async fn listed(&self) -> Vec<IpAddr> {
+        match &self.helper {
+            Some(helper) => helper.list_resolvers().await,
+            None => resolvers::listed(),
+        }
+    }
+
+    /// Asks the system's resolver.
+    async fn ask_system(&self, host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+        match &self.helper {
+            Some(helper) => {
+                let found = helper.look_up(host).await?;
+                Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+            }
+            None => Ok(tokio::net::lookup_host((host, port)).await?.collect()),
+        }
     }
 }
 
@@ -56,8 +76,8 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         return Ok(vec![SocketAddr::new(address, port)]);
     }
     let system = async {
-        match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await {
-            Ok(Ok(found)) => Ok(found.collect::<Vec<_>>()),
+        match tokio::time::timeout(TIMEOUT, servers.ask_system(host, port)).await {
+            Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => {
                 Err(format!("cannot resolve {host}: {error}; check the name and this host's DNS"))
             }
@@ -65,7 +85,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         }
     };
     let own = async {
-        let found = ask(host, servers.all()).await;
+        let found = ask(host, servers.all().await).await;
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
@@ -134,36 +154,9 @@ async fn exchange(host: &str, server: SocketAddr, record: RecordType) -> std::io
     }
 }
 
-fn listed() -> Vec<IpAddr> {
-    let mut servers: Vec<IpAddr> = Vec::new();
-    for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {
-        for server in parse(&text) {
-            // One on this host asks others in turn, and not over marked sockets.
-            if !server.is_loopback() && !servers.contains(&server) {
-                servers.push(server);
-            }
-        }
-    }
-    servers
-}
-
-fn parse(text: &str) -> impl Iterator<Item = IpAddr> {
-    text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        if words.next() == Some("nameserver") { words.next()?.parse().ok() } else { None }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn name_servers_are_read_from_resolv_conf() {
-        let text = "# nameserver 192.0.2.9\nsearch example.net\nnameserver 192.0.2.1\n nameserver 2001:db8::1 \nnameserver x\n";
-        let found: Vec<IpAddr> = parse(text).collect();
-        assert_eq!(found, ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]);
-    }
 
     #[tokio::test]
     async fn address_needs_no_look_up() {

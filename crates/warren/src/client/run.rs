@@ -11,6 +11,8 @@ use crate::config::load_profile;
 use crate::daemon_dir::{self, DaemonDir, OnPurpose};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
+use crate::helper::Helper;
+use crate::sandbox::{self, Files};
 
 /// Runs a profile's daemon until it is stopped.
 ///
@@ -57,6 +59,8 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
+    let (helper, process) = Helper::start(global, &name, &lock)?;
+    helper.run_nft();
     let state_dir = global.state_dir.clone();
     let start = ClientStart {
         name: name.clone(),
@@ -65,14 +69,24 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         directory: directory.clone(),
         lockdown,
         state_dir,
+        helper: Some(helper),
     };
-    let outcome = daemon::run(start).await;
+    let outcome = match sandbox::enter(&files_of(&start)) {
+        Ok(()) => daemon::run(start).await,
+        Err(error) => Err(error),
+    };
+    process.end().await;
     directory.clear();
     if is_closed {
         tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
     }
     drop(lock);
     outcome
+}
+
+fn files_of(start: &ClientStart) -> Files {
+    let files = Files::new().reading(&start.file).writing_in(start.directory.path());
+    start.profile.key_file.iter().fold(files, |files, key| files.reading(key))
 }
 
 /// `warren client close`: closes a profile's kill switch and leaves it so.

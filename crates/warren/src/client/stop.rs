@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use warren_host::dns::DnsError;
 
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
@@ -17,6 +18,8 @@ use crate::exit_code::{ExitCode, Failure};
 
 /// Between two looks whether the daemon has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a process of a killed daemon may take to end on a busy machine.
+const TIME_TO_DIE: Duration = Duration::from_secs(2);
 
 /// Stops a profile's daemon and waits until it is gone and the host is as it was.
 ///
@@ -30,7 +33,7 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
     } else {
         stop(&directory, name).await?
     };
-    let dns = warren_host::dns::recover(&global.state_dir, name).await?;
+    let dns = restore_dns(&global.state_dir, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Last, so that nothing leaves while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
@@ -45,11 +48,23 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// Puts back the resolvers that a killed daemon had set, whose helper may hold them for a moment yet.
+async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsError> {
+    let deadline = Instant::now() + TIME_TO_DIE;
+    loop {
+        match warren_host::dns::recover(state_dir, name).await {
+            Err(DnsError::Busy(_)) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Stops a daemon that no unit started, and waits for its end; returns whether there was one.
 async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<bool> {
     match ask(&directory.socket(), &Request::Stop).await {
         Ok(_) => wait_for_end(directory, name).await.map(|()| true),
         Err(AskError::NotRunning) => {
+            // The helper of one that was killed may still be at work.
             directory.wait_for_the_dead().await?;
             Ok(false)
         }

@@ -31,6 +31,11 @@ impl KeySetting {
         Ok(Self { inline, file })
     }
 
+    /// The file that the key is in, if it is in one of its own.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| file.value.as_path())
+    }
+
     /// The key itself. `mode` is the configuration file's, which must be private if the key stands in it.
     pub(super) fn resolve(self, section: &Section<'_>, mode: u32) -> Result<PrivateKey, ConfigError> {
         match (self.inline, self.file) {

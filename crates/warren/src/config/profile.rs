@@ -1,6 +1,6 @@
 //! A client's profile, `/etc/warren/NAME.toml`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_host::dns::Servers;
@@ -26,6 +26,8 @@ pub(crate) struct ClientProfile {
     /// The file's name without `.toml`.
     pub(crate) name: ProfileName,
     pub(crate) private_key: PrivateKey,
+    /// The file that the key is in, if it is in one of its own.
+    pub(crate) key_file: Option<PathBuf>,
     /// The exit to connect to.
     pub(crate) exit: RemoteExit,
     /// Those to use while it does not answer, in order.
@@ -95,6 +97,7 @@ pub(super) fn parse(
     let mut client = document.section("client")?;
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
+    let key_file = key.path().map(Path::to_owned);
     let private_key = key.resolve(&client, mode);
     document.finish()?;
 
@@ -103,6 +106,7 @@ pub(super) fn parse(
     Ok(ClientProfile {
         name,
         private_key,
+        key_file,
         exit,
         other_exits,
         device,

@@ -33,6 +33,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         resolver(facts),
     ];
     findings.extend(facts.exits.iter().map(exit_of_profile));
+    findings.extend(sandbox(facts));
     findings.extend(mtu(facts));
     findings.extend(queue_discipline(facts));
     findings.extend(idle_states(facts));
@@ -120,6 +121,16 @@ fn kernel(facts: &Facts) -> Finding {
         return Finding::advice(CHECK, found, why, "install Linux 6.2 or newer");
     }
     Finding::good(CHECK, format!("{found}, with every offload that Warren uses"))
+}
+
+fn sandbox(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "sandbox";
+    if facts.has_landlock? {
+        return Some(Finding::good(CHECK, "this kernel keeps daemons to their own files (landlock)"));
+    }
+    let why = "a daemon that was taken over could read files that are not its own";
+    let fix = "boot Linux 5.13 or newer with landlock in the kernel's lsm= list";
+    Some(Finding::advice(CHECK, "this kernel has no landlock", why, fix))
 }
 
 fn tun(facts: &Facts) -> Finding {

@@ -14,6 +14,7 @@ use crate::cli::exit_init::networks_of_this_host;
 use crate::client::{Answer, knock};
 use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
+use crate::sandbox;
 
 /// Everything that checks look at.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub(super) struct Facts {
     pub(super) kernel: Option<(u32, u32)>,
     pub(super) has_tun: bool,
     pub(super) has_nft: bool,
+    /// Whether the kernel can keep a daemon to its own files.
+    pub(super) has_landlock: Option<bool>,
     pub(super) egress: Option<Egress>,
     pub(super) exit: Option<ExitFacts>,
     /// What is wrong with configuration files, and what in them has no effect.
@@ -83,6 +86,7 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
     let mut facts = Facts {
         kernel: text("/proc/sys/kernel/osrelease").as_deref().and_then(read::kernel),
         has_tun: Path::new("/dev/net/tun").exists(),
+        has_landlock: Some(sandbox::can_confine_files()),
         has_nft: said("nft", &["--version"]).is_some(),
         egress: egress(),
         networks: networks_of_this_host(),

@@ -26,7 +26,9 @@ use crate::config::{ConfigError, ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
+use crate::helper::Helper;
 use crate::notify;
+use crate::sandbox::{self, Files};
 use crate::status::RateMeter;
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
@@ -53,6 +55,9 @@ pub(crate) struct ExitStart {
     pub(crate) applied: Applied,
     pub(crate) control: PathBuf,
     pub(crate) mtu: u16,
+    pub(crate) helper: Helper,
+    /// All that this process opens from here on.
+    pub(crate) files: Files,
 }
 
 /// How the daemon was told to end.
@@ -84,11 +89,14 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         applied,
         control,
         mtu,
+        helper,
+        files,
     } = start;
     tuning.settings.strangers.set_silent(config.silent);
     let carrier =
         Carrier::Exit { tuning: tuning.clone(), identities: config.private_keys(), sockets, reset_key };
     let served = async {
+        sandbox::enter(&files)?;
         let (worker, reports) = crate::worker::spawn(carrier).await?;
         let control = ControlSocket::bind(&control)?;
         let metrics = serve_metrics(&config.metrics).await?;
@@ -128,7 +136,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         let forwarding = daemon.forwarding();
         daemon.worker.open_device(queues, &forwarding).await;
         let outcome = match daemon.follow_prefixes(&mut host).await {
-            Ok(()) => daemon.serve(&mut host, deleted).await,
+            Ok(()) => daemon.serve(&mut host, deleted, &helper).await,
             Err(error) => Err(error),
         };
         notify::stopping();
@@ -189,7 +197,12 @@ pub(super) struct LiveSession {
 }
 
 impl Daemon {
-    async fn serve(&mut self, host: &mut Host, deleted: impl Future<Output = ()>) -> anyhow::Result<Ending> {
+    async fn serve(
+        &mut self,
+        host: &mut Host,
+        deleted: impl Future<Output = ()>,
+        helper: &Helper,
+    ) -> anyhow::Result<Ending> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         let mut restart = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
@@ -226,6 +239,7 @@ impl Daemon {
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
+                () = helper.ended() => bail!("the exit's helper process has ended; start the exit again"),
                 asked = self.control.next() => self.answer(asked?, host).await,
                 scrape = next_scrape(&mut self.metrics) => self.answer_scrape(scrape).await,
                 question = next_question(&mut self.web) => self.answer_web(question).await,

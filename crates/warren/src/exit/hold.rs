@@ -11,6 +11,7 @@ use warren_host::exit_hold::Hold;
 use super::daemon::Ending;
 use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::helper::Helper;
 
 /// How long a stopped exit's flows wait for another exit to start.
 const LINGER: Duration = Duration::from_secs(2);
@@ -18,14 +19,14 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Leaves the table for a successor. After a restart signal it stays until one comes; after a stop a process of its own
 /// removes it in a moment, so that a person's stop and start keep flows alive and a stop alone leaves nothing. A service
 /// manager says which of both it means, so under one a stop removes the table at once.
-pub(super) async fn leave(global: &GlobalArgs, hold: Hold, ending: Ending) -> anyhow::Result<()> {
+pub(super) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
     if ending == Ending::Restart {
         return Ok(());
     }
     if std::env::var_os("NOTIFY_SOCKET").is_some() {
         return Ok(hold.remove().await?);
     }
-    match spawn_release(global) {
+    match helper.release_hold().await {
         Ok(()) => drop(hold),
         Err(error) => {
             tracing::debug!("cannot start another process: {error}");
@@ -48,8 +49,9 @@ pub(crate) async fn release(global: &GlobalArgs) -> anyhow::Result<()> {
     }
 }
 
-fn spawn_release(global: &GlobalArgs) -> std::io::Result<()> {
-    Command::new(std::env::current_exe()?)
+/// Starts `warren exit release`.
+pub(crate) fn release_hold(global: &GlobalArgs) -> std::io::Result<()> {
+    Command::new("/proc/self/exe")
         .arg("--runtime-dir")
         .arg(&global.runtime_dir)
         .args(["exit", "release"])

@@ -16,6 +16,6 @@ mod sockets;
 mod store;
 mod web;
 
-pub(crate) use hold::release;
+pub(crate) use hold::{release, release_hold};
 pub(crate) use run::exit_run;
 pub(crate) use store::client_store;

@@ -1,6 +1,7 @@
 //! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -15,11 +16,12 @@ use warren_tun::DeviceConfig;
 use super::daemon::{self, Ending, ExitStart};
 use super::{files, sockets};
 use crate::cli::args::GlobalArgs;
-use crate::config::{ExitConfig, NatInterface, load_clients, load_exit, lock_clients};
-use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::config::{ExitConfig, NatInterface, WebListen, load_clients, load_exit, lock_clients};
+use crate::daemon_dir::{DaemonDir, DaemonLock, EXIT};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
-use crate::privilege;
+use crate::helper::Helper;
+use crate::sandbox::{self, Files};
 
 /// The exit's TUN device.
 const DEVICE: &str = "warren-exit";
@@ -49,7 +51,7 @@ pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon had left");
     }
-    let outcome = prepare_and_run(global, config, &directory).await;
+    let outcome = prepare_and_run(global, config, &directory, &lock).await;
     directory.clear();
     drop(lock);
     outcome
@@ -59,6 +61,7 @@ async fn prepare_and_run(
     global: &GlobalArgs,
     config: ExitConfig,
     directory: &DaemonDir,
+    lock: &DaemonLock,
 ) -> anyhow::Result<()> {
     let clients = config.clients_path(&global.state_dir);
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
@@ -67,7 +70,7 @@ async fn prepare_and_run(
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // A port below 1024 is bound; nothing after this needs more.
-    privilege::keep_network_administration()?;
+    sandbox::keep_network_administration()?;
     let sessions = ExitSessions::new(
         session_config(&config),
         registry,
@@ -84,6 +87,7 @@ async fn prepare_and_run(
     let (device, queues) = warren_tun::create(&device)?;
     let mut host = Host::open(&directory.journal()).await?;
     let facts = host_facts(&config, sessions.registry())?;
+    let (helper, process) = Helper::start(global, EXIT, lock)?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
     hold.put(&facts.device, config.ipv4, config.ipv6)
         .await
@@ -95,6 +99,9 @@ async fn prepare_and_run(
             return Err(error.into());
         }
     };
+    // The table that must not outlive this daemon is a child's by now.
+    helper.run_nft();
+    let files = files_of(&config, &clients, directory);
     let gateways = gateways(config.ipv4, config.ipv6);
     let ended = daemon::run(ExitStart {
         config,
@@ -111,10 +118,26 @@ async fn prepare_and_run(
         applied,
         control: directory.socket(),
         mtu: INNER_MTU,
+        helper: helper.clone(),
+        files,
     })
     .await;
-    super::hold::leave(global, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await?;
+    let left = super::hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
+    drop(helper);
+    process.end().await;
+    left?;
     ended.map(drop)
+}
+
+/// The files of a running exit. A socket for the page for operators can be moved within these directories by a reload.
+fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files {
+    let files = Files::new().reading(&config.path).reading(&config.key_file).writing_in(directory.path());
+    let web = match &config.web {
+        Some(WebListen::Unix(path)) => Some(path.as_path()),
+        Some(WebListen::Loopback(_)) | None => None,
+    };
+    let written = [Some(clients), web].into_iter().flatten().filter_map(Path::parent);
+    written.fold(files, Files::writing_in)
 }
 
 fn session_config(config: &ExitConfig) -> SessionConfig {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::{self, Sandbox};
+
 /// What the process uses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ProcessStatus {
@@ -10,6 +12,9 @@ pub(crate) struct ProcessStatus {
     pub(crate) cpu_seconds: f64,
     pub(crate) fds: usize,
     pub(crate) threads: u64,
+    /// What this process has given up.
+    #[serde(default)]
+    pub(crate) sandbox: Sandbox,
 }
 
 impl ProcessStatus {
@@ -25,6 +30,12 @@ impl ProcessStatus {
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
-        Self { rss_kib: field("VmRSS:"), cpu_seconds, fds, threads: field("Threads:") }
+        Self {
+            rss_kib: field("VmRSS:"),
+            cpu_seconds,
+            fds,
+            threads: field("Threads:"),
+            sandbox: sandbox::in_force(),
+        }
     }
 }

@@ -23,6 +23,8 @@ pub mod balance;
 pub mod daemon;
 pub mod flows;
 pub mod host_state;
+#[cfg(target_arch = "x86_64")]
+pub mod injection;
 pub mod internet_host;
 pub mod leaks;
 pub mod library_client;

@@ -31,7 +31,8 @@ impl Daemon {
         }
         self.host.follow(&profile, self.welcome.as_ref()).await?;
         // After the routes: nothing is let out that they still led into the tunnel, or lead there now.
-        self.lockdown.follow(&profile, &self.start.directory).await?;
+        let listed = self.start.listed_resolvers().await;
+        self.lockdown.follow(&profile, &self.start.directory, &listed).await?;
         self.watch.put_off();
         self.exits.take_keys(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);

@@ -59,7 +59,7 @@ impl Daemon {
 
     /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
-        self.lockdown.allow_resolvers().await?;
+        self.lockdown.allow_resolvers(&self.start.listed_resolvers().await).await?;
         self.lockdown.allow_lan(self.host.lan().await?).await
     }
 }

@@ -11,6 +11,7 @@ fn good() -> Facts {
         kernel: Some((6, 12)),
         has_tun: true,
         has_nft: true,
+        has_landlock: Some(true),
         egress: Some(Egress {
             device: "eth0".to_owned(),
             mtu: Some(1_500),
@@ -64,7 +65,7 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 21] = [
+    let cases: [Case; 22] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
@@ -72,6 +73,7 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
         ("kernel", Advice, |facts| facts.kernel = Some((4, 19))),
         ("tun", Problem, |facts| facts.has_tun = false),
         ("nft", Problem, |facts| facts.has_nft = false),
+        ("sandbox", Advice, |facts| facts.has_landlock = Some(false)),
         ("clock", Problem, |facts| facts.clock = 0),
         ("clock", Advice, |facts| facts.clock_is_synchronised = Some(false)),
         ("resolver", Problem, |facts| facts.resolvers.clear()),

@@ -1,0 +1,13 @@
+//! The helper: a process beside a sandboxed daemon that does what takes other programs or files of the host's.
+//!
+//! It is started before the daemon hears anything from a network, reads nothing from one itself, and does what
+//! [`protocol::Request`] lists and no more. It ends when the daemon does, however that ends, and holds the daemon's lock until then.
+
+mod asking;
+mod look_up;
+mod protocol;
+mod serving;
+
+pub(crate) use asking::Helper;
+pub(crate) use look_up::look_up;
+pub(crate) use serving::serve;

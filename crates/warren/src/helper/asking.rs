@@ -1,0 +1,216 @@
+//! The daemon's side: starts the helper, and asks it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use warren_host::{DeviceName, NftCall, NftError, NftRunner};
+
+use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use crate::cli::args::GlobalArgs;
+use crate::daemon_dir::DaemonLock;
+
+/// A daemon's helper, by which it asks for what it may not do itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Helper {
+    orders: mpsc::Sender<Order>,
+}
+
+/// The helper that was started, to be ended by whoever started it.
+#[derive(Debug)]
+pub(crate) struct HelperProcess {
+    child: Child,
+    orders: mpsc::Sender<Order>,
+}
+
+type Reply = Result<Answer, Failed>;
+
+#[derive(Debug)]
+enum Order {
+    Ask { request: Request, reply: oneshot::Sender<Reply> },
+    End,
+}
+
+impl Helper {
+    /// Starts the helper of the daemon `name`, which has `lock`. To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub(crate) fn start(
+        global: &GlobalArgs,
+        name: &str,
+        lock: &DaemonLock,
+    ) -> anyhow::Result<(Self, HelperProcess)> {
+        let cannot = "cannot start this daemon's helper process; check the limits on processes";
+        let (ours, theirs) = UnixStream::pair().context(cannot)?;
+        let theirs = OwnedFd::from(theirs.into_std().context(cannot)?);
+        let mut command = Command::new(ITSELF);
+        command.arg("--config-dir").arg(&global.config_dir);
+        command.arg("--runtime-dir").arg(&global.runtime_dir);
+        command.arg("--state-dir").arg(&global.state_dir);
+        command.arg("--log").arg(&global.log).args(["--log-format", global.log_format.name()]);
+        command.args(["helper", "--", name]);
+        // What the daemon tells its service manager is the daemon's alone to say.
+        command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
+        // Whoever undoes what a killed daemon left waits until its helper has ended too.
+        command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
+        // A Ctrl-C in the terminal is for the daemon, which still needs it while it stops.
+        let child = command.current_dir("/").process_group(0).spawn().context(cannot)?;
+        let (orders, ordered) = mpsc::channel(16);
+        tokio::spawn(carry(ours, ordered));
+        let helper = Self { orders: orders.clone() };
+        Ok((helper, HelperProcess { child, orders }))
+    }
+
+    /// Has the helper run nft whenever this process would.
+    pub(crate) fn run_nft(&self) {
+        warren_host::run_nft_by(Box::new(self.clone()));
+    }
+
+    /// Sets the host's resolvers, and keeps them so until [`Self::restore_resolvers`]. Returns what that changes on the host,
+    /// each in a few words.
+    ///
+    /// # Errors
+    /// Why they cannot be set.
+    pub(crate) async fn set_resolvers(
+        &self,
+        device: DeviceName,
+        servers: Vec<IpAddr>,
+        anew: bool,
+    ) -> anyhow::Result<Vec<String>> {
+        match self.ask(Request::SetResolvers { device, servers, anew }).await {
+            Ok(Answer::Text(changes)) => Ok(changes.lines().map(str::to_owned).collect()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Puts the host's resolvers back.
+    ///
+    /// # Errors
+    /// What could not be put back.
+    pub(crate) async fn restore_resolvers(&self) -> anyhow::Result<()> {
+        match self.ask(Request::RestoreResolvers).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// The resolvers on other hosts that this host's files name now; none if that cannot be found out.
+    pub(crate) async fn list_resolvers(&self) -> Vec<IpAddr> {
+        match self.ask(Request::ListResolvers).await {
+            Ok(Answer::Addresses(servers)) => servers,
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the system's resolver says a name's addresses are.
+    ///
+    /// # Errors
+    /// Its reason.
+    pub(crate) async fn look_up(&self, host: &str) -> anyhow::Result<Vec<IpAddr>> {
+        match self.ask(Request::LookUp { host: host.to_owned() }).await {
+            Ok(Answer::Addresses(found)) => Ok(found),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Starts the process that removes in a moment what an exit left for its successor.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) async fn release_hold(&self) -> anyhow::Result<()> {
+        match self.ask(Request::ReleaseHold).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Waits until the helper has ended, which it does not before this process unless somebody ends it.
+    pub(crate) async fn ended(&self) {
+        self.orders.closed().await;
+    }
+
+    async fn ask(&self, request: Request) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Failed::Other("the daemon's helper process has ended".into());
+        self.orders.send(Order::Ask { request, reply }).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl HelperProcess {
+    /// Has the helper end, and waits a moment for it. Whoever asks it from then on hears that it has ended.
+    pub(crate) async fn end(mut self) {
+        // It may have ended by itself.
+        drop(self.orders.send(Order::End).await);
+        // One that still works on something ends after it.
+        drop(timeout(PATIENCE, self.child.wait()).await);
+    }
+}
+
+impl NftRunner for Helper {
+    fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>> {
+        Box::pin(async move {
+            match self.ask(Request::Nft(call)).await {
+                Ok(Answer::Text(printed)) => Ok(printed),
+                Ok(_) => Err(NftError::Gone),
+                Err(failed) => Err(failed.into()),
+            }
+        })
+    }
+}
+
+/// Carries questions and answers until either side has ended.
+async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
+    let (mut reader, mut writer) = stream.into_split();
+    let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
+    let (answers, mut answered) = mpsc::channel(16);
+    // Reading a message must not be begun and dropped.
+    let reading = tokio::spawn(async move {
+        while let Ok(Some(answer)) = read::<Answered>(&mut reader).await {
+            if answers.send(answer).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut number = 0;
+    loop {
+        tokio::select! {
+            order = ordered.recv() => {
+                let Some(Order::Ask { request, reply }) = order else { break };
+                number += 1;
+                waiting.insert(number, reply);
+                if write(&mut writer, &Asked { number, request }).await.is_err() {
+                    break;
+                }
+            }
+            answer = answered.recv() => {
+                let Some(Answered { number, answer }) = answer else { break };
+                if let Some(reply) = waiting.remove(&number) {
+                    // Whoever asked may have given up.
+                    drop(reply.send(answer));
+                }
+            }
+        }
+    }
+    reading.abort();
+}
+
+fn failure(reply: Reply) -> anyhow::Error {
+    match reply {
+        Ok(_) => anyhow::anyhow!("the daemon's helper process answered another question"),
+        Err(failed) => anyhow::anyhow!("{failed}"),
+    }
+}
+
+/// The program that runs, also after an upgrade has put another into its place.
+const ITSELF: &str = "/proc/self/exe";
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,129 @@
+//! What a daemon may ask of its helper: messages of JSON, each after its length in four bytes.
+
+use std::io;
+use std::net::IpAddr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use warren_host::{DeviceName, NftCall, NftError};
+
+/// A request with the number that its answer has too.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub(super) number: u64,
+    pub(super) request: Request,
+}
+
+/// An answer to the request of the same number.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Answered {
+    pub(super) number: u64,
+    pub(super) answer: Result<Answer, Failed>,
+}
+
+/// All that a helper does. What is not in here it cannot be made to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Run nft on Warren's own tables.
+    Nft(NftCall),
+    /// Set the host's resolvers, and keep them so.
+    SetResolvers {
+        device: DeviceName,
+        servers: Vec<IpAddr>,
+        /// Although they are set already.
+        anew: bool,
+    },
+    /// Put the host's resolvers back.
+    RestoreResolvers,
+    /// Say which resolvers on other hosts the host's files name.
+    ListResolvers,
+    /// Ask the system's resolver for a name's addresses.
+    LookUp { host: String },
+    /// Start the process that removes in a moment what an exit left for its successor.
+    ReleaseHold,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    /// What nft printed, or a line for each change.
+    Text(String),
+    Addresses(Vec<IpAddr>),
+}
+
+/// Why nothing came of one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Failed {
+    NftMissing,
+    NftRefused(String),
+    NftGone,
+    /// Anything else, as a sentence.
+    Other(String),
+}
+
+impl From<NftError> for Failed {
+    fn from(error: NftError) -> Self {
+        match error {
+            NftError::Missing => Self::NftMissing,
+            NftError::Refused(reason) => Self::NftRefused(reason),
+            NftError::Gone => Self::NftGone,
+            NftError::Io(error) => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<Failed> for NftError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::NftMissing => Self::Missing,
+            Failed::NftRefused(reason) => Self::Refused(reason),
+            Failed::NftGone => Self::Gone,
+            Failed::Other(sentence) => Self::Io(io::Error::other(sentence)),
+        }
+    }
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Other(sentence) => f.write_str(sentence),
+            Self::NftMissing | Self::NftRefused(_) | Self::NftGone => NftError::from(self.clone()).fmt(f),
+        }
+    }
+}
+
+/// Reads one message; none at the end.
+///
+/// # Errors
+/// If it is too long or not understood.
+pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
+    let length = match from.read_u32().await {
+        Ok(length) => length,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST);
+    let mut text = vec![0; length.ok_or_else(too_long)?];
+    from.read_exact(&mut text).await?;
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
+/// Writes one message.
+///
+/// # Errors
+/// If nobody reads it, or it is too long.
+pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= LONGEST);
+    to.write_u32(length.ok_or_else(too_long)?).await?;
+    to.write_all(&text).await
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a message of more than 4 MiB")
+}
+
+/// Rules for thousands of networks fit.
+const LONGEST: usize = 4 * 1024 * 1024;

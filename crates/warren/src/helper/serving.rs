@@ -1,0 +1,123 @@
+//! The helper's side.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use warren_host::dns::{Dns, DnsPlan};
+use warren_host::{DeviceName, NftService};
+
+use super::look_up;
+use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use crate::cli::args::GlobalArgs;
+use crate::exit::release_hold;
+use crate::resolvers;
+use crate::sandbox;
+
+/// Does what the daemon `name` asks on standard input, until it ends.
+///
+/// # Errors
+/// When standard input is no daemon's socket, or what it says is not understood.
+pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
+    sandbox::hide()?;
+    let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = StdUnixStream::from(input);
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream).context("the helper is started by daemons alone")?;
+    let (mut reader, mut writer) = stream.into_split();
+    let duties = Arc::new(Duties {
+        global: global.clone(),
+        name: name.to_owned(),
+        nft: NftService::default(),
+        dns: Mutex::new(None),
+    });
+    let (answers, mut answered) = mpsc::channel(MOST_AT_ONCE);
+    let mut running = JoinSet::new();
+    let writing = tokio::spawn(async move {
+        while let Some(answer) = answered.recv().await {
+            if write(&mut writer, &answer).await.is_err() {
+                return;
+            }
+        }
+    });
+    let ended = loop {
+        let Asked { number, request } = match read(&mut reader).await {
+            Ok(Some(asked)) => asked,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        while running.len() >= MOST_AT_ONCE {
+            drop(running.join_next().await);
+        }
+        let (duties, answers) = (duties.clone(), answers.clone());
+        running.spawn(async move {
+            let answer = duties.carry_out(request).await;
+            // The daemon may have ended.
+            drop(answers.send(Answered { number, answer }).await);
+        });
+        while running.try_join_next().is_some() {}
+    };
+    // What is begun is finished: half of it would be nobody's to undo.
+    while running.join_next().await.is_some() {}
+    writing.abort();
+    Ok(ended?)
+}
+
+/// What the helper holds. Nothing in here comes from the daemon after its start.
+struct Duties {
+    global: GlobalArgs,
+    /// The daemon's: a profile, or the exit.
+    name: String,
+    nft: NftService,
+    dns: Mutex<Option<Dns>>,
+}
+
+impl Duties {
+    async fn carry_out(&self, request: Request) -> Result<Answer, Failed> {
+        let other = |error: &dyn std::fmt::Display| Failed::Other(error.to_string());
+        match request {
+            Request::Nft(call) => {
+                let lock = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| other(&error))?;
+                Ok(Answer::Text(self.nft.run(call, Some(lock.into())).await?))
+            }
+            Request::SetResolvers { device, servers, anew } => {
+                self.set_resolvers(&device, servers, anew).await.map_err(|error| other(&error))
+            }
+            Request::RestoreResolvers => match self.dns.lock().await.take() {
+                Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
+                None => Ok(Answer::Done),
+            },
+            Request::ListResolvers => Ok(Answer::Addresses(resolvers::listed())),
+            Request::LookUp { host } => {
+                look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
+            }
+            Request::ReleaseHold => {
+                release_hold(&self.global).map(|()| Answer::Done).map_err(|error| other(&error))
+            }
+        }
+    }
+
+    async fn set_resolvers(
+        &self,
+        device: &DeviceName,
+        servers: Vec<IpAddr>,
+        anew: bool,
+    ) -> Result<Answer, warren_host::dns::DnsError> {
+        let plan = DnsPlan::of_host(&self.global.state_dir, &self.name, device, servers).await;
+        let mut held = self.dns.lock().await;
+        let dns = match held.take() {
+            Some(dns) if anew => dns.renew(plan).await?,
+            Some(dns) => dns.change(plan).await?,
+            None => Dns::apply(plan).await?,
+        };
+        Ok(Answer::Text(held.insert(dns).plan().changes().join("\n")))
+    }
+}
+
+/// Requests that are worked on at once.
+const MOST_AT_ONCE: usize = 16;

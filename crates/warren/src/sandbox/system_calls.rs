@@ -1,0 +1,243 @@
+//! Which system calls a daemon may make, by seccomp(2).
+//!
+//! Three filters. What only an attacker calls, such as execve, ends the process, and the kernel logs it. What is not in the list
+//! of the daemons' own calls fails with EPERM: a C library that comes to use another call makes for an error with a name, not for
+//! a dead tunnel. And clone3 does not exist, because its flags cannot be seen; the C library then falls back to clone.
+//! The calls of the packet path are allowed whatever their arguments, so the kernel decides them once (its action cache, since
+//! 5.11) and runs no filter for them.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
+use seccompiler::{BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch};
+
+/// Confines the calling thread, and those that it starts from now on. Returns whether the kernel can.
+///
+/// # Errors
+/// When the kernel can and refuses.
+pub(super) fn confine() -> anyhow::Result<bool> {
+    let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let enosys = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let without_rules = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect();
+    let filters = [
+        (without_rules(ATTACKS), SeccompAction::Allow, SeccompAction::KillProcess),
+        (without_rules(&[libc::SYS_clone3]), SeccompAction::Allow, enosys),
+        // Last, because it allows no further filter.
+        (own_calls()?, eperm, SeccompAction::Allow),
+    ];
+    for (rules, otherwise, listed) in filters {
+        let filter = SeccompFilter::new(rules, otherwise, listed, ARCHITECTURE)?;
+        let program = BpfProgram::try_from(filter)?;
+        match seccompiler::apply_filter(&program) {
+            // seccomp(2): a kernel without seccomp, or one without filters.
+            Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => return Ok(false),
+            applied => applied.context("seccomp refuses")?,
+        }
+    }
+    Ok(true)
+}
+
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
+}
+
+fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
+    let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
+        OWN.iter().chain(OWN_OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
+    let rule = |conditions: &[(u8, _, u64)], length: &dyn Fn() -> _| -> anyhow::Result<SeccompRule> {
+        let conditions = conditions
+            .iter()
+            .map(|(argument, operator, value): &(u8, seccompiler::SeccompCmpOp, u64)| {
+                SeccompCondition::new(*argument, length(), operator.clone(), *value)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(SeccompRule::new(conditions)?)
+    };
+    let dword = || Dword;
+    let qword = || Qword;
+    // Memory that can be written is never run.
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        calls.insert(call, vec![rule(&[(2, MaskedEq(EXECUTABLE), 0)], &qword)?]);
+    }
+    // Threads, but no processes and no namespaces.
+    calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
+    let mut sockets = vec![rule(&[(0, Eq, number(libc::AF_UNIX))], &dword)?];
+    for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {
+        let netlink = [(0, Eq, number(libc::AF_NETLINK)), (2, Eq, number(protocol))];
+        sockets.push(rule(&netlink, &dword)?);
+    }
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_STREAM] {
+            let internet = [(0, Eq, number(family)), (1, MaskedEq(SOCKET_KIND), number(kind))];
+            sockets.push(rule(&internet, &dword)?);
+        }
+    }
+    calls.insert(libc::SYS_socket, sockets);
+    calls.insert(libc::SYS_prctl, vec![rule(&[(0, Eq, number(libc::PR_SET_NAME))], &dword)?]);
+    // Typing into the terminal that the daemon was started from.
+    calls.insert(libc::SYS_ioctl, vec![rule(&[(1, Ne, TIOCSTI), (1, Ne, TIOCLINUX)], &dword)?]);
+    Ok(calls)
+}
+
+fn number(constant: libc::c_int) -> u64 {
+    u64::from(constant.unsigned_abs())
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: TargetArch = TargetArch::aarch64;
+
+const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
+const THREAD: u64 = libc::CLONE_THREAD as u64;
+/// CLONE_NEWNS, and NEWCGROUP to NEWNET.
+const NAMESPACES: u64 = 0x7e02_0000;
+/// The type without SOCK_NONBLOCK and SOCK_CLOEXEC (`linux/net.h`).
+const SOCKET_KIND: u64 = 0xf;
+/// `asm-generic/ioctls.h` and `linux/tiocl.h`.
+const TIOCSTI: u64 = 0x5412;
+const TIOCLINUX: u64 = 0x541c;
+
+/// What no part of a daemon calls.
+const ATTACKS: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_bpf,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+    libc::SYS_mount,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_perf_event_open,
+    libc::SYS_keyctl,
+];
+
+/// What daemons call, whatever the arguments.
+const OWN: &[libc::c_long] = &[
+    // The packet path.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    // Sockets.
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_listen,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+    // Files.
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_readlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_statx,
+    libc::SYS_unlinkat,
+    // Events and time.
+    libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_eventfd2,
+    libc::SYS_nanosleep,
+    libc::SYS_pipe2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // Threads, signals, the children of before, and itself.
+    libc::SYS_clone3,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_kill,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_sysinfo,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_uname,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+];
+
+/// What newer architectures no longer have.
+#[cfg(target_arch = "x86_64")]
+const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[
+    libc::SYS_access,
+    libc::SYS_chmod,
+    libc::SYS_epoll_wait,
+    libc::SYS_gettimeofday,
+    libc::SYS_lstat,
+    libc::SYS_open,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_stat,
+    libc::SYS_time,
+    libc::SYS_unlink,
+];
+#[cfg(target_arch = "aarch64")]
+const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[libc::SYS_gettimeofday];

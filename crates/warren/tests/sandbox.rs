@@ -1,0 +1,145 @@
+//! What a daemon that was taken over could do: system calls are put into running daemons, with a debugger, and refused.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use crate::support::injection::{Injected, Outcome};
+use crate::support::{Client, Exit, Net, Profile, Running, eventually, seconds};
+
+#[test]
+fn a_daemon_that_was_taken_over_can_do_nothing_of_it() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let daemons = [&exit.warren, &client.warren].map(|warren| {
+        let status = warren.status().expect("the daemon answers");
+        assert_eq!(status.0["process"]["sandbox"]["rights"], true, "{:#}", status.0);
+        assert_eq!(status.0["process"]["sandbox"]["system_calls"], true);
+        let files = status.text("/process/sandbox/files").to_owned();
+        (i32::try_from(status.number("/pid")).unwrap(), files)
+    });
+
+    for (pid, files) in daemons {
+        assert_rights_are_few(pid);
+        let daemon = Injected::into(pid);
+        for (what, act) in refused(&files) {
+            let outcome = act(&daemon);
+            assert!(outcome.is_refused(), "{what} in {pid}: {outcome:?}");
+        }
+    }
+
+    // Neither daemon has noticed.
+    client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    client.down();
+    exit.stop(rustix::process::Signal::TERM);
+}
+
+#[test]
+fn what_only_an_attacker_calls_ends_the_daemon() {
+    let Some(net) = Net::new() else { return };
+    for (what, act) in deadly() {
+        let (client, _shell) = running(&net, "on");
+        let outcome = act(&Injected::into(pid_of(&client)));
+        assert_eq!(outcome, Outcome::Killed, "{what}");
+    }
+}
+
+#[test]
+fn without_the_sandbox_all_of_it_can_be_done() {
+    let Some(net) = Net::new() else { return };
+    let (client, _shell) = running(&net, "off");
+    let daemon = Injected::into(pid_of(&client));
+    for (what, act) in refused("confined") {
+        let outcome = act(&daemon);
+        assert!(!outcome.is_refused(), "{what}: {outcome:?}");
+    }
+    for (what, act) in deadly() {
+        // The kernel may have reasons of its own to refuse it.
+        assert_ne!(act(&daemon), Outcome::Killed, "{what}");
+    }
+}
+
+type Act = fn(&Injected) -> Outcome;
+
+/// What fails, as far as the kernel's landlock goes.
+fn refused(files: &str) -> Vec<(&'static str, Act)> {
+    let of_files: [(&'static str, Act); 2] = [
+        ("reading /etc/shadow", |daemon| daemon.open("/etc/shadow", libc::O_RDONLY)),
+        ("writing outside its own files", |daemon| daemon.open("/var/tmp", libc::O_TMPFILE | libc::O_RDWR)),
+    ];
+    let of_the_newest: [(&'static str, Act); 1] = [("a signal to another process", |daemon| {
+        daemon.call(libc::SYS_kill, [i32::try_from(std::process::id()).unwrap(), 0])
+    })];
+    let of_all: [(&'static str, Act); 4] = [
+        ("a packet socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_PACKET, libc::SOCK_RAW, 0])),
+        ("a raw socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_INET, libc::SOCK_RAW, 1])),
+        ("memory to write and run", |daemon| {
+            let both = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            let own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            daemon.call(libc::SYS_mmap, [0, 4096, both, own, -1, 0])
+        }),
+        ("a new name for the host", |daemon| daemon.call(libc::SYS_sethostname, [0, -1])),
+    ];
+    let mut acts = Vec::from(of_all);
+    match files {
+        "confined" => acts.extend(of_files.into_iter().chain(of_the_newest)),
+        "partly" => acts.extend(of_files),
+        _ => println!("skipped: this kernel has no landlock"),
+    }
+    acts
+}
+
+/// What ends it. The arguments make each fail where it is not forbidden, but for the reason of the arguments.
+fn deadly() -> Vec<(&'static str, Act)> {
+    vec![
+        ("running a shell", |daemon| daemon.execute("/nonexistent/sh")),
+        ("debugging", |daemon| daemon.call(libc::SYS_ptrace, [-1, 0])),
+        ("reading another's memory", |daemon| daemon.call(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0, 0])),
+        ("mounting", |daemon| daemon.call(libc::SYS_mount, [0, 0, 0, 0, 0])),
+        ("a BPF program", |daemon| daemon.call(libc::SYS_bpf, [-1, 0, 0])),
+        ("loading a module", |daemon| daemon.call(libc::SYS_finit_module, [-1, 0, 0])),
+    ]
+}
+
+/// A client that looks for an exit that there is not.
+fn running<'net>(net: &'net Net, sandbox: &str) -> (Client<'net>, Running) {
+    let key = warren_quic::key::PrivateKey::generate().unwrap();
+    let text = format!(
+        "[client]\nprivate_key = \"{}\"\n[[exit]]\nendpoint = \"{}:443\"\npublic_key = \"{}\"\n",
+        key.to_base64().as_str(),
+        Net::EXIT_V4,
+        warren_quic::key::PrivateKey::generate().unwrap().public()
+    );
+    let client = Client::with(net, &Profile::parse(&text));
+    let profile = client.warren.config("home.toml");
+    // Not this process's child, so that its end is the debugger's to wait for alone.
+    let run = format!("WARREN_SANDBOX={sandbox} \"$@\" & wait");
+    let shell =
+        client.warren.start_under(&["sh", "-c", &run, "sh"], &format!("client run {}", profile.display()));
+    eventually(seconds(20), "the daemon answers", || client.warren.status().is_some());
+    (client, shell)
+}
+
+fn pid_of(client: &Client<'_>) -> i32 {
+    i32::try_from(client.status().number("/pid")).unwrap()
+}
+
+/// CAP_NET_ADMIN alone, no way to more.
+fn assert_rights_are_few(pid: i32) {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
+        };
+        for (set, held) in
+            [("CapEff:", 0x1000), ("CapPrm:", 0x1000), ("CapBnd:", 0x1000), ("CapInh:", 0), ("CapAmb:", 0)]
+        {
+            assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), held, "{set} of {status}");
+        }
+        assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"), "{status}");
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().filter(|word| *word == "0").count(), 2, "{core}");
+}

@@ -1,0 +1,121 @@
+//! Putting system calls into a running process, as an attacker who has taken it over would make them.
+
+use std::ffi::c_long;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// A process that stands still in a system call while it is made to make others; it goes on when this is dropped.
+#[derive(Debug)]
+pub struct Injected {
+    pid: Pid,
+    memory: File,
+    before: libc::user_regs_struct,
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// It failed with this error's number.
+    Failed(i32),
+    /// The kernel ended the process.
+    Killed,
+}
+
+impl Outcome {
+    /// Whether it failed for want of rights, whatever the arguments.
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Failed(libc::EPERM | libc::EACCES))
+    }
+}
+
+impl Injected {
+    /// Stops the first thread of a process, which spends its time waiting in the kernel.
+    pub fn into(pid: i32) -> Self {
+        let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+        let pid = Pid::from_raw(pid);
+        for _ in 0..1000 {
+            ptrace::attach(pid).unwrap();
+            assert!(matches!(waitpid(pid, None).unwrap(), WaitStatus::Stopped(..)));
+            let before = ptrace::getregs(pid).unwrap();
+            let mut instruction = [0; 2];
+            memory.read_exact_at(&mut instruction, before.rip - 2).unwrap();
+            if instruction == SYSCALL {
+                return Self { pid, memory, before };
+            }
+            ptrace::detach(pid, None).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("process {pid} never waits");
+    }
+
+    /// Opens a file.
+    pub fn open(&self, path: &str, flags: i32) -> Outcome {
+        let path = self.write(path);
+        let here = c_long::from(libc::AT_FDCWD);
+        self.call_with(libc::SYS_openat, &[here, path, c_long::from(flags), 0o600])
+    }
+
+    /// Becomes another program.
+    pub fn execute(&self, path: &str) -> Outcome {
+        let path = self.write(path);
+        self.call_with(libc::SYS_execve, &[path, 0, 0])
+    }
+
+    /// Makes a call whose arguments are numbers.
+    pub fn call<const N: usize>(&self, number: c_long, arguments: [i32; N]) -> Outcome {
+        self.call_with(number, &arguments.map(c_long::from))
+    }
+
+    fn call_with(&self, number: c_long, arguments: &[c_long]) -> Outcome {
+        let argument = |place: usize| arguments.get(place).copied().unwrap_or_default().cast_unsigned();
+        let registers = libc::user_regs_struct {
+            rip: self.before.rip - 2,
+            rax: number.cast_unsigned(),
+            // No call is to be begun again.
+            orig_rax: u64::MAX,
+            rdi: argument(0),
+            rsi: argument(1),
+            rdx: argument(2),
+            r10: argument(3),
+            r8: argument(4),
+            r9: argument(5),
+            ..self.before
+        };
+        ptrace::setregs(self.pid, registers).unwrap();
+        ptrace::step(self.pid, None).unwrap();
+        let status = waitpid(self.pid, None).unwrap();
+        if matches!(status, WaitStatus::Signaled(_, Signal::SIGSYS, _)) {
+            return Outcome::Killed;
+        }
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
+        match ptrace::getregs(self.pid).unwrap().rax.cast_signed() {
+            error @ -4095..0 => Outcome::Failed(i32::try_from(-error).unwrap()),
+            _ => Outcome::Done,
+        }
+    }
+
+    /// Puts a text where the stack will grow to, and returns its address.
+    fn write(&self, text: &str) -> c_long {
+        let address = self.before.rsp - 4096;
+        self.memory.write_all_at(&[text.as_bytes(), &[0]].concat(), address).unwrap();
+        address.cast_signed()
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        // The process may have been ended.
+        if ptrace::setregs(self.pid, self.before).is_ok() {
+            let _ = ptrace::detach(self.pid, None);
+        }
+    }
+}
+
+/// The instruction of x86-64.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
