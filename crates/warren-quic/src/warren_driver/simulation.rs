@@ -4,6 +4,7 @@
 
 mod client;
 mod exit;
+mod key_updates;
 mod node;
 mod random;
 mod speech;

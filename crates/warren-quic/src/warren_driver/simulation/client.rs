@@ -99,6 +99,18 @@ impl Client {
         self.made
     }
 
+    /// How much it has said, on all of its connections.
+    pub(super) fn said(&self) -> u64 {
+        self.next_speech
+    }
+
+    /// Goes over to other keys on every connection.
+    pub(super) fn change_keys(&mut self) {
+        for link in self.links.values_mut() {
+            link.node.stir().quic().force_key_update();
+        }
+    }
+
     /// A NAT gives each of its connections another port, without telling anybody.
     pub(super) fn move_away(&mut self) {
         let indices: Vec<u32> = self.links.keys().copied().collect();
