@@ -20,8 +20,17 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     let before = clients();
 
     disk.fill(&net.exit, &daemon);
-    for line in ["exit client add phone", "exit invite tablet"] {
+    let known = || exit.warren.run("exit client list").ok();
+    let known_before = known();
+    let changes = [
+        "exit client add phone",
+        "exit invite tablet",
+        "exit client rename laptop desk",
+        "exit client set laptop --ipv4 10.66.7.7",
+    ];
+    for line in changes {
         assert_one_sentence(&exit.warren.run(line), "no space left on device");
+        assert_eq!(known(), known_before, "{line} that failed changed nothing");
     }
     assert_eq!(clients(), before, "what could not be written left the file alone");
     // A lease is new, and cannot be written either.
@@ -30,12 +39,18 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     client.sh("ping -c 1 -W 2 203.0.113.2");
     assert_eq!(clients(), before);
 
+    // Who is to be shut out is, whether that can be written or not.
+    assert_one_sentence(&exit.warren.run("exit client disable laptop"), "the client is cut off, but");
+    eventually(seconds(20), "a disabled client stops", || client.warren.status().is_none());
+    assert_eq!(clients(), before);
+
     disk.inside(&net.exit, &daemon, "rm fill").ok();
     eventually(seconds(20), "all of it is saved once there is room", || {
         let clients = clients();
-        ["phone", "tablet", "10.66."].iter().all(|text| clients.contains(text))
+        ["disabled = true", "10.66."].iter().all(|text| clients.contains(text))
     });
-    client.down();
+    exit.warren.run("exit client add phone").ok();
+    assert!(clients().contains("phone"));
 }
 
 #[test]

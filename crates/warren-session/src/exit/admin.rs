@@ -22,6 +22,28 @@ pub enum AdminError {
 }
 
 impl ExitSessions {
+    /// Makes a change that stays only if `change` succeeds in all that it does, such as saving the registry; else everything is as
+    /// it was. Actions must not be taken out meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As `change`.
+    pub fn attempt<T, E>(&mut self, change: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        let registry = self.registry.clone();
+        let pool = self.pool.clone();
+        let sessions = self.sessions.clone();
+        let by_key = self.by_key.clone();
+        let predecessors = self.predecessors.clone();
+        let connections = self.connections.clone();
+        let deadlines = self.deadlines.clone();
+        let actions = self.actions.clone();
+        change(self).inspect_err(|_| {
+            (self.registry, self.pool) = (registry, pool);
+            (self.sessions, self.by_key, self.predecessors) = (sessions, by_key, predecessors);
+            (self.connections, self.deadlines, self.actions) = (connections, deadlines, actions);
+        })
+    }
+
     /// Enrols a client; it may connect at once.
     ///
     /// # Errors

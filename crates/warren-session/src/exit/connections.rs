@@ -19,7 +19,7 @@ const MAX_STRANGERS_MESSAGE: usize = 4_096;
 const PIECE: usize = 16 * 1_024;
 
 /// All connections of an exit, with bounds for those that have not said yet what they want.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Connections {
     connections: BTreeMap<u64, Connection>,
     max_waiting_per_key: u32,
@@ -29,7 +29,7 @@ pub(super) struct Connections {
     strangers: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Connection {
     key: PeerKey,
     decoder: MessageDecoder,

@@ -17,7 +17,7 @@ pub(super) enum Deadline {
 }
 
 /// Deadlines by time. Each is in at most once.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines(BTreeSet<(Instant, Deadline)>);
 
 impl Deadlines {

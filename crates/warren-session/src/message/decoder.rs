@@ -12,7 +12,7 @@ pub const MAX_MESSAGE_LENGTH: usize = 0xffff;
 ///
 /// The buffer holds at most twice the longest message: a caller that reads all messages after each piece of at most
 /// [`MAX_MESSAGE_LENGTH`] bytes never meets that bound, whatever the peer sends.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MessageDecoder {
     buffer: Vec<u8>,
     /// Start of what is not read yet; what stands before it goes with the next push.

@@ -10,6 +10,7 @@ use warren_session::exit::{ExitSessions, SessionId};
 
 use super::daemon::Daemon;
 use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient};
+use crate::config::save_clients;
 use crate::control::Refusal;
 
 impl Daemon {
@@ -64,7 +65,13 @@ impl Daemon {
     }
 
     pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
-        self.change(|sessions| sessions.remove_client(Instant::now(), name).map_err(Refusal::new))?;
+        let removed = self.sessions.remove_client(Instant::now(), name).map_err(Refusal::new)?;
+        self.limits.follow(self.sessions.registry());
+        self.keep_shut(if removed.is_some() {
+            "the client is cut off"
+        } else {
+            "the invitation is withdrawn"
+        })?;
         Ok(serde_json::Value::Null)
     }
 
@@ -74,33 +81,49 @@ impl Daemon {
         change: &ClientChange,
     ) -> Result<serde_json::Value, Refusal> {
         let now = Instant::now();
-        self.change(|sessions| match change {
-            ClientChange::Rename { to } => sessions.rename_client(name, to).map_err(Refusal::new),
-            ClientChange::Disable => sessions.set_client_disabled(now, name, true).map_err(Refusal::new),
-            ClientChange::Enable => sessions.set_client_disabled(now, name, false).map_err(Refusal::new),
-            ClientChange::Set(settings) => {
+        match change {
+            ClientChange::Rename { to } => {
+                self.change(|sessions| sessions.rename_client(name, to).map_err(Refusal::new))?;
+                for live in self.live.values_mut().filter(|live| live.name == name) {
+                    live.name.clone_from(to);
+                }
+            }
+            ClientChange::Disable => {
+                self.sessions.set_client_disabled(now, name, true).map_err(Refusal::new)?;
+                self.keep_shut("the client is cut off")?;
+            }
+            ClientChange::Enable => {
+                self.change(|sessions| sessions.set_client_disabled(now, name, false).map_err(Refusal::new))?;
+            }
+            ClientChange::Set(settings) => self.change(|sessions| {
                 sessions.set_client(now, name, |client| settings.apply(client)).map_err(Refusal::new)
-            }
-        })?;
-        if let ClientChange::Rename { to } = change {
-            for live in self.live.values_mut().filter(|live| live.name == name) {
-                live.name.clone_from(to);
-            }
+            })?,
         }
         Ok(serde_json::Value::Null)
     }
 
+    /// Makes a change and saves it, or leaves everything as it was.
     fn change<T>(
         &mut self,
         change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let changed = change(&mut self.sessions)?;
+        let Self { sessions, clients, .. } = self;
+        let changed = sessions.attempt(|sessions| {
+            let changed = change(sessions)?;
+            save_clients(clients, sessions.registry())
+                .map_err(|error| Refusal::new(format!("{error}; nothing was changed")))?;
+            Ok(changed)
+        })?;
         self.limits.follow(self.sessions.registry());
+        Ok(changed)
+    }
+
+    /// Saves that somebody is shut out, which is in force whether it can be saved or not.
+    fn keep_shut(&mut self, what: &str) -> Result<(), Refusal> {
         self.save().map_err(|error| {
             Refusal::new(format!(
-                "the change is in force but could not be saved: {error}; it is lost at a restart, unless that works by then"
+                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must not end before"
             ))
-        })?;
-        Ok(changed)
+        })
     }
 }

@@ -7,7 +7,7 @@ use warren_host::Host;
 
 use super::daemon::Daemon;
 use super::run::host_facts;
-use crate::config::{ExitConfig, load_clients, load_exit, save_clients};
+use crate::config::{ExitConfig, load_clients, load_exit};
 use crate::control::Refusal;
 use crate::transport::TAKES_RESTART as TRANSPORT;
 use crate::worker::Command;
@@ -46,7 +46,6 @@ impl Daemon {
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_prefixes(host).await?;
         self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
-        save_clients(&self.clients, self.sessions.registry())?;
         for live in self.live.values_mut() {
             if let Some(client) = self.sessions.registry().by_key(live.key) {
                 live.name.clone_from(&client.name);

@@ -20,7 +20,7 @@ use crate::daemon_dir::{DaemonDir, EXIT};
 pub(crate) fn client_store(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
     let socket = DaemonDir::new(&global.runtime_dir, EXIT).socket();
     let running = RunningExit { socket };
-    match running.ask(&Request::ClientList) {
+    match running.ask(&Request::InvitationList) {
         Ok(_) => Ok(Box::new(running)),
         Err(error) if matches!(error.downcast_ref(), Some(AskError::NotRunning)) => {
             Ok(Box::new(StoppedExit::new(config, &global.state_dir)))

@@ -117,6 +117,41 @@ fn several_clients_are_enrolled_all_or_none() {
 }
 
 #[test]
+fn a_change_that_could_not_be_saved_is_none() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let before = exit.sessions.registry().clone();
+    let now = exit.now;
+    let changes: [fn(&mut ExitSessions, Instant) -> bool; 4] = [
+        |sessions, now| sessions.add_client(now, Client::new("carol", PeerKey([8; 32]), UNIX_EPOCH)).is_ok(),
+        |sessions, now| sessions.set_client(now, "alice", move_away).is_ok(),
+        |sessions, now| sessions.remove_client(now, "bob").is_ok(),
+        |sessions, _| sessions.rename_client("bob", "dave").is_ok(),
+    ];
+
+    for change in changes {
+        let refused = exit.sessions.attempt(|sessions| {
+            assert!(change(sessions, now));
+            Err::<(), _>("the disk is full")
+        });
+        assert_eq!(refused, Err("the disk is full"));
+        assert_eq!(*exit.sessions.registry(), before);
+        assert_eq!(exit.closes(), [], "nobody is told of it");
+    }
+
+    assert_eq!(exit.sessions.sessions().count(), 2);
+    exit.sessions.attempt(|sessions| sessions.set_client(now, "alice", move_away)).unwrap();
+    assert_eq!(exit.closes(), [(1, Goodbye::UnknownSession)], "what succeeds is in force");
+    exit.say(3, ALICE, &hello(NONCE_A));
+    assert_eq!(exit.lease_of(ALICE).ipv4, Some([10, 66, 0, 77].into()));
+}
+
+fn move_away(client: &mut Client) {
+    client.ipv4 = Some([10, 66, 0, 77].into());
+}
+
+#[test]
 fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
