@@ -74,6 +74,11 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
         assert!(!text.contains(hidden), "{hidden} is shown: {text}");
     }
 
+    exit.warren.run("exit client add office --prefix 172.30.0.0/24").ok();
+    assert!(net.exit.sh("ip route").ok().contains("172.30.0.0/24"), "there is a route to its network");
+    change(&exit, "/api/remove", r#"{"name":"office"}"#).ok();
+    assert!(!net.exit.sh("ip route").ok().contains("172.30.0.0/24"), "it went with the client");
+
     change(&exit, "/api/remove", r#"{"name":"laptop"}"#).ok();
     assert_eq!(exit.status().number("/clients/connected"), 0, "a client removed is cut off");
     assert_eq!(overview(&exit)["clients"].as_array().unwrap().len(), 0);

@@ -242,7 +242,7 @@ impl Daemon {
                 () = helper.ended() => bail!("the exit's helper process has ended; start the exit again"),
                 asked = self.control.next() => self.answer(asked?, host).await,
                 scrape = next_scrape(&mut self.metrics) => self.answer_scrape(scrape).await,
-                question = next_question(&mut self.web) => self.answer_web(question).await,
+                question = next_question(&mut self.web) => self.answer_web(question, host).await,
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload(host).await),
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),
@@ -394,8 +394,8 @@ impl Daemon {
         };
         // What was changed is carried out before the answer, so that a client removed is a client cut off.
         self.carry_out_all().await;
-        if concerns_clients && let Err(error) = self.follow_prefixes(host).await {
-            response = Err(Refusal::new(format!("the change is in force, but the host is not: {error:#}")));
+        if concerns_clients && let Err(refusal) = self.follow_clients(host).await {
+            response = Err(refusal);
         }
         drop(asked.answer.send(response));
     }

@@ -7,8 +7,19 @@ use warren_session::clients::ClientRegistry;
 
 use super::daemon::Daemon;
 use super::run::host_facts;
+use crate::control::Refusal;
 
 impl Daemon {
+    /// Makes the host follow a change of clients that is in force.
+    pub(super) async fn follow_clients(&mut self, host: &mut Host) -> Result<(), Refusal> {
+        let followed = self.follow_prefixes(host).await;
+        followed.map_err(|error| {
+            Refusal::new(format!(
+                "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
+            ))
+        })
+    }
+
     /// Makes the host lead to the networks behind clients as the registry has them now.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Value, json};
+use warren_host::Host;
 use warren_packet::reason::DropReason;
 use warren_quic::strangers::Turned;
 use warren_session::clients::Client;
@@ -88,9 +89,10 @@ impl Daemon {
         }
     }
 
-    pub(in crate::exit) async fn answer_web(&mut self, question: Question) {
+    pub(in crate::exit) async fn answer_web(&mut self, question: Question, host: &mut Host) {
         let Question { asked, answer } = question;
-        let reply = match asked {
+        let removes = matches!(asked, Asked::Remove(_));
+        let mut reply = match asked {
             Asked::Overview => Ok(self.overview().await),
             Asked::Day => Ok(json!(self.web.as_ref().map(|web| web.history.day.drawn()))),
             Asked::Invite(invitation) => self.invite_by_page(&invitation),
@@ -98,6 +100,9 @@ impl Daemon {
         };
         // A client that was removed is cut off before the page says so.
         self.carry_out_all().await;
+        if removes && let Err(refusal) = self.follow_clients(host).await {
+            reply = Err(refusal.message);
+        }
         drop(answer.send(reply));
     }
 
