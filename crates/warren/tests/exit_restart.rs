@@ -1,5 +1,5 @@
 //! The exit goes away and comes back: traffic does too, with the same inner addresses.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ fn assert_traffic_comes_back_after(ending: Signal) {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     let addresses = client.inner_addresses();
+    let untranslated = Untranslated::count(&net);
     let _server = net.internet.iperf3(5201);
     let mut load = download(&net, 15);
     let asking = flows::answers(&net.client, seconds(15));
@@ -68,6 +69,30 @@ fn assert_traffic_comes_back_after(ending: Signal) {
     assert_eq!(load.wait(seconds(30)), Some(0), "the flows live on: {}", load.output());
     eventually(seconds(10), "every connection is back", || client.status().list("/connections").len() == 4);
     client.down();
+    // Scorecard C3: nothing leaves the exit with an inner address, also while it is away.
+    assert_eq!(untranslated.packets(), 0);
+    exit.stop(Signal::TERM);
+    net.exit.sh("ip address add 10.66.9.9/32 dev lo; ping -c 1 -W 1 -I 10.66.9.9 203.0.113.2");
+    assert_eq!(untranslated.packets(), 1, "negative control");
+}
+
+/// What the router receives from the exit with an inner address.
+struct Untranslated<'net>(&'net Net);
+
+impl<'net> Untranslated<'net> {
+    fn count(net: &'net Net) -> Self {
+        let rules = "ip saddr 10.66.0.0/16 counter; ip6 saddr fd66:6666::/64 counter;";
+        let chain = format!("type filter hook ingress device \"to-exit\" priority 0; {rules}");
+        net.router.sh(&format!("nft 'table netdev untranslated {{ chain in {{ {chain} }}; }}'")).ok();
+        Self(net)
+    }
+
+    fn packets(&self) -> u64 {
+        let listed = self.0.router.sh("nft list table netdev untranslated").ok();
+        let words: Vec<&str> = listed.split_whitespace().collect();
+        let counts = words.windows(2).filter(|pair| pair[0] == "packets");
+        counts.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+    }
 }
 
 /// Four TCP flows from the internet through the tunnel; the program fails if one of them breaks.

@@ -1,6 +1,7 @@
 //! Changing a running exit and its clients: who is not concerned notices nothing.
 
 use rustix::process::Signal;
+use warren_quic::key::PrivateKey;
 
 use crate::support::{self, Client, Exit, Net, Profile, eventually, seconds};
 
@@ -11,25 +12,45 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     let gone = net.second_client();
-    let removed = Client::on(&gone, &exit.enrol("phone"));
+    let phone = exit.enrol("phone");
+    let removed = Client::on(&gone, &phone);
     removed.up();
-    let mut ping = client.warren.host.start(&["ping", "-i", "0.02", "-c", "300", Net::INTERNET_V4]);
+    let mut ping = client.warren.host.start(&["ping", "-i", "0.01", "-c", "600", Net::INTERNET_V4]);
     ping.wait_for_output("icmp_seq=10 ");
+    let added = PrivateKey::generate().unwrap();
     let table_before = net.exit.sh("nft list table inet warren_exit").ok();
 
     exit.configure(|config| {
-        config.with("clients", "isolation", false).with("dns", "servers", vec!["9.9.9.9"])
+        config.with("clients", "isolation", false).with("dns", "servers", vec!["9.9.9.9"]).with(
+            "access",
+            "allow",
+            vec!["192.168.77.0/24"],
+        )
     });
-    exit.edit_clients(|clients| clients.retain(|client| client["name"].as_str() != Some("phone")));
+    exit.edit_clients(|clients| {
+        clients.retain(|client| client["name"].as_str() != Some("phone"));
+        let entry = format!(
+            "name = \"tablet\"\npublic_key = \"{}\"\ncreated = \"2026-01-01T00:00:00Z\"",
+            added.public()
+        );
+        clients.push(entry.parse::<toml::Table>().unwrap().into());
+    });
     exit.warren.run("reload").ok();
 
     assert_ne!(net.exit.sh("nft list table inet warren_exit").ok(), table_before);
     let list = exit.warren.run("exit client list").ok();
     assert!(list.contains("laptop") && !list.contains("phone"), "{list}");
     eventually(seconds(5), "the removed client has stopped", || removed.warren.status().is_none());
+    let tablet = phone.with("client", "private_key", added.to_base64().as_str());
+    removed.warren.write("home.toml", 0o600, &tablet.text());
+    removed.up();
+    removed.down();
 
     // The same by a signal.
-    exit.edit_clients(|clients| clients[0]["name"] = "desk".into());
+    exit.edit_clients(|clients| {
+        let laptop = clients.iter_mut().find(|client| client["name"].as_str() == Some("laptop"));
+        laptop.unwrap()["name"] = "desk".into();
+    });
     support::signal(i32::try_from(exit.status().number("/pid")).unwrap(), Signal::HUP);
     eventually(seconds(5), "the client has its new name", || {
         exit.status().text("/sessions/0/name") == "desk"
@@ -61,7 +82,7 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     );
 
     ping.wait(seconds(30));
-    assert!(ping.output().contains("300 received, 0% packet loss"), "{}", ping.output());
+    assert!(ping.output().contains("600 received, 0% packet loss"), "{}", ping.output());
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! What an enrolled client reaches on the exit's own side: nothing but what its operator allows.
+#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
+
+use std::net::Ipv4Addr;
+
+use warren_quic::key::PrivateKey;
+
+use crate::support::library_client::{LibraryClient, runtime, udp};
+use crate::support::{Exit, Net, eventually, seconds};
+
+/// Its loopback, its addresses and listen port, its inner address, the cloud's metadata service, and a LAN beside it.
+const TARGETS: [(&str, u16); 6] = [
+    ("127.0.0.1", 9_466),
+    (Net::EXIT_V4, 443),
+    (Net::EXIT_V4, 22),
+    ("10.66.0.1", 53),
+    ("169.254.169.254", 80),
+    ("192.168.77.1", 53),
+];
+const PACKETS: u64 = 100;
+
+/// Scorecard A5.
+#[test]
+fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowed() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let key = PrivateKey::generate().unwrap();
+    exit.enrol_key("mallory", &key.public().to_string());
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    net.exit.sh("ip address add 192.168.77.2/24 dev eth0; ip route add 169.254.169.254/32 dev eth0").ok();
+    net.router.sh("ip address add 192.168.77.1/24 dev to-exit").ok();
+    // Behind the exit's own rules.
+    let accepted = |hook: &str, to: &str| {
+        let rule = format!("iifname \"warren-exit\" {to} counter;");
+        format!(
+            "chain {hook} {{ type filter hook {} priority 10; {rule} }};",
+            hook.split('_').next().unwrap()
+        )
+    };
+    let table = [
+        accepted("input", ""),
+        accepted("forward_metadata", "ip daddr 169.254.0.0/16"),
+        accepted("forward_lan", "ip daddr 192.168.77.0/24"),
+    ];
+    net.exit.sh(&format!("nft 'table inet accepted {{ {} }}'", table.concat())).ok();
+    let accepted =
+        || ["input", "forward_metadata", "forward_lan"].map(|chain| packets(&net, "accepted", chain));
+    let refused = || packets(&net, "warren_exit", "input") + packets(&net, "warren_exit", "from_clients");
+
+    let (to_test, sent) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel();
+    let client = net.client.enter(move || {
+        runtime().block_on(async move {
+            let mut client = LibraryClient::start(key, exit_key, 1);
+            client.until("the client is up", |client| client.attached() == 1).await;
+            let own = client.welcome().unwrap().ipv4.unwrap().0;
+            loop {
+                for (address, port) in TARGETS {
+                    let target: Ipv4Addr = address.parse().unwrap();
+                    for _ in 0..PACKETS {
+                        client.send_whole(&udp(own, (target, port), 30_000, b"hello")).await;
+                    }
+                }
+                to_test.send(()).unwrap();
+                // It runs on, so that what is queued leaves.
+                let mut answer = None;
+                client
+                    .until("the test goes on", |_| {
+                        answer = may_go_on.try_recv().ok();
+                        answer.is_some()
+                    })
+                    .await;
+                if answer == Some(false) {
+                    return;
+                }
+            }
+        });
+    });
+
+    sent.recv().unwrap();
+    // The kernel drops what claims to be for its loopback before any rule.
+    eventually(seconds(20), "every other packet is refused, and counted", || refused() >= 5 * PACKETS);
+    assert_eq!(accepted(), [0; 3]);
+
+    exit.configure(|config| config.with("access", "allow", vec!["192.168.77.0/24"]));
+    exit.warren.run("reload exit").ok();
+    go_on.send(true).unwrap();
+    sent.recv().unwrap();
+    eventually(seconds(20), "the allowed network is reached", || accepted()[2] >= PACKETS);
+    // The table that was replaced counts from zero.
+    eventually(seconds(20), "and nothing else is", || refused() >= 4 * PACKETS);
+    assert_eq!(accepted()[..2], [0; 2]);
+    go_on.send(false).unwrap();
+    client.join().unwrap();
+}
+
+/// The sum of a chain's counters.
+fn packets(net: &Net, table: &str, chain: &str) -> u64 {
+    let listed = net.exit.sh(&format!("nft list chain inet {table} {chain}")).ok();
+    let words: Vec<&str> = listed.split_whitespace().collect();
+    let counts = words.windows(2).filter(|pair| pair[0] == "packets");
+    counts.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+}

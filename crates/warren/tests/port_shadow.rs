@@ -1,0 +1,122 @@
+//! A client that sends from the exit's own ports takes nothing of what others send there (CVE-2021-3773).
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
+
+/// Scorecard A6 asks for as many.
+const PACKETS: u64 = 1_000;
+
+#[test]
+fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let attacker = net.second_client();
+    let mallory = Client::on(&attacker, &exit.enrol("mallory"));
+    count_at_the_exit(&net);
+    // Nothing answers for the victim's TCP port, so that the attacker's connection stays half open.
+    let quiet = "type filter hook input priority 0; tcp dport 40000-49999 counter drop;";
+    net.client.sh(&format!("nft 'table inet quiet {{ chain input {{ {quiet} }}; }}'")).ok();
+
+    // Plain masquerading keeps the attacker's port, and with it takes every packet.
+    exit.configure(|config| config.with("nat", "enabled", false));
+    let plain =
+        "type nat hook postrouting priority srcnat; ip saddr 10.66.0.0/16 oifname \"eth0\" masquerade;";
+    net.exit.sh(&format!("nft 'table ip plain {{ chain post {{ {plain} }}; }}'")).ok();
+    exit.run();
+    mallory.up();
+    let [listener, intercepted] = shadow_udp(&net, &attacker, 40_000);
+    assert!(listener == 0 && intercepted >= PACKETS, "the attack works: {listener}, {intercepted}");
+    let [listener, intercepted] = shadow_tcp(&net, &attacker, 41_000);
+    assert!(listener == 0 && intercepted > 0, "the attack works: {listener}, {intercepted}");
+    mallory.down();
+    exit.stop(Signal::TERM);
+    net.exit.sh("nft delete table ip plain").ok();
+
+    exit.configure(|config| config.with("nat", "enabled", true));
+    exit.run();
+    mallory.up();
+    let [listener, intercepted] = shadow_udp(&net, &attacker, 42_000);
+    assert!(
+        listener >= PACKETS && intercepted == 0,
+        "{listener} reached the listener, {intercepted} the attacker"
+    );
+    let [listener, intercepted] = shadow_tcp(&net, &attacker, 43_000);
+    assert!(listener > 0 && intercepted == 0, "{listener} reached the listener, {intercepted} the attacker");
+    // The number of an echo is no port, but kept alike.
+    let echo = |to: &str| format!("ping -e 777 -c 3 -i 0.2 -W 5 {to}");
+    attacker.sh(&echo(Net::CLIENT_V4)).ok();
+    net.client.sh(&echo(Net::EXIT_V4)).ok();
+    mallory.down();
+}
+
+/// The attacker sends from the exit's port to the victim's, and then the victim from there to the exit's; returns how many of its
+/// packets reached the exit's listener and how many were forwarded.
+fn shadow_udp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
+    let victim = net.client.enter(move || UdpSocket::bind((Net::CLIENT_V4, port)).unwrap()).join().unwrap();
+    let mallory = attacker.enter(|| UdpSocket::bind("0.0.0.0:443").unwrap()).join().unwrap();
+    victim.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    eventually(seconds(20), "the attacker's packet has made its entry", || {
+        mallory.send_to(b"shadow", (Net::CLIENT_V4, port)).unwrap();
+        victim.recv(&mut [0; 16]).is_ok()
+    });
+    let before = counted(net);
+    let mut seen = [0; 2];
+    eventually(seconds(30), "the victim's packets have arrived", || {
+        for _ in 0..100 {
+            victim.send_to(b"carrier", (Net::EXIT_V4, 443)).unwrap();
+        }
+        let now = counted(net);
+        seen = [now[0] - before[0], now[1] - before[1]];
+        seen[0] + seen[1] >= PACKETS
+    });
+    seen
+}
+
+/// The same with one connection to the exit's SSH port.
+fn shadow_tcp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
+    let connect = |host: &Namespace, from: u16, to: &str, port: u16| {
+        let line = format!(
+            "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); \
+             s.bind((\"\", {from})); s.settimeout(0.5); s.connect_ex((\"{to}\", {port}))"
+        );
+        host.sh(&format!("python3 -c '{line}'")).ok();
+    };
+    let arrived = || packets(&net.client, "quiet", "input");
+    let before = arrived();
+    eventually(seconds(30), "the attacker's packet has made its entry", || {
+        connect(attacker, 22, Net::CLIENT_V4, port);
+        arrived() > before
+    });
+    let before = counted(net);
+    let mut seen = [0; 2];
+    eventually(seconds(30), "the victim's connection has arrived", || {
+        connect(&net.client, port, Net::EXIT_V4, 22);
+        let now = counted(net);
+        seen = [now[0] - before[0], now[1] - before[1]];
+        seen[0] + seen[1] > 0
+    });
+    seen
+}
+
+/// Counts at the exit what comes from the victim's ports, for itself and for others.
+fn count_at_the_exit(net: &Net) {
+    let from = format!("ip saddr {} th sport 40000-49999 counter;", Net::CLIENT_V4);
+    let chain = |hook: &str| format!("chain {hook} {{ type filter hook {hook} priority -200; {from} }};");
+    let table = format!("table inet seen {{ {} {} }}", chain("input"), chain("forward"));
+    net.exit.sh(&format!("nft '{table}'")).ok();
+}
+
+fn counted(net: &Net) -> [u64; 2] {
+    ["input", "forward"].map(|hook| packets(&net.exit, "seen", hook))
+}
+
+/// What the only counter of a chain has.
+fn packets(host: &Namespace, table: &str, chain: &str) -> u64 {
+    let listed = host.sh(&format!("nft list chain inet {table} {chain}")).ok();
+    listed.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
+}
