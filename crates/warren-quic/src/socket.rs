@@ -84,6 +84,26 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
+/// What this kernel does for UDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpOffload {
+    /// One send takes many payloads (`UDP_SEGMENT`).
+    pub gso: bool,
+    /// One receive brings many payloads (`UDP_GRO`).
+    pub gro: bool,
+}
+
+/// Tries what the kernel does for a UDP socket.
+///
+/// # Errors
+/// If no socket can be made.
+pub fn udp_offload() -> io::Result<UdpOffload> {
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+    let state = noq_udp::UdpSocketState::new((&socket).into())?;
+    let is_many = |segments: NonZeroUsize| segments > NonZeroUsize::MIN;
+    Ok(UdpOffload { gso: is_many(state.max_gso_segments()), gro: is_many(state.gro_segments()) })
+}
+
 /// How an endpoint uses its sockets.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketUse {

@@ -5,12 +5,14 @@
 mod checks;
 mod facts;
 mod finding;
+mod path;
 mod read;
 mod repair;
 
 use crate::cli::args::{DoctorArgs, GlobalArgs};
 use crate::cli::output;
 use crate::exit_code::{ExitCode, Failure};
+pub(crate) use facts::egress_device;
 use finding::{Finding, Verdict};
 
 /// Shows what was found; with `--fix` also does what would mend it, and looks again.

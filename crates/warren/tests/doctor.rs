@@ -32,18 +32,34 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     );
     exit.run();
     let running = exit.warren.run("doctor --json");
-    for check in
-        ["configuration", "remains", "tun", "nft", "port", "addresses", "forwarding", "resolver", "mtu"]
-    {
-        assert_eq!(verdict(&findings(&running), check), "good", "{running:?}");
+    for check in [
+        "configuration",
+        "remains",
+        "tun",
+        "nft",
+        "port",
+        "addresses",
+        "forwarding",
+        "nat",
+        "resolver",
+        "mtu",
+        "path mtu",
+        "tun offload",
+        "udp offload",
+        "socket buffers",
+    ] {
+        assert_eq!(verdict(&findings(&running), check), "good", "{check}: {running:?}");
     }
 
+    net.filter("ip saddr 198.51.100.2 ip length > 1400 drop;");
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=0").ok();
     net.exit.sh("nft add table ip other && nft add chain ip other f '{ type filter hook forward priority 0; policy drop; }'").ok();
     let broken = exit.warren.run("doctor --json");
     assert_eq!(broken.code, Some(1), "{broken:?}");
     let broken = findings(&broken);
     assert_eq!((verdict(&broken, "forwarding"), verdict(&broken, "other firewalls")), ("problem", "advice"));
+    assert_eq!(verdict(&broken, "path mtu"), "advice", "{broken:#?}");
+    net.unfilter();
     let text = exit.warren.run("doctor");
     assert!(text.stdout.starts_with("PROBLEM  forwarding: "), "{text:?}");
     assert!(text.stdout.contains("nft insert rule ip other f iifname warren-exit accept"), "{text:?}");

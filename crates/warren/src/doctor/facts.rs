@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
+use warren_host::exit_plan;
+use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
+use super::path::{self, Path};
 use super::read;
 use crate::cli::args::GlobalArgs;
 use crate::cli::exit_init::networks_of_this_host;
 use crate::client::{Answer, knock};
 use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
+use crate::exit::DEVICE as TUN;
 use crate::sandbox;
 
 /// Everything that checks look at.
@@ -25,7 +29,14 @@ pub(super) struct Facts {
     /// Whether the kernel can keep a daemon to its own files.
     pub(super) has_landlock: Option<bool>,
     pub(super) egress: Option<Egress>,
+    /// What the way to the internet carries.
+    pub(super) path: Option<Path>,
     pub(super) exit: Option<ExitFacts>,
+    /// Offloads of a running exit's TUN, and whether each is on.
+    pub(super) tun_features: BTreeMap<String, bool>,
+    /// Bytes that a UDP socket of a daemon gets for receiving and for sending.
+    pub(super) socket_buffers: Option<(usize, usize)>,
+    pub(super) udp_offload: Option<UdpOffload>,
     /// What is wrong with configuration files, and what in them has no effect.
     pub(super) broken_files: Vec<String>,
     pub(super) without_effect: Vec<String>,
@@ -75,7 +86,10 @@ pub(super) struct ExitFacts {
     /// Ports of these that some program listens on.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
-    pub(super) has_resolvers: bool,
+    pub(super) resolvers: Vec<IpAddr>,
+    pub(super) nat: bool,
+    /// Whether the running exit's table translates.
+    pub(super) translates: Option<bool>,
 }
 
 /// Asks the host.
@@ -85,7 +99,7 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
     let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
     let mut facts = Facts {
         kernel: text("/proc/sys/kernel/osrelease").as_deref().and_then(read::kernel),
-        has_tun: Path::new("/dev/net/tun").exists(),
+        has_tun: std::path::Path::new("/dev/net/tun").exists(),
         has_landlock: Some(sandbox::can_confine_files()),
         has_nft: said("nft", &["--version"]).is_some(),
         egress: egress(),
@@ -104,9 +118,12 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
         deepest_idle: deepest_idle(),
         is_virtual: text("/proc/cpuinfo").is_some_and(|cpus| cpus.contains(" hypervisor")),
         resolvers: text("/etc/resolv.conf").as_deref().map(read::resolvers).unwrap_or_default(),
+        socket_buffers: socket_buffers(),
+        udp_offload: socket::udp_offload().ok(),
         ..Facts::default()
     };
     read_configuration(global, &mut facts);
+    facts.path = path_of_exit(&facts);
     for (name, directory) in daemon_dir::all(&global.runtime_dir).unwrap_or_default() {
         if directory.has_remains() && !directory.is_running().unwrap_or(true) {
             facts.remains.push(name);
@@ -119,7 +136,10 @@ fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
     let path = global.config_dir.join("exit.toml");
     if path.exists() {
         match load_exit(&path) {
-            Ok(config) => facts.exit = Some(exit(global, &config)),
+            Ok(config) => {
+                facts.exit = Some(exit(global, &config));
+                facts.tun_features = features(TUN);
+            }
             Err(error) => facts.broken_files.push(error.to_string()),
         }
     }
@@ -165,21 +185,57 @@ fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
         ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),
         ports,
         pools: [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect(),
-        has_resolvers: !config.dns.is_empty(),
+        resolvers: config.dns.clone(),
+        nat: config.nat,
+        translates: said("nft", &["list", "table", "inet", exit_plan::TABLE])
+            .map(|table| table.contains(" masquerade")),
     }
 }
 
-fn egress() -> Option<Egress> {
+/// Asks the exit's resolvers, else this host's own, which answer pings as a rule.
+fn path_of_exit(facts: &Facts) -> Option<Path> {
+    let (exit, egress) = facts.exit.as_ref().zip(facts.egress.as_ref())?;
+    let own = facts.resolvers.iter().filter_map(|resolver| resolver.parse().ok());
+    let mut hosts: Vec<IpAddr> = exit.resolvers.iter().copied().chain(own).collect();
+    hosts.retain(|host| !host.is_loopback());
+    path::to_any(&hosts, egress.mtu?)
+}
+
+/// Makes a socket as daemons do. They have CAP_NET_ADMIN, to which limits do not apply on the machine itself, so that who asks
+/// there without it learns nothing of them.
+fn socket_buffers() -> Option<(usize, usize)> {
+    const WHOLE_RANGE: &str = "4294967295";
+    let users = fs::read_to_string("/proc/self/uid_map").ok()?;
+    let is_machine = users.split_whitespace().last() == Some(WHOLE_RANGE);
+    if is_machine && !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let socket = socket::bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).ok()?;
+    let socket = socket2::SockRef::from(&socket);
+    // The kernel says twice what was asked for (socket(7)).
+    Some((socket.recv_buffer_size().ok()? / 2, socket.send_buffer_size().ok()? / 2))
+}
+
+/// The device that the default route takes.
+pub(crate) fn egress_device() -> Option<String> {
     let routes = |path| fs::read_to_string(path).unwrap_or_default();
-    let device = read::default_device_ipv4(&routes("/proc/net/route"))
-        .or_else(|| read::default_device_ipv6(&routes("/proc/net/ipv6_route")))?;
+    read::default_device_ipv4(&routes("/proc/net/route"))
+        .or_else(|| read::default_device_ipv6(&routes("/proc/net/ipv6_route")))
+}
+
+fn egress() -> Option<Egress> {
+    let device = egress_device()?;
     let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu")).ok();
     Some(Egress {
         mtu: mtu.and_then(|mtu| mtu.trim().parse().ok()),
-        features: said("ethtool", &["-k", &device]).as_deref().map(read::features).unwrap_or_default(),
+        features: features(&device),
         qdisc: said("tc", &["qdisc", "show", "dev", &device, "root"]).as_deref().and_then(read::qdisc),
         device,
     })
+}
+
+fn features(device: &str) -> BTreeMap<String, bool> {
+    said("ethtool", &["-k", device]).as_deref().map(read::features).unwrap_or_default()
 }
 
 /// The deepest state that the first core may go to.

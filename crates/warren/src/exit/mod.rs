@@ -17,5 +17,5 @@ mod store;
 mod web;
 
 pub(crate) use hold::{release, release_hold};
-pub(crate) use run::exit_run;
+pub(crate) use run::{DEVICE, exit_run};
 pub(crate) use store::client_store;

@@ -24,7 +24,7 @@ use crate::helper::Helper;
 use crate::sandbox::{self, Files};
 
 /// The exit's TUN device.
-const DEVICE: &str = "warren-exit";
+pub(crate) const DEVICE: &str = "warren-exit";
 /// The inner MTU that is granted: a 1500-byte path's QUIC datagram less the slack that keeps GSO batches whole
 /// (`noq-hot-path.md` section 3).
 const INNER_MTU: u16 = 1380;

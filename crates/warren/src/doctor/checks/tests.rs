@@ -1,7 +1,10 @@
 //! Each check on a host where all is well, and on one where its own fact is not.
 
 use super::super::facts::{Egress, ExitFacts};
+use warren_quic::socket::UdpOffload;
+
 use super::super::finding::Verdict;
+use super::super::path::Path;
 use super::*;
 
 /// An exit that runs on a good host.
@@ -23,8 +26,15 @@ fn good() -> Facts {
             ports: vec![443],
             ports_in_use: vec![443],
             pools: vec!["10.66.0.0/16".parse().unwrap(), "fd66::/64".parse().unwrap()],
-            has_resolvers: true,
+            resolvers: vec![[9, 9, 9, 9].into()],
+            nat: true,
+            translates: Some(true),
         }),
+        path: Some(path(1_500)),
+        tun_features: [("tx-tcp-segmentation".to_owned(), true), ("tx-udp-segmentation".to_owned(), true)]
+            .into(),
+        socket_buffers: Some((8 << 20, 8 << 20)),
+        udp_offload: Some(UdpOffload { gso: true, gro: true }),
         networks: vec!["192.0.2.0/24".parse().unwrap(), "10.66.0.1/32".parse().unwrap()],
         forwarding_ipv4: Some(true),
         forwarding_ipv6: Some(true),
@@ -35,6 +45,10 @@ fn good() -> Facts {
         resolvers: vec!["9.9.9.9".to_owned()],
         ..Facts::default()
     }
+}
+
+fn path(carries: u32) -> Path {
+    Path { to: [9, 9, 9, 9].into(), asked: 1_500, carries }
 }
 
 /// The only finding that is not good after a change of the facts.
@@ -58,14 +72,14 @@ fn egress(facts: &mut Facts) -> &mut Egress {
 #[test]
 fn good_host_has_no_finding_but_good_ones() {
     assert!(all(&good()).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&good()));
-    assert!(all(&good()).len() >= 16);
+    assert!(all(&good()).len() >= 20);
 }
 
 #[test]
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 22] = [
+    let cases: [Case; 31] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
@@ -79,6 +93,21 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
         ("resolver", Problem, |facts| facts.resolvers.clear()),
         ("mtu", Problem, |facts| egress(facts).mtu = Some(1_200)),
         ("mtu", Advice, |facts| egress(facts).mtu = Some(1_420)),
+        ("socket buffers", Advice, |facts| facts.socket_buffers = Some((8 << 20, 212_992))),
+        ("udp offload", Advice, |facts| facts.udp_offload = Some(UdpOffload { gso: false, gro: true })),
+        ("path mtu", Advice, |facts| facts.path = Some(path(1_420))),
+        ("tun offload", Advice, |facts| {
+            _ = facts.tun_features.insert("tx-udp-segmentation".to_owned(), false)
+        }),
+        ("tun offload", Advice, |facts| {
+            _ = facts.tun_features.insert("tx-tcp-segmentation".to_owned(), false)
+        }),
+        ("nat", Problem, |facts| facts.egress = None),
+        ("nat", Problem, |facts| exit(facts).translates = Some(false)),
+        ("nat", Advice, |facts| exit(facts).nat = false),
+        ("udp offload of the link", Advice, |facts| {
+            _ = egress(facts).features.insert("rx-gro-list".to_owned(), true)
+        }),
         ("qdisc", Advice, |facts| egress(facts).qdisc = Some("pfifo_fast".to_owned())),
         ("idle states", Advice, |facts| facts.deepest_idle = Some(("C6".to_owned(), 200))),
         ("port", Problem, |facts| exit(facts).is_running = false),
@@ -87,7 +116,7 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
         ("other firewalls", Advice, |facts| facts.dropping_chains.push("ip filter FORWARD".to_owned())),
         ("connection tracking", Problem, |facts| facts.conntrack = Some((90, 100))),
         ("connection tracking", Advice, |facts| facts.conntrack = Some((0, 4_096))),
-        ("clients' resolvers", Advice, |facts| exit(facts).has_resolvers = false),
+        ("clients' resolvers", Advice, |facts| exit(facts).resolvers.clear()),
     ];
     for (check, verdict, change) in cases {
         let change_alone = |facts: &mut Facts| {
@@ -141,4 +170,14 @@ fn what_is_not_known_is_not_judged() {
         .map(|finding| finding.check)
         .collect();
     assert_eq!(problems, ["tun", "resolver"]);
+}
+
+#[test]
+fn routed_prefixes_need_no_translation() {
+    let mut facts = good();
+    let exit = exit(&mut facts);
+    (exit.nat, exit.translates) = (false, Some(false));
+    exit.pools = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/64".parse().unwrap()];
+    facts.networks.clear();
+    assert!(all(&facts).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&facts));
 }

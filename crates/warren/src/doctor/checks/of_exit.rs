@@ -1,0 +1,232 @@
+//! Checks that concern a host with an exit.
+
+use ipnet::IpNet;
+
+use super::super::facts::{ExitFacts, Facts};
+use super::super::finding::{Finding, Repair};
+
+/// A connection tracking table below this is soon full on an exit.
+const CONNTRACK: u64 = 65_536;
+
+/// Every check of the exit.
+pub(super) fn all(facts: &Facts, exit: &ExitFacts) -> Vec<Finding> {
+    let mut findings = vec![
+        port(exit),
+        addresses(facts, exit),
+        forwarding(facts, exit),
+        nat(facts, exit),
+        other_firewalls(facts),
+        clients_resolvers(exit),
+    ];
+    findings.extend(path_mtu(facts));
+    findings.extend(tun_offload(facts));
+    findings.extend(receive_offload(facts));
+    findings.extend(connection_tracking(facts));
+    findings
+}
+
+fn port(exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "port";
+    let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if !exit.is_running && !exit.ports_in_use.is_empty() {
+        let found =
+            format!("the exit does not run, and another program has UDP port {}", list(&exit.ports_in_use));
+        let why = "the exit cannot listen there";
+        return Finding::problem(
+            CHECK,
+            found,
+            why,
+            "stop that program (ss -lunp), or change listen in exit.toml",
+        );
+    }
+    if exit.is_running && exit.ports_in_use.len() < exit.ports.len() {
+        let why = "clients cannot reach it";
+        let found = format!("the exit runs, but does not listen on every one of UDP {}", list(&exit.ports));
+        return Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit");
+    }
+    let found = if exit.is_running {
+        format!(
+            "the exit listens on UDP {}; whether it is reachable shows from a client alone",
+            list(&exit.ports)
+        )
+    } else {
+        format!("the exit does not run; UDP {} is free for it", list(&exit.ports))
+    };
+    Finding::good(CHECK, found)
+}
+
+fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "addresses";
+    // A running exit's own addresses and routes are in its pools.
+    let is_others = |network: &IpNet, pool: &IpNet| {
+        if exit.is_running {
+            network.contains(pool) && network != pool
+        } else {
+            network.contains(pool) || pool.contains(network)
+        }
+    };
+    let clash = exit.pools.iter().find_map(|pool| {
+        facts.networks.iter().find(|network| is_others(network, pool)).map(|network| (pool, network))
+    });
+    let Some((pool, network)) = clash else {
+        return Finding::good(CHECK, "the inner prefixes are used by nothing else here");
+    };
+    let why = "packets for clients would go to that network, or the other way round";
+    let fix = "choose another prefix in [addresses] of exit.toml, and restart the exit";
+    Finding::problem(
+        CHECK,
+        format!("the inner prefix {pool} overlaps {network}, which this host uses"),
+        why,
+        fix,
+    )
+}
+
+fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "forwarding";
+    if !exit.is_running {
+        return Finding::good(CHECK, "the exit turns it on when it starts");
+    }
+    let mut finding = Finding::problem(
+        CHECK,
+        "the exit runs, but something has turned forwarding off",
+        "clients are connected but have no internet",
+        "turn it on again, and find out what turns it off (sysctl.d, another firewall)",
+    );
+    let has = |version: fn(&IpNet) -> bool| exit.pools.iter().any(version);
+    if has(|pool| pool.addr().is_ipv4()) && facts.forwarding_ipv4 == Some(false) {
+        finding = finding.with(Repair::sysctl("net.ipv4.ip_forward", 1));
+    }
+    if has(|pool| pool.addr().is_ipv6()) && facts.forwarding_ipv6 == Some(false) {
+        finding = finding.with(Repair::sysctl("net.ipv6.conf.all.forwarding", 1));
+    }
+    if finding.repairs.is_empty() { Finding::good(CHECK, "on") } else { finding }
+}
+
+fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "nat";
+    let why = "clients are connected but have no internet: answers to their inner addresses find no way back";
+    let list = |pools: &[&IpNet]| pools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    if !exit.nat {
+        let private: Vec<&IpNet> = exit.pools.iter().filter(|pool| is_private(pool)).collect();
+        if private.is_empty() {
+            return Finding::good(CHECK, "off, as exit.toml says; the inner prefixes are routed");
+        }
+        let found = format!("off, as exit.toml says, but {} is private", list(&private));
+        let fix = "write enabled = true in [nat] of exit.toml, then run: warren reload exit; or see that another router translates";
+        return Finding::advice(CHECK, found, why, fix);
+    }
+    let Some(egress) = &facts.egress else {
+        let fix = "give this host a default route: ip route add default via ROUTER";
+        return Finding::problem(CHECK, "this host has no default route, so that nothing leaves", why, fix);
+    };
+    match (exit.is_running, exit.translates) {
+        (true, Some(false)) => {
+            let found = "the exit runs, but its nftables table does not translate";
+            Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit")
+        }
+        (true, _) => Finding::good(CHECK, format!("clients get the address of {}", egress.device)),
+        (false, _) => Finding::good(CHECK, "the exit turns it on when it starts"),
+    }
+}
+
+/// Of networks that nobody routes on the internet (RFC 1918, RFC 6598, RFC 4193).
+fn is_private(network: &IpNet) -> bool {
+    let address = network.addr();
+    let is_within = |network: &str| network.parse().is_ok_and(|network: IpNet| network.contains(&address));
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"].into_iter().any(is_within)
+}
+
+fn path_mtu(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "path mtu";
+    let egress = facts.egress.as_ref()?;
+    let path = facts.path?;
+    if path.carries >= path.asked {
+        let found = format!("packets of {} bytes reach {}", path.carries, path.to);
+        return Some(Finding::good(CHECK, found));
+    }
+    let device = &egress.device;
+    let found =
+        format!("the way to {} carries {} bytes, and {device} sends {}", path.to, path.carries, path.asked);
+    let why = "what is larger is lost where a router on the way does not say so, and pages of clients hang";
+    let fix = format!(
+        "run: ip link set {device} mtu {}, and write it where the link is configured; or have the network carry {}",
+        path.carries, path.asked
+    );
+    Some(Finding::advice(CHECK, found, why, fix))
+}
+
+fn tun_offload(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "tun offload";
+    let is_on = |name: &str| facts.tun_features.get(name).copied();
+    let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
+    let lacking = match (tcp, udp) {
+        (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),
+        (true, false) => "the TUN takes no super-packets of UDP (USO)",
+        (false, _) => "the TUN takes no super-packets",
+    };
+    let why = "packets then go one by one; super-packets took 0.49 to 0.59 of the CPU time per GB of TCP, and 0.67 to 0.72 of UDP";
+    let fix = "install Linux 6.2 or newer, and take tun_offload = false out of exit.toml";
+    Some(Finding::advice(CHECK, lacking, why, fix))
+}
+
+fn other_firewalls(facts: &Facts) -> Finding {
+    const CHECK: &str = "other firewalls";
+    if facts.dropping_chains.is_empty() {
+        return Finding::good(CHECK, "none drops what is forwarded");
+    }
+    let chains = facts.dropping_chains.join(" and ");
+    let lines = facts.dropping_chains.iter().map(|chain| {
+        format!("nft insert rule {chain} iifname warren-exit accept; nft insert rule {chain} oifname warren-exit accept")
+    });
+    let why = "a packet needs every chain's consent, so that clients may be connected but have no internet";
+    let fix =
+        format!("unless it has rules for clients already, run: {}", lines.collect::<Vec<_>>().join("; "));
+    Finding::advice(CHECK, format!("the chain {chains} drops what no rule of its own takes"), why, fix)
+}
+
+fn receive_offload(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "udp offload of the link";
+    let egress = facts.egress.as_ref()?;
+    let forwards = egress.features.get("rx-udp-gro-forwarding").copied()?;
+    let lists = egress.features.get("rx-gro-list").copied().unwrap_or(false);
+    if forwards && !lists {
+        return Some(Finding::good(
+            CHECK,
+            format!("{} merges UDP packets that are forwarded", egress.device),
+        ));
+    }
+    let switches = ["-K", &egress.device, "rx-udp-gro-forwarding", "on", "rx-gro-list", "off"];
+    let why = "clients' UDP packets from the internet are forwarded one by one, which costs CPU time";
+    let fix = format!("run at boot: ethtool {}", switches.join(" "));
+    let command: Vec<&str> = ["ethtool"].into_iter().chain(switches).collect();
+    let found = format!("{} does not merge UDP packets that are forwarded", egress.device);
+    Some(Finding::advice(CHECK, found, why, fix).with(Repair::run(&command)))
+}
+
+fn connection_tracking(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "connection tracking";
+    const KEY: &str = "net.netfilter.nf_conntrack_max";
+    let (count, max) = facts.conntrack?;
+    let found = format!("{count} of {max} connections are tracked");
+    let why = "NAT tracks every flow of every client, and new flows are dropped once the table is full";
+    let larger = (2 * max).max(4 * CONNTRACK);
+    let fix = format!("run: sysctl -w {KEY}={larger}");
+    let set = Repair::sysctl(KEY, larger);
+    Some(if count.saturating_mul(10) > max.saturating_mul(8) {
+        Finding::problem(CHECK, found, why, fix).with(set)
+    } else if max < CONNTRACK {
+        Finding::advice(CHECK, found, why, fix).with(set)
+    } else {
+        Finding::good(CHECK, found)
+    })
+}
+
+fn clients_resolvers(exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "clients' resolvers";
+    if !exit.resolvers.is_empty() {
+        return Finding::good(CHECK, "exit.toml names some");
+    }
+    let why = "clients keep asking their own network's resolvers, which a full tunnel may not reach";
+    let fix = "name some: servers = [\"9.9.9.9\"] in [dns] of exit.toml, then warren reload exit";
+    Finding::advice(CHECK, "exit.toml names no resolver for clients", why, fix)
+}
