@@ -1,5 +1,6 @@
 //! `warren exit init`: an exit's configuration and key, made once.
 
+mod own_address;
 mod prefixes;
 mod resolvers;
 
@@ -10,11 +11,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use warren_quic::key::PrivateKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::args::{ExitInitArgs, GlobalArgs};
 use super::output;
 use crate::config::{Endpoint, describe};
+use crate::doctor;
 use crate::storage;
 
 pub(crate) use prefixes::networks_of_this_host;
@@ -22,10 +24,10 @@ pub(crate) use prefixes::networks_of_this_host;
 const KEY_FILE: &str = "exit.key";
 const CONFIG_FILE: &str = "exit.toml";
 
-/// Writes `exit.toml` and `exit.key` into the configuration directory and prints the public key and what comes next.
+/// Writes `exit.toml` and `exit.key` into the configuration directory and prints what was found out and what comes next.
 ///
 /// # Errors
-/// When an exit is there already, or a file cannot be made.
+/// When an exit is there already, a file cannot be made, or nobody says where clients reach this host.
 pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
     run_with(global, args, resolvers::reachable)
 }
@@ -35,11 +37,17 @@ fn run_with(
     args: &ExitInitArgs,
     resolvers: impl FnOnce() -> Vec<IpAddr>,
 ) -> anyhow::Result<()> {
+    let endpoint = match args.endpoint.clone() {
+        Some(endpoint) => endpoint,
+        None => own_address::endpoint().context(
+            "this host has no public address of its own, so that it cannot find out where clients reach it; say so with --endpoint HOST",
+        )?,
+    };
     let taken = networks_of_this_host();
     warn_of_overlaps(args, &taken);
     let host_has_ipv6 = Path::new("/proc/net/if_inet6").exists();
     let setup = Setup {
-        endpoint: &args.endpoint,
+        endpoint: &endpoint,
         ipv4: match args.ipv4 {
             Some(ipv4) => ipv4,
             None => prefixes::draw_ipv4(&taken, random)?.context(
@@ -56,14 +64,50 @@ fn run_with(
     };
     let key = PrivateKey::generate()?;
     let files = write(&global.config_dir, &setup, &key)?;
-    output::print(&format!(
-        "Wrote {} and {}.\nPublic key: {}\nNext: start the exit with \"{}\", then invite a client with \"{} NAME\".\n",
-        files.config.display(),
-        files.key.display(),
-        key.public(),
-        command(global, "exit run"),
-        command(global, "exit invite"),
-    ))
+    let egress = doctor::egress_device();
+    if egress.is_none() {
+        output::warn("this host has no default route, so that nothing will leave by this exit; give it one");
+    }
+    if setup.resolvers.is_empty() {
+        output::warn("no resolver answered; name some that clients can ask in [dns] of exit.toml");
+    }
+    output::print(&told(global, &setup, egress.as_deref(), &files, &key.public()))
+}
+
+/// What was found out and done, and what comes next.
+fn told(
+    global: &GlobalArgs,
+    setup: &Setup<'_>,
+    egress: Option<&str>,
+    files: &Files,
+    key: &PublicKey,
+) -> String {
+    let list = |words: &[String]| match words {
+        [] => "none".to_owned(),
+        words => words.join(", "),
+    };
+    let prefixes = [Some(setup.ipv4.to_string()), setup.ipv6.map(|ipv6| ipv6.to_string())];
+    let prefixes: Vec<String> = prefixes.into_iter().flatten().collect();
+    let resolvers: Vec<String> = setup.resolvers.iter().map(ToString::to_string).collect();
+    let port = setup.endpoint.port();
+    format!(
+        "Wrote {config} and {key_file}:\n  \
+         clients reach it at  {endpoint}\n  \
+         the internet is by   {egress}, with its address (NAT)\n  \
+         inner addresses      {prefixes}\n  \
+         clients' resolvers   {resolvers}\n\
+         Public key: {key}\n\
+         Next: let UDP port {port} in at the provider's firewall and this host's own, start the exit with \"{start}\", \
+         then invite a client with \"{invite} NAME\".\n",
+        config = files.config.display(),
+        key_file = files.key.display(),
+        endpoint = setup.endpoint,
+        egress = egress.unwrap_or("no device yet"),
+        prefixes = list(&prefixes),
+        resolvers = list(&resolvers),
+        start = start(global),
+        invite = command(global, "exit invite"),
+    )
 }
 
 /// What goes into `exit.toml`.
@@ -169,6 +213,18 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     }
 }
 
+/// How the exit is started: by systemd where that has its unit.
+fn start(global: &GlobalArgs) -> String {
+    let has_unit = ["/usr/lib", "/lib", "/etc"]
+        .iter()
+        .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
+    let run = command(global, "exit run");
+    if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
+        return "systemctl enable --now warren-exit".to_owned();
+    }
+    run
+}
+
 /// The command as it has to be typed to work on the same directories.
 fn command(global: &GlobalArgs, words: &str) -> String {
     let mut command = format!("warren {words}");
@@ -208,7 +264,7 @@ mod tests {
     }
 
     fn args(endpoint: &str) -> ExitInitArgs {
-        ExitInitArgs { endpoint: endpoint.parse().unwrap(), ipv4: None, ipv6: None }
+        ExitInitArgs { endpoint: Some(endpoint.parse().unwrap()), ipv4: None, ipv6: None }
     }
 
     #[test]
@@ -233,6 +289,34 @@ mod tests {
         for (name, expected) in [("exit.toml", 0o644), ("exit.key", 0o600)] {
             let mode = fs::metadata(global.config_dir.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_out_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let global = global(directory.path());
+        let endpoint = "[2001:db8::1]:8443".parse().unwrap();
+        let setup = Setup {
+            endpoint: &endpoint,
+            ipv4: "10.200.0.0/16".parse().unwrap(),
+            ipv6: None,
+            listen_on_ipv6: true,
+            resolvers: Vec::new(),
+        };
+        let files = Files { config: "a/exit.toml".into(), key: "a/exit.key".into() };
+
+        let text = told(&global, &setup, Some("ens3"), &files, &PrivateKey::generate().unwrap().public());
+
+        for part in [
+            "at  [2001:db8::1]:8443\n",
+            "by   ens3,",
+            "addresses      10.200.0.0/16\n",
+            "resolvers   none\n",
+            "UDP port 8443",
+            &format!("warren exit run --config-dir {}", global.config_dir.display()),
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
         }
     }
 

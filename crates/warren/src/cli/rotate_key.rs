@@ -88,7 +88,7 @@ mod tests {
     async fn new_key_stands_before_the_old_one_until_that_is_retired() {
         let directory = tempfile::tempdir().unwrap();
         let global = GlobalArgs::below(directory.path());
-        let endpoint = "192.0.2.1".parse().unwrap();
+        let endpoint = Some("192.0.2.1".parse().unwrap());
         exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
         let keys = || load_exit(&global.config_dir.join("exit.toml")).unwrap().public_keys();
         let rotate =

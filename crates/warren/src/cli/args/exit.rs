@@ -16,9 +16,11 @@ use crate::config::Endpoint;
 /// `warren exit ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExitCommand {
-    /// Write exit.toml and a new key, and print the public key.
-    #[command(after_help = "Examples:\n  warren exit init --endpoint exit.example.net\n  \
-                            warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16")]
+    /// Write exit.toml and a new key, and say what they hold and what comes next.
+    #[command(
+        after_help = "Examples:\n  warren exit init\n  warren exit init --endpoint exit.example.net\n  \
+                            warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16"
+    )]
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
     Run,
@@ -52,9 +54,9 @@ pub(crate) enum ExitCommand {
 /// `warren exit init`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitInitArgs {
-    /// Where clients reach this machine; the port is 443 unless said.
+    /// Where clients reach this machine; its own public address, if it has one, and port 443 unless said.
     #[arg(long, value_name = "HOST[:PORT]", value_parser = values::endpoint)]
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: Option<Endpoint>,
     /// The inner IPv4 prefix, from which clients get addresses; drawn at random unless said.
     #[arg(long, value_name = "CIDR", value_parser = values::ipv4_pool)]
     pub(crate) ipv4: Option<Ipv4Net>,

@@ -19,7 +19,7 @@ impl Exit {
         let directory = tempfile::tempdir().unwrap();
         let global = GlobalArgs::below(directory.path());
         let init = ExitInitArgs {
-            endpoint: "exit.example.net:8443".parse().unwrap(),
+            endpoint: Some("exit.example.net:8443".parse().unwrap()),
             ipv4: Some("10.8.0.0/24".parse().unwrap()),
             ipv6: Some("fd08::/64".parse().unwrap()),
         };

@@ -40,7 +40,7 @@ fn candidates(text: &str) -> Vec<IpAddr> {
     found
 }
 
-fn is_public(address: &IpAddr) -> bool {
+pub(super) fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let is_shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
