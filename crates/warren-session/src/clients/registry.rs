@@ -291,6 +291,9 @@ impl ClientRegistry {
             if prefix.trunc() != prefix {
                 return Err(RegistryError::BadPrefix { name: name(), prefix });
             }
+            if prefix.prefix_len() == 0 {
+                return Err(RegistryError::WholeInternet { name: name(), prefix });
+            }
             let own = client.prefixes.iter().take(position).map(|other| (client, other));
             let others = self
                 .clients

@@ -11,7 +11,9 @@ use crate::PeerKey;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RegistryError {
     /// The name has characters or a length that names may not have.
-    #[error("{name:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore")]
+    #[error(
+        "{name:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit"
+    )]
     BadName {
         /// The refused name.
         name: String,
@@ -47,6 +49,16 @@ pub enum RegistryError {
     /// A prefix has bits set behind its length.
     #[error("client {name:?}: the prefix {prefix} is no network address: write {}", prefix.trunc())]
     BadPrefix {
+        /// The client that was to be added.
+        name: String,
+        /// The refused prefix.
+        prefix: IpNet,
+    },
+    /// A prefix is everything.
+    #[error(
+        "client {name:?}: the prefix {prefix} leads everything to this client, and a client cannot be an exit; write the networks behind it"
+    )]
+    WholeInternet {
         /// The client that was to be added.
         name: String,
         /// The refused prefix.

@@ -141,12 +141,7 @@ impl ExitConfig {
 
     /// Makes the pool and gives the clients of `registry` what is theirs; sticky leases that no longer fit are dropped there.
     pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, ConfigError> {
-        let mut pool = AddressPool::new(self.ipv4, self.ipv6)?;
-        let seen = |client: &Client| client.last_seen.unwrap_or(client.created);
-        for client in registry.iter() {
-            check_prefixes(&pool, client)?;
-            reserve(&mut pool, client, seen(client))?;
-        }
+        let mut pool = pool_with(self.ipv4, self.ipv6, registry)?;
         let held: Vec<(_, Lease)> = registry
             .iter()
             .map(|client| {
@@ -158,6 +153,37 @@ impl ExitConfig {
         }
         Ok(pool)
     }
+}
+
+/// Checks that an exit with these inner networks can start with the clients of a registry.
+///
+/// # Errors
+///
+/// The first client that is in the way, and why.
+pub fn check_clients(
+    ipv4: Option<Ipv4Net>,
+    ipv6: Option<Ipv6Net>,
+    registry: &ClientRegistry,
+) -> Result<(), ConfigError> {
+    pool_with(ipv4, ipv6, registry).map(drop)
+}
+
+/// A pool with the static addresses of every client.
+fn pool_with(
+    ipv4: Option<Ipv4Net>,
+    ipv6: Option<Ipv6Net>,
+    registry: &ClientRegistry,
+) -> Result<AddressPool, ConfigError> {
+    let mut pool = AddressPool::new(ipv4, ipv6)?;
+    for client in registry.iter() {
+        check_prefixes(&pool, client)?;
+        reserve(&mut pool, client, seen(client))?;
+    }
+    Ok(pool)
+}
+
+fn seen(client: &Client) -> SystemTime {
+    client.last_seen.unwrap_or(client.created)
 }
 
 /// Reserves a client's static addresses; returns the keys that lost a sticky lease for them.

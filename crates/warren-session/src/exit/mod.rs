@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
-pub use self::config::{ConfigError, ExitConfig};
+pub use self::config::{ConfigError, ExitConfig, check_clients};
 pub use self::session::{Session, SessionId};
 
 pub(crate) use self::config::KEEP_ALIVE;

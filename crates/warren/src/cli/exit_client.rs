@@ -41,7 +41,10 @@ pub(crate) fn run(
         }
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
-            output::print(&format!("Removed {}.\n", args.name))
+            output::print(&format!(
+                "Removed {name}: its profile or invitation is of no use any more. Invite it again with: warren exit invite {name}\n",
+                name = args.name
+            ))
         }
         ExitClientCommand::Rename(args) => {
             store.change(&args.name, &ClientChange::Rename { to: args.new_name.clone() })?;
@@ -49,19 +52,29 @@ pub(crate) fn run(
         }
         ExitClientCommand::Disable(args) => {
             store.change(&args.name, &ClientChange::Disable)?;
-            output::print(&format!("Disabled {}.\n", args.name))
+            output::print(&format!(
+                "Disabled {name}: it is refused, and its addresses stay its own. Admit it with: warren exit client enable {name}\n",
+                name = args.name
+            ))
         }
         ExitClientCommand::Enable(args) => {
             store.change(&args.name, &ClientChange::Enable)?;
-            output::print(&format!("Enabled {}.\n", args.name))
+            output::print(&format!("Enabled {}: it may connect again, at once.\n", args.name))
         }
         ExitClientCommand::Set(args) => {
             let is_given = args.no_prefixes || !args.prefixes.is_empty();
             let prefixes = is_given.then(|| args.prefixes.clone());
             let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, .. } = *args;
+            add::check_key(&config, public_key)?;
             let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key };
             store.change(&args.name, &ClientChange::Set(settings))?;
-            output::print(&format!("Changed {}.\n", args.name))
+            let next = match public_key {
+                Some(_) => {
+                    " It may use either key until it first connects with the new one; put that into its profile."
+                }
+                None => "",
+            };
+            output::print(&format!("Changed {}.{next}\n", args.name))
         }
     }
 }

@@ -67,9 +67,7 @@ impl ClientKey {
 
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
     check_name(&args.name)?;
-    if args.public_key.is_some_and(|key| config.public_keys().contains(&key)) {
-        bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
-    }
+    check_key(config, args.public_key)?;
     for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
         client_address(address, config.ipv4, config.ipv6).map_err(|sentence| anyhow!(sentence))?;
     }
@@ -77,6 +75,13 @@ fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
         Some(path) => Ok(ProfileName::of_file(path).map(drop)?),
         None => Ok(()),
     }
+}
+
+pub(super) fn check_key(config: &ExitConfig, key: Option<PublicKey>) -> anyhow::Result<()> {
+    if key.is_some_and(|key| config.public_keys().contains(&key)) {
+        bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
+    }
+    Ok(())
 }
 
 pub(super) fn check_name(name: &str) -> anyhow::Result<()> {

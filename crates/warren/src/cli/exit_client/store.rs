@@ -4,11 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
 use warren_session::clients::{Client, ClientRegistry, Invitation, RateLimit, RegistryError};
+use warren_session::exit::check_clients;
 
 use super::view::{ClientView, InvitationView};
 use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
@@ -151,6 +152,8 @@ impl ClientSettings {
 #[derive(Debug)]
 pub(crate) struct StoppedExit {
     path: PathBuf,
+    ipv4: Option<Ipv4Net>,
+    ipv6: Option<Ipv6Net>,
 }
 
 impl StoppedExit {
@@ -158,17 +161,22 @@ impl StoppedExit {
     const PATIENCE: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(config: &ExitConfig, state_directory: &Path) -> Self {
-        Self { path: config.clients_path(state_directory) }
+        Self { path: config.clients_path(state_directory), ipv4: config.ipv4, ipv6: config.ipv6 }
     }
 
-    /// Reads, changes and writes the registry under its lock.
+    /// Reads, changes and writes the registry under its lock; a change with which the exit could no longer start is refused.
     fn edit(
         &self,
         change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
     ) -> anyhow::Result<()> {
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         let mut registry = load_clients(&self.path)?;
+        let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
+        let could_start = check(&registry).is_ok();
         change(&mut registry)?;
+        if could_start {
+            check(&registry)?;
+        }
         Ok(save_clients(&self.path, &registry)?)
     }
 }

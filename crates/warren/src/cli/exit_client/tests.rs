@@ -159,6 +159,37 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
 }
 
 #[test]
+fn change_with_which_the_exit_could_not_start_is_refused() {
+    let exit = Exit::new();
+    exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
+    let path = exit.global.state_dir.join("exit/clients.toml");
+    let before = fs::read(&path).unwrap();
+    let set = |ipv4: Option<&str>, prefixes: &[&str]| {
+        ExitClientCommand::Set(ClientSetArgs {
+            name: "laptop".to_owned(),
+            ipv4: ipv4.map(|address| AddressChoice::Fixed(address.parse().unwrap())),
+            ipv6: None,
+            prefixes: prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect(),
+            no_prefixes: false,
+            rate_limit: None,
+            public_key: None,
+        })
+    };
+    for (command, part) in [
+        (set(Some("192.0.2.1"), &[]), "192.0.2.1"),
+        (set(Some("10.66.0.1"), &[]), "10.66.0.1"),
+        (set(None, &["10.66.0.128/25"]), "overlaps the exit's inner network 10.66.0.0/24"),
+        (set(None, &["0.0.0.0/0"]), "a client cannot be an exit"),
+        (set(None, &["10.1.0.1/16"]), "write 10.1.0.0/16"),
+    ] {
+        let error = exit.run(&command).unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), before, "nothing was written");
+    }
+    exit.run(&set(Some("10.66.0.9"), &["10.1.0.0/16"])).unwrap();
+}
+
+#[test]
 fn registry_of_a_running_exit_is_not_written_behind_its_back() {
     let exit = Exit::new();
     fs::create_dir(&exit.global.state_dir).unwrap();
