@@ -5,6 +5,8 @@ use clap::{CommandFactory, Parser};
 
 use super::*;
 
+mod documents;
+
 fn parse(line: &str) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(line.split_whitespace())
 }
