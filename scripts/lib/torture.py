@@ -182,6 +182,14 @@ ROWS = [
         end_to_end("packages::recipes::cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console"),
     ),
     Row(
+        "packages",
+        "container",
+        "configs/Containerfile, its steps on a Debian without systemd, then the exit with the rights of its podman run",
+        "traffic through the exit, which has one capability and a read-only system, and leaves nothing",
+        2,
+        end_to_end("packages::container::container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system"),
+    ),
+    Row(
         "web",
         "web",
         "the exit's page in Chromium: by mouse, by keyboard alone, light and dark, 360 px wide; needs chromium and chromium-driver",

@@ -1,6 +1,7 @@
 //! The Debian package: what is in it, and what it does to a host over its whole life.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+mod container;
 mod debian;
 mod guide;
 mod lifecycle;

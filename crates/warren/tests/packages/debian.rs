@@ -47,9 +47,18 @@ impl Package {
 
 /// The files of a Debian as a VPS comes with it, made once by debootstrap.
 pub(super) fn debian_root() -> PathBuf {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("packages/debian-root");
+    made("debian-root", &[])
+}
+
+/// The same as container images are: without systemd.
+pub(super) fn slim_root() -> PathBuf {
+    made("slim-root", &["slim"])
+}
+
+fn made(name: &str, more: &[&str]) -> PathBuf {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("packages").join(name);
     std::fs::create_dir_all(root.parent().unwrap()).unwrap();
-    finished(Command::new(repository().join("scripts/lib/debian-root")).arg(&root)).ok();
+    finished(Command::new(repository().join("scripts/lib/debian-root")).arg(&root).args(more)).ok();
     root
 }
 
