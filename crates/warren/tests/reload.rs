@@ -66,6 +66,11 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
         assert!(refused.stderr.contains(exit.status().text("/reload_error")), "{refused:?}");
         std::fs::write(exit.warren.config("exit.toml"), good).unwrap();
     }
+    let file = exit.warren.state("exit/clients.toml");
+    std::fs::rename(&file, file.with_extension("away")).unwrap();
+    let refused = exit.warren.run("reload exit");
+    assert!(refused.stderr.contains("clients.toml is gone; put it back"), "{refused:?}");
+    std::fs::rename(file.with_extension("away"), &file).unwrap();
     exit.configure(|config| config.with("transport", "max_transmit_segments", 10));
     exit.warren.run("reload exit").ok();
     assert_eq!(exit.status().number("/transport/max_transmit_segments"), 10);

@@ -30,6 +30,13 @@ impl Daemon {
     async fn take_over(&mut self, host: &mut Host) -> anyhow::Result<()> {
         let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
+        // As good as an empty one at the start, but hardly meant to end every session.
+        if !self.clients.exists() && !self.sessions.registry().is_empty() {
+            bail!(
+                "{} is gone; put it back, or restart the exit to begin without clients",
+                self.clients.display()
+            );
+        }
         let clients = load_clients(&self.clients)?;
         self.sessions.check(&clients)?;
         host_facts(&config, &clients)?;
