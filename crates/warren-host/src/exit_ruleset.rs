@@ -104,10 +104,15 @@ impl Pool {
     }
 }
 
-/// Of this host, clients reach the gateway's echo alone.
+/// Of this host, clients reach the gateway's echo alone, and nobody else reaches the gateway: whoever asks for an inner address
+/// from outside wants to learn of it (CVE-2019-14899).
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
-    let mut rules =
-        vec![format!("iifname != \"{}\" accept", host.device), "ct state established,related accept".into()];
+    let device = &host.device;
+    let mut rules = vec!["ct state established,related accept".into()];
+    for Pool { family, gateway, .. } in pools {
+        rules.push(format!("iifname != {{ \"lo\", \"{device}\" }} {family} daddr {gateway} counter drop"));
+    }
+    rules.push(format!("iifname != \"{device}\" accept"));
     for Pool { family, gateway, echo, .. } in pools {
         rules.push(format!("{family} daddr {gateway} {echo} accept"));
     }
@@ -224,8 +229,10 @@ mod tests {
              }\n\
              chain input {\n\
              \ttype filter hook input priority filter; policy accept;\n\
-             \tiifname != \"warren-exit\" accept\n\
              \tct state established,related accept\n\
+             \tiifname != { \"lo\", \"warren-exit\" } ip daddr 10.66.0.1 counter drop\n\
+             \tiifname != { \"lo\", \"warren-exit\" } ip6 daddr fd66:6666::1 counter drop\n\
+             \tiifname != \"warren-exit\" accept\n\
              \tip daddr 10.66.0.1 icmp type echo-request accept\n\
              \tip6 daddr fd66:6666::1 icmpv6 type echo-request accept\n\
              \tcounter drop\n\

@@ -27,6 +27,7 @@ mod lossy_path;
 mod many_flows;
 mod metrics;
 mod mtu_signals;
+mod neighbours;
 mod net;
 mod offload;
 mod packages;
