@@ -22,6 +22,7 @@ mod host;
 mod join;
 mod kill_switch;
 mod kills;
+mod liars;
 mod logs;
 mod lossy_path;
 mod many_flows;

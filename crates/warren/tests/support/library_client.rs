@@ -77,6 +77,14 @@ impl LibraryClient {
         self.endpoint.send_datagram(*connection, framed.freeze()).is_ok()
     }
 
+    /// Sends a datagram of any content as soon as there is room for it.
+    pub async fn say_whole(&mut self, datagram: &[u8]) {
+        let connection = self.connections[&self.attached[0]];
+        while self.endpoint.send_datagram(connection, Bytes::copy_from_slice(datagram)).is_err() {
+            self.run(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Sends an inner packet as soon as there is room for it.
     pub async fn send_whole(&mut self, packet: &[u8]) {
         while !self.send(packet) {

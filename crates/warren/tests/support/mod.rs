@@ -28,6 +28,7 @@ pub mod injection;
 pub mod internet_host;
 pub mod leaks;
 pub mod library_client;
+pub mod lying_exit;
 pub mod namespace;
 pub mod net;
 pub mod open_metrics;

@@ -277,6 +277,8 @@ class Connection:
             elif kind == 0x07:
                 length, data = read_varint(data)
                 data = data[length:]
+            elif kind in (0x1A, 0x1B):
+                data = data[8:]
             elif kind == 0x1E:
                 self.is_confirmed = True
             elif kind in (0x1C, 0x1D):

@@ -1,0 +1,154 @@
+//! An exit with the key that a client has pinned, which says what a test wants.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use bytes::Bytes;
+use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox};
+use warren_quic::key::PrivateKey;
+use warren_quic::settings::TransportSettings;
+use warren_session::message::{Attached, Message, MessageDecoder, Network, Welcome, encode};
+
+use super::Net;
+use super::library_client::runtime;
+
+/// The addresses that it gives: the client's, and its own.
+pub const LEASE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+
+/// What it hears between two looks at what else there is to do.
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// One that listens on the exit's host, and ends when this is dropped.
+pub struct LyingExit {
+    lie: Sender<()>,
+    done: Receiver<()>,
+}
+
+impl LyingExit {
+    /// Listens, welcomes whoever comes, and answers echoes; the datagrams and the bytes of the control stream are for later.
+    pub fn start(net: &Net, key: PrivateKey, datagrams: Vec<Vec<u8>>, control: Vec<u8>) -> Self {
+        let ((lie, lies), (told, done), (bound, ready)) = (channel(), channel(), channel());
+        net.exit.enter(move || {
+            runtime().block_on(async move {
+                let socket = UdpSocket::bind((Net::EXIT_V4, 443)).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                let settings = TransportSettings::default();
+                let endpoint = Endpoint::exit(settings, vec![key], vec![socket], [7; 64]).unwrap();
+                bound.send(()).unwrap();
+                let mut mouth =
+                    Mouth { endpoint, decoder: MessageDecoder::new(), inbox: Inbox::new(), first: None };
+                loop {
+                    mouth.hear().await;
+                    match (lies.try_recv(), mouth.first) {
+                        (Ok(()), Some(connection)) => {
+                            mouth.say(connection, &datagrams).await;
+                            mouth.endpoint.send_control(connection, &control).unwrap();
+                            told.send(()).unwrap();
+                        }
+                        (Err(std::sync::mpsc::TryRecvError::Disconnected), _) => return,
+                        _ => {}
+                    }
+                }
+            });
+        });
+        ready.recv().unwrap();
+        Self { lie, done }
+    }
+
+    /// Has it say all of it to the client that is connected.
+    pub fn lie(&self, within: Duration) {
+        self.lie.send(()).unwrap();
+        self.done.recv_timeout(within).unwrap();
+    }
+}
+
+struct Mouth {
+    endpoint: Endpoint,
+    decoder: MessageDecoder,
+    inbox: Inbox,
+    /// The connection that has opened the session.
+    first: Option<ConnectionId>,
+}
+
+impl Mouth {
+    async fn hear(&mut self) {
+        let Self { endpoint, inbox, .. } = self;
+        // Nothing comes from who has nothing to say.
+        let _ = tokio::time::timeout(MOMENT, poll_fn(|context| endpoint.poll(context, inbox))).await;
+        for (connection, datagram) in std::mem::take(&mut self.inbox.datagrams) {
+            if let Some(answer) = echo(&datagram) {
+                // One that does not go now is asked for again.
+                let _ = self.endpoint.send_datagram(connection, answer.into());
+            }
+        }
+        for event in std::mem::take(&mut self.inbox.events) {
+            if let Event::Control { connection, data } = event {
+                self.answer(connection, &data);
+            }
+        }
+    }
+
+    /// Every connection says one whole message at a time.
+    fn answer(&mut self, connection: ConnectionId, data: &[u8]) {
+        self.decoder.push(data);
+        while let Ok(Some(message)) = self.decoder.next() {
+            let answer = match message {
+                Message::Hello(_) => {
+                    self.first = Some(connection);
+                    Message::Welcome(welcome())
+                }
+                Message::Attach(attach) => Message::Attached(Attached { index: attach.index }),
+                Message::Welcome(_)
+                | Message::Attached(_)
+                | Message::Goodbye(_)
+                | Message::Enrol(_)
+                | Message::Enrolled(_) => continue,
+            };
+            self.endpoint.send_control(connection, &encode(&answer)).unwrap();
+        }
+    }
+
+    async fn say(&mut self, connection: ConnectionId, datagrams: &[Vec<u8>]) {
+        for datagram in datagrams {
+            while self.endpoint.send_datagram(connection, Bytes::copy_from_slice(datagram)).is_err() {
+                self.hear().await;
+            }
+        }
+    }
+}
+
+fn welcome() -> Welcome {
+    let network = Network { address: LEASE.octets().to_vec(), prefix_length: 24 };
+    Welcome {
+        session: 1,
+        attach_token: vec![7; 16],
+        ipv4: Some(network),
+        mtu: 1_380,
+        routes: vec![Network { address: vec![0; 4], prefix_length: 0 }],
+        connections: 4,
+        keep_alive_milliseconds: 5_000,
+        gateway_ipv4: GATEWAY.octets().to_vec(),
+        ..Welcome::default()
+    }
+}
+
+/// The answer to an ICMP echo request in a datagram that holds a whole packet.
+fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
+    let mut answer = datagram.to_vec();
+    let packet = answer.get_mut(1..).filter(|packet| packet.len() > 28 && packet[0] == 0x45)?;
+    if packet[9] != 1 || packet[20] != 8 {
+        return None;
+    }
+    let (source, destination) = (packet[12..16].to_vec(), packet[16..20].to_vec());
+    packet[12..16].copy_from_slice(&destination);
+    packet[16..20].copy_from_slice(&source);
+    packet[20] = 0;
+    // The checksum of a word that became 0x0800 less (RFC 1624).
+    let sum = u32::from(u16::from_be_bytes([packet[22], packet[23]])) + 0x0800;
+    let checksum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    packet[22..24].copy_from_slice(&checksum.to_be_bytes());
+    Some(answer)
+}
