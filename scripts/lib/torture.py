@@ -188,6 +188,7 @@ ROWS = [
         "traffic through the exit, which has one capability and a read-only system, and leaves nothing",
         2,
         end_to_end("packages::container::container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system"),
+        tier=2,
     ),
     Row(
         "web",
@@ -221,6 +222,15 @@ ROWS = [
         "each of the three gets 90 % of its rate and loses at most 1 %",
         2,
         end_to_end("fairness::three_clients_keep_their_rate_beside_one_that_takes_what_it_gets"),
+    ),
+    Row(
+        "wires",
+        "B8, B9",
+        "an enrolled client breaks QUIC's and the control stream's rules in 29 ways; needs python3",
+        "closed with the code that is due, or goes on in bounded room; another client's pings all come back; 8 MiB at most",
+        1,
+        end_to_end("liars::a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others_nothing"),
+        tier=2,
     ),
     Row(
         "properties",

@@ -1,5 +1,5 @@
 //! Peers that prove who they are and lie: what they say goes nowhere, is counted, takes bounded room, and costs nobody else.
-#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
 
@@ -17,6 +17,7 @@ const PORT: u16 = 7;
 const ROOM_KIB: u64 = 8 * 1024;
 
 #[test]
+#[ignore = "its cryptography is Python's own and slow; `scripts/torture --release wires` runs it"]
 fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others_nothing() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
@@ -33,9 +34,17 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
     pinging.signal(rustix::process::Signal::INT);
 
     let text = format!("{}{}", said.stdout, said.stderr);
+    println!("{text}");
     assert!(said.succeeded() && text.contains("measured: "), "{text}");
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
-    assert!(pinging.output().contains(" 0% packet loss"), "{}", pinging.output());
+    let sum = pinging.output();
+    let line = sum.lines().find(|line| line.contains("packets transmitted")).unwrap();
+    let numbers: Vec<u64> = line
+        .split(|character: char| !character.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // The last one may have been under way.
+    assert!(numbers[0] - numbers[1] <= 1, "{sum}");
     assert_room(&exit.status(), &before);
     honest.down();
 }
