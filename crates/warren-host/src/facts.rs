@@ -1,6 +1,6 @@
 //! What the plans have to know of the host before they can be computed.
 
-use std::io;
+use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -41,6 +41,25 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
 /// If the kernel cannot be asked.
 pub async fn private_networks() -> io::Result<Vec<IpNet>> {
     Netlink::open()?.private_networks().await
+}
+
+/// A device by which this host may reach others without a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutsideLink {
+    /// The device.
+    pub name: String,
+    /// Whether it is up and there is somebody at its other end: a cable, a Wi-Fi network.
+    pub has_carrier: bool,
+    /// Its addresses but the link-local ones.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The devices of this host but the loopback device and Warren's tunnels. To be called within a tokio runtime.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub async fn outside_links() -> io::Result<Vec<OutsideLink>> {
+    Netlink::open()?.outside_links().await
 }
 
 /// The ports on which TCP listens on this host for others than itself, in order.

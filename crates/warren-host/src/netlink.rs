@@ -9,14 +9,14 @@ use rtnetlink::{
     packet_route::{
         AddressFamily,
         address::{AddressAttribute, AddressFlags, AddressMessage},
-        link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags},
+        link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage},
         route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
         rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
     },
 };
 use tokio::task::JoinHandle;
 
-use crate::{DEVICE_GROUP, DeviceName, Family, PROTOCOL, Route, RouteKind, Rule};
+use crate::{DEVICE_GROUP, DeviceName, Family, PROTOCOL, Route, RouteKind, Rule, facts::OutsideLink};
 
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -142,6 +142,39 @@ impl Netlink {
         Ok(networks)
     }
 
+    /// The devices that are neither Warren's tunnels nor the loopback device, with their addresses but the link-local ones.
+    pub(crate) async fn outside_links(&self) -> io::Result<Vec<OutsideLink>> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        let ours = LinkAttribute::Group(DEVICE_GROUP);
+        let is_outside = |link: &&LinkMessage| {
+            !link.attributes.contains(&ours) && !link.header.flags.contains(LinkFlags::Loopback)
+        };
+        let of = |link: &LinkMessage| {
+            let name = link.attributes.iter().find_map(|attribute| {
+                if let LinkAttribute::IfName(name) = attribute { Some(name.clone()) } else { None }
+            });
+            let its = addresses.iter().filter(|message| message.header.index == link.header.index);
+            let own = its.filter_map(|message| {
+                let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
+                    message.attributes.iter().find_map(wanted)
+                };
+                own(local_address).or_else(|| own(peer_address))
+            });
+            let is_link_local = |address: &IpAddr| match address {
+                IpAddr::V4(address) => address.is_link_local(),
+                IpAddr::V6(address) => address.is_unicast_link_local(),
+            };
+            OutsideLink {
+                name: name.unwrap_or_default(),
+                has_carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+                addresses: own.filter(|address| !is_link_local(address)).collect(),
+            }
+        };
+        Ok(links.iter().filter(is_outside).map(of).collect())
+    }
+
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
         *request.message_mut() = address_message(index, address);
@@ -165,7 +198,7 @@ impl Netlink {
             .any(|found| is_route(found, route, index)))
     }
 
-    async fn routes(&self, family: Family) -> io::Result<Vec<RouteMessage>> {
+    pub(crate) async fn routes(&self, family: Family) -> io::Result<Vec<RouteMessage>> {
         let mut request = RouteMessage::default();
         request.header.address_family = address_family(family);
         self.handle.route().get(request).execute().try_collect().await.map_err(errno)
@@ -200,7 +233,7 @@ impl Netlink {
         Ok(self.routes(family).await?.iter().any(|route| table_of(route) == table))
     }
 
-    async fn rules(&self, family: Family) -> io::Result<Vec<RuleMessage>> {
+    pub(crate) async fn rules(&self, family: Family) -> io::Result<Vec<RuleMessage>> {
         let version = match family {
             Family::Ipv4 => IpVersion::V4,
             Family::Ipv6 => IpVersion::V6,
@@ -308,12 +341,21 @@ fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
         && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
 }
 
-fn table_of(route: &RouteMessage) -> u32 {
+pub(crate) fn table_of(route: &RouteMessage) -> u32 {
     let attribute = route
         .attributes
         .iter()
         .find_map(|attribute| if let RouteAttribute::Table(table) = attribute { Some(*table) } else { None });
     attribute.unwrap_or_else(|| u32::from(route.header.table))
+}
+
+/// The table that a rule looks up.
+pub(crate) fn rule_table(rule: &RuleMessage) -> u32 {
+    let attribute = rule
+        .attributes
+        .iter()
+        .find_map(|attribute| if let RuleAttribute::Table(table) = attribute { Some(*table) } else { None });
+    attribute.unwrap_or_else(|| u32::from(rule.header.table))
 }
 
 fn rule_message(rule: &Rule) -> RuleMessage {

@@ -22,7 +22,7 @@ pub enum NftError {
     #[error("nft is missing; install it with: apt install nftables")]
     Missing,
     /// nft or the kernel refused.
-    #[error("nft refused it: {0}")]
+    #[error("nft refused it: {0}; see what `nft list ruleset` shows")]
     Refused(String),
     /// nft said nothing more.
     #[error("nft ended or hung before it had answered; see whether `nft list ruleset` works")]

@@ -17,7 +17,9 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The device is not there.
-    #[error("there is no network device {0}")]
+    #[error(
+        "there is no network device {0}; somebody has deleted or renamed it, so run `warren down` and start again"
+    )]
     NoDevice(DeviceName),
     /// Something of the kind is there already, and not Warren's to change.
     #[error(
@@ -25,7 +27,7 @@ pub enum StepError {
     )]
     Exists,
     /// The kernel does not have the setting.
-    #[error("this kernel has no such setting")]
+    #[error("this kernel has no such setting; use one that has it")]
     NoSetting,
     /// The device takes no address of IPv6.
     #[error(
@@ -35,6 +37,9 @@ pub enum StepError {
     /// The kernel refused for want of rights.
     #[error("not permitted; run it as root or with CAP_NET_ADMIN")]
     NotPermitted,
+    /// The journal cannot be written.
+    #[error("there is no space left for the journal; free space on the disk that --runtime-dir is on")]
+    NoSpace,
     /// The kernel refused.
     #[error("{0}")]
     Io(io::Error),
@@ -49,6 +54,8 @@ impl From<io::Error> for StepError {
             Self::Exists
         } else if error.kind() == io::ErrorKind::PermissionDenied {
             Self::NotPermitted
+        } else if error.kind() == io::ErrorKind::StorageFull {
+            Self::NoSpace
         } else {
             Self::Io(error)
         }

@@ -28,8 +28,9 @@ pub const MAX_EVENTS_PER_POLL: usize = 64;
 /// Most control bytes of a connection that wait to be sent; more close the connection.
 pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 
-/// How long a shutdown waits for the peers to be told.
-pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a shutdown waits for the peers to be told. Whoever hears nothing by then, 300 ms after the last close was sent, is
+/// taken to be out of reach.
+pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Names a connection; never used again within a daemon. The number of its worker stands above bit 40.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
@@ -445,7 +446,7 @@ impl Endpoint {
         }
     }
 
-    /// Closes every connection and waits until the peers were told, for at most 1 s.
+    /// Closes every connection and waits until the peers were told, for at most [`SHUTDOWN_TIMEOUT`].
     pub async fn shutdown(self) {
         match self {
             Self::Noq(endpoint) => endpoint.shutdown().await,

@@ -45,6 +45,11 @@ impl DaemonDir {
         &self.path
     }
 
+    /// Whether a daemon ever ran here in this boot.
+    pub(crate) fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.join(SOCKET_NAME)
     }
@@ -147,7 +152,7 @@ impl DaemonDir {
     /// # Errors
     /// When something cannot be undone.
     pub(crate) async fn clean_up(&self, on_purpose: OnPurpose) -> anyhow::Result<bool> {
-        if !self.path.exists() {
+        if !self.exists() {
             return Ok(false);
         }
         let lock = match on_purpose {
@@ -212,6 +217,8 @@ pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>
         match directory.path.join("lock").try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
+            // A file that somebody has put there.
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {}
             // Root without its powers, as a unit has it, leaves another user's daemon alone.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
             Err(error) => return Err(cannot(error)),

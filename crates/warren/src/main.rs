@@ -150,12 +150,17 @@ async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<
         client::clean_up_dns(&global.state_dir).await?;
         return daemon_dir::clean_up(&global.runtime_dir, on_purpose).await.map(drop);
     };
-    let name =
-        if name == daemon_dir::EXIT { daemon_dir::EXIT.to_owned() } else { client::profile_name(&name)? };
-    if name != daemon_dir::EXIT {
-        warren_host::dns::recover(&global.state_dir, &name).await?;
+    if name == daemon_dir::EXIT {
+        return DaemonDir::new(&global.runtime_dir, daemon_dir::EXIT).clean_up(on_purpose).await.map(drop);
     }
-    DaemonDir::new(&global.runtime_dir, &name).clean_up(on_purpose).await.map(drop)
+    let name = client::profile_name(&name)?;
+    let directory = DaemonDir::new(&global.runtime_dir, &name);
+    if !directory.exists() && warren_host::dns::recover(&global.state_dir, &name).await?.is_empty() {
+        // A profile whose daemon left nothing, or never ran, is clean.
+        return config::find_profile(&global.config_dir, Some(name.as_ref())).map(drop).map_err(Into::into);
+    }
+    warren_host::dns::recover(&global.state_dir, &name).await?;
+    directory.clean_up(on_purpose).await.map(drop)
 }
 
 /// Tells whoever started a daemon why it ended.

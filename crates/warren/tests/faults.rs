@@ -70,6 +70,7 @@ fn a_full_disk_keeps_a_tunnel_from_beginning_and_the_host_as_it_was() {
     let said = up.output();
     assert_eq!(code, Some(1), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(said.to_lowercase().contains("no space left") && said.contains("free space on"), "{said}");
     before.assert_same(&HostState::of(&net.client));
 }
 

@@ -64,7 +64,7 @@ pub enum DnsError {
     )]
     OtherNamespace(PathBuf),
     /// The record cannot be read or written.
-    #[error("cannot use {path}: {source}; the state directory must be writable, choose one with --state-dir")]
+    #[error("cannot use {path}: {source}; {}", advice_on_state(source))]
     State {
         /// The record's file.
         path: PathBuf,
@@ -105,6 +105,16 @@ fn is_immutable(path: &Path) -> bool {
     File::open(path)
         .and_then(|file| Ok(ioctl_getflags(file)?))
         .is_ok_and(|flags| flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND))
+}
+
+fn advice_on_state(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        "run it as root"
+    } else if source.kind() == io::ErrorKind::StorageFull {
+        "free space on that disk"
+    } else {
+        "the state directory must be writable, choose one with --state-dir"
+    }
 }
 
 const OR_LEAVE: &str = "or set servers = [] in [dns] of the profile to leave the host's DNS alone";

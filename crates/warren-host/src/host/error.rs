@@ -8,7 +8,7 @@ use crate::step::StepError;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The journal cannot be read or written.
-    #[error("cannot use the journal {path}: {source}; check its directory, or choose another --runtime-dir")]
+    #[error("cannot use the journal {path}: {source}; {}", advice_on_journal(source))]
     Journal {
         /// The journal's file.
         path: PathBuf,
@@ -63,6 +63,16 @@ pub struct UndoError {
     pub left: Vec<(String, StepError)>,
 }
 
+fn advice_on_journal(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        "run it as root"
+    } else if source.kind() == io::ErrorKind::StorageFull {
+        "free space on that disk, or choose another --runtime-dir"
+    } else {
+        "check its directory, or choose another --runtime-dir"
+    }
+}
+
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` failed: {}", self.step, self.cause)?;
@@ -100,7 +110,7 @@ mod tests {
 
         assert_eq!(
             error.to_string(),
-            "`sysctl -w a=1` failed: this kernel has no such setting; could not undo link x0 (not permitted; run it as \
+            "`sysctl -w a=1` failed: this kernel has no such setting; use one that has it; could not undo link x0 (not permitted; run it as \
              root or with CAP_NET_ADMIN); `warren cleanup` tries again"
         );
     }

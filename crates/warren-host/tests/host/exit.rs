@@ -144,7 +144,7 @@ fn refusal_of_nft_undoes_everything_and_names_its_reason() {
 
     assert_eq!(
         error.to_string(),
-        "`nft add table inet warren_bad` failed: nft refused it: Service out of range"
+        "`nft add table inet warren_bad` failed: nft refused it: Service out of range; see what `nft list ruleset` shows"
     );
     host.assert_is(&before, "after the failure");
 }
@@ -214,7 +214,7 @@ fn failure_at_any_step_leaves_the_exit_as_it_was() {
 
         assert_eq!(
             error.to_string(),
-            "`sysctl -w net.warren.nothing=1` failed: this kernel has no such setting"
+            "`sysctl -w net.warren.nothing=1` failed: this kernel has no such setting; use one that has it"
         );
         host.assert_is(&before, "after the failure");
     }

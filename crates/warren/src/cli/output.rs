@@ -45,9 +45,14 @@ pub(crate) fn report(error: &anyhow::Error) {
     write_stderr(&format!("warren: {}", sentence(error)));
 }
 
-/// An error and its causes as one line.
+/// An error and its causes as one line, none of which is said twice.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
@@ -96,5 +101,11 @@ mod tests {
     fn error_with_causes_is_one_line() {
         let error = anyhow::anyhow!("disk\n  full").context("cannot write x");
         assert_eq!(sentence(&error), "cannot write x: disk full");
+    }
+
+    #[test]
+    fn cause_that_was_said_is_not_said_again() {
+        let error = anyhow::anyhow!("denied").context("cannot use x: denied; run it as root").context("down");
+        assert_eq!(sentence(&error), "down: cannot use x: denied; run it as root");
     }
 }

@@ -7,6 +7,7 @@ mod watch;
 
 use crate::cli::args::{GlobalArgs, StatusArgs};
 use crate::cli::output;
+use crate::config::find_profile;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{self, DaemonDir};
 use crate::exit_code::{ExitCode, Failure};
@@ -49,8 +50,25 @@ pub(super) async fn ask_daemon(
     let directory = DaemonDir::new(&global.runtime_dir, &name);
     match ask(&directory.socket(), request).await {
         Ok(value) => Ok((name, value)),
-        Err(AskError::NotRunning) => Err(not_running(&directory, &name).into()),
+        Err(AskError::NotRunning) => {
+            refuse_unknown(global, &directory, &name)?;
+            Err(not_running(&directory, &name).into())
+        }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses a name that is neither the exit's, nor a profile's, nor that of a daemon that ran.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] with the names that there are.
+pub(crate) fn refuse_unknown(global: &GlobalArgs, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+    if name == daemon_dir::EXIT || directory.exists() {
+        return Ok(());
+    }
+    match find_profile(&global.config_dir, Some(name.as_ref())) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(ExitCode::NotRunning, error.to_string()).into()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod answers;
 mod connecting;
+mod grievances;
 mod probing;
 mod reload;
 mod silence;
@@ -24,6 +25,7 @@ use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
 
 use self::connecting::{Opening, Purpose, Racing};
+use self::grievances::Grievances;
 use super::alerts::Alerts;
 use super::connect::{Exits, Way};
 use super::host::ClientHost;
@@ -113,8 +115,9 @@ struct Daemon {
     opening: HashMap<u32, VecDeque<Opening>>,
     /// What was tried last, why it did not answer (while that is being found out), and when that was last asked.
     tried: Option<SocketAddr>,
-    diagnosis: Option<JoinHandle<String>>,
+    diagnosis: Option<JoinHandle<Option<String>>>,
     diagnosed: Option<Instant>,
+    grievances: Grievances,
     /// What was found out since the tunnel was last up.
     cause: Option<String>,
     /// The way that connection 0 took, and that the others take.
@@ -174,6 +177,7 @@ impl Daemon {
             tried: None,
             diagnosis: None,
             diagnosed: None,
+            grievances: Grievances::default(),
             cause: None,
             way: None,
             tuning,
@@ -275,7 +279,7 @@ impl Daemon {
                     tracing::info!("connection to the exit lost: {reason}");
                     self.set_state(State::Reconnecting);
                 } else {
-                    tracing::info!("cannot reach the exit: {reason}");
+                    self.complain(&reason);
                 }
                 self.unreachable(reason, goodbye);
             }

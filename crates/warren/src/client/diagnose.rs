@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use warren_host::CARRIER_MARK;
 
 use super::connect;
+use super::network_trouble;
 
 /// How long each question waits for its answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -24,7 +25,7 @@ const HTTP: u16 = 80;
 /// What a question to an address brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// This host has no way to the address.
+    /// This host has no way to the address, or nobody on its network passes anything on.
     NoWay,
     /// The address says that nothing listens on the port.
     Refused,
@@ -45,10 +46,16 @@ struct Findings {
     login_page: bool,
 }
 
-/// Finds out why `remote` does not answer; the sentence names it and says what to do.
-pub(super) async fn diagnose(remote: SocketAddr) -> String {
+/// Finds out why `tried` does not answer, or why there is no address to try; the sentence names it and says what to do. None if
+/// nothing was tried and this host's network is as it should be.
+pub(super) async fn diagnose(tried: Option<SocketAddr>) -> Option<String> {
+    let trouble = network_trouble::find(tried).await;
+    if trouble.is_some() {
+        return trouble;
+    }
+    let remote = tried?;
     let (udp, tcp, login_page) = tokio::join!(ask_udp(remote), ask_tcp(remote), has_login_page(remote.ip()));
-    Findings { udp, tcp, login_page }.sentence(remote)
+    Some(Findings { udp, tcp, login_page }.sentence(remote))
 }
 
 impl Findings {
@@ -56,7 +63,9 @@ impl Findings {
         let port = remote.port();
         match self {
             Self { udp: Answer::NoWay, .. } => {
-                format!("this host has no way to {remote}: check that it is connected to a network")
+                format!(
+                    "this host's network has no way to {remote}: check its router, or connect to another network"
+                )
             }
             Self { login_page: true, .. } => format!(
                 "this network answers with a web page of its own in place of {remote}: open any http:// page in a browser \
@@ -144,7 +153,10 @@ fn answer_of(error: ErrorKind) -> Answer {
         Answer::Refused
     } else if matches!(
         error,
-        ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown | ErrorKind::AddrNotAvailable
+        ErrorKind::NetworkUnreachable
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::AddrNotAvailable
     ) {
         Answer::NoWay
     } else {
@@ -161,7 +173,7 @@ mod tests {
         let remote = "192.0.2.1:443".parse().unwrap();
         let silent = Findings { udp: Answer::Silence, tcp: Answer::Silence, login_page: false };
         let sentences = [
-            (Findings { udp: Answer::NoWay, ..silent }, "connected to a network"),
+            (Findings { udp: Answer::NoWay, ..silent }, "check its router"),
             (Findings { login_page: true, tcp: Answer::Open, ..silent }, "log in"),
             (Findings { udp: Answer::Refused, tcp: Answer::Refused, ..silent }, "start the exit"),
             (Findings { tcp: Answer::Open, ..silent }, "allow UDP port 443"),

@@ -13,6 +13,7 @@ mod host;
 pub(crate) mod kill_switch;
 mod knock;
 mod lookup;
+mod network_trouble;
 mod probe;
 mod run;
 mod ssh;

@@ -19,6 +19,7 @@ use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::{ClientProfile, load_profile};
+use crate::control::{Request, ask};
 use crate::daemon_dir::DaemonDir;
 use crate::exit_code::{ExitCode, Failure};
 
@@ -61,8 +62,20 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
             kill_switch::open(&directory).await?;
         }
         kill_switch::remind(name, &directory);
+        return outcome;
     }
-    outcome
+    warn(&directory).await;
+    Ok(())
+}
+
+/// Says what is not as it should be although traffic flows.
+async fn warn(directory: &DaemonDir) {
+    // A tunnel that is up needs no answer to stay so.
+    let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
+    let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
+    for warning in warnings.into_iter().flatten().filter_map(serde_json::Value::as_str) {
+        output::warn(warning);
+    }
 }
 
 /// Closes the kill switch, after a word to those whom it cuts off. Returns whether it was open.
@@ -98,7 +111,16 @@ async fn start(
 }
 
 fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::Result<Child> {
-    let log = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(directory.log())?;
+    let file = directory.log();
+    let log =
+        OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
+            || {
+                format!(
+                    "cannot write {}; free space on that disk, or choose another --runtime-dir",
+                    file.display()
+                )
+            },
+        )?;
     let program = std::env::current_exe()
         .context("cannot find the warren binary, which was removed or replaced; run the command again")?;
     let profile = std::path::absolute(profile)?;
@@ -147,7 +169,13 @@ async fn wait(
             }
             _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
-            ended = child.wait() => return Err(failure_of(ended?.code(), directory)),
+            ended = child.wait() => {
+                // What it said last may not have been read yet.
+                while let Some(message) = socket.received() {
+                    last_status = message.status.or(last_status);
+                }
+                return Err(failure_of(ended?.code(), directory, last_status));
+            }
             () = tokio::time::sleep_until(deadline) => {
                 let seconds = timeout.as_secs_f64();
                 let unknown = || format!(
@@ -160,15 +188,15 @@ async fn wait(
     }
 }
 
-/// The daemon's own last words, with its exit code.
-fn failure_of(code: Option<i32>, directory: &DaemonDir) -> anyhow::Error {
+/// The daemon's own last words, with its exit code: from its log, or on a full disk as it told them.
+fn failure_of(code: Option<i32>, directory: &DaemonDir, told: Option<String>) -> anyhow::Error {
     let code = match code {
         Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
         Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
         _ => ExitCode::Failed,
     };
     let log = || format!("the client daemon ended; see {}", directory.log().display());
-    let sentence = directory.last_words().unwrap_or_else(log);
+    let sentence = directory.last_words().or(told).unwrap_or_else(log);
     Failure::new(code, sentence).into()
 }
 
@@ -209,9 +237,16 @@ impl NotifySocket {
 
     async fn receive(&self) -> anyhow::Result<Notification> {
         let mut buffer = [0; 4096];
-        let length = self.socket.recv(&mut buffer).await?;
-        let text = buffer.get(..length).map(String::from_utf8_lossy).unwrap_or_default();
-        Ok(Notification::parse(&text))
+        let length =
+            self.socket.recv(&mut buffer).await.context("cannot hear the daemon; run `warren up` again")?;
+        Ok(Notification::of(&buffer, length))
+    }
+
+    /// What has arrived already.
+    fn received(&self) -> Option<Notification> {
+        let mut buffer = [0; 4096];
+        let length = self.socket.try_recv(&mut buffer).ok()?;
+        Some(Notification::of(&buffer, length))
     }
 }
 
@@ -222,6 +257,10 @@ impl Drop for NotifySocket {
 }
 
 impl Notification {
+    fn of(buffer: &[u8], length: usize) -> Self {
+        Self::parse(&buffer.get(..length).map(String::from_utf8_lossy).unwrap_or_default())
+    }
+
     fn parse(text: &str) -> Self {
         let mut notification = Self::default();
         for line in text.lines() {
@@ -252,8 +291,18 @@ mod tests {
         let directory = DaemonDir::new(runtime.path(), "home");
         directory.create().unwrap();
         std::fs::write(directory.log(), "INFO trying\nwarren: the exit said no\n").unwrap();
-        let error = failure_of(Some(4), &directory);
+        let error = failure_of(Some(4), &directory, Some("connecting".to_owned()));
         assert_eq!(error.to_string(), "the exit said no");
         assert_eq!(ExitCode::of(&error), ExitCode::Refused);
+    }
+
+    #[test]
+    fn daemon_that_could_not_write_its_log_is_heard_all_the_same() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        std::fs::write(directory.log(), "").unwrap();
+        let error = failure_of(Some(1), &directory, Some("the disk is full".to_owned()));
+        assert_eq!(error.to_string(), "the disk is full");
     }
 }

@@ -11,6 +11,7 @@ use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
 use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
+use crate::cli::status::refuse_unknown;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{self, DaemonDir};
@@ -39,6 +40,7 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
     let was_closed = kill_switch::open(&directory).await?;
     directory.clear();
     if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
+        refuse_unknown(global, &directory, name)?;
         return Err(Failure::new(
             ExitCode::NotRunning,
             format!("{name} is not up; `warren up {name}` connects"),

@@ -108,13 +108,28 @@ impl<'a> Document<'a> {
         } else {
             format!("unknown key {} outside any section", quoted(key.get_ref()))
         };
-        let advice = suggestion(key.get_ref(), self.asked.iter().copied()).map_or_else(
+        let elsewhere = ELSEWHERE.iter().find(|(other, _)| key.get_ref().eq_ignore_ascii_case(other));
+        let meant = elsewhere.map(|(_, name)| *name).filter(|name| self.asked.contains(name));
+        let advice = meant.or_else(|| suggestion(key.get_ref(), self.asked.iter().copied())).map_or_else(
             || format!("; the sections are {known}"),
             |name| format!("; did you mean [{name}]?"),
         );
         Err(self.source.error(key.span().start, what + &advice))
     }
 }
+
+/// What people and other programs call a section, and its name here.
+const ELSEWHERE: [(&str, &str); 9] = [
+    ("device", "tun"),
+    ("interface", "tun"),
+    ("tunnel", "tun"),
+    ("peer", "exit"),
+    ("server", "exit"),
+    ("networks", "routes"),
+    ("resolvers", "dns"),
+    ("firewall", "kill_switch"),
+    ("lockdown", "kill_switch"),
+];
 
 /// One table of a file, from which typed values are taken.
 #[derive(Debug)]
@@ -174,6 +189,13 @@ impl<'a> Section<'a> {
 
     /// The error of a key that has to be there; it stands at the section's first line, or the file's if there is none.
     pub(super) fn missing(&self, key: &str, advice: &str) -> ConfigError {
+        if self.table.is_none() {
+            let sentence = format!(
+                "there is no section [{name}], in which {key} is to stand; {advice}",
+                name = self.name
+            );
+            return self.source.error(self.start, sentence);
+        }
         self.source.error(self.start, format!("{key} is missing in [{}]; {advice}", self.name))
     }
 

@@ -87,8 +87,13 @@ pub(crate) fn find_profile(
     let names = profile_names(config_directory)?;
     let advice = match suggestion(&text, names.iter().map(ProfileName::as_str)) {
         Some(name) => format!("did you mean {name}?"),
-        None if names.is_empty() => "ask the exit's operator for a profile and put it there".to_owned(),
-        None => format!("the profiles are {}", join(&names)),
+        None if names.is_empty() => {
+            "make it from an invitation with `warren join INVITE`, or put a profile from the exit's operator there".to_owned()
+        }
+        None => format!(
+            "name one of the profiles there are ({}), or make it from an invitation with `warren join INVITE --name {text}`",
+            join(&names)
+        ),
     };
     Err(ConfigError::of_file(&file, format!("does not exist; {advice}")))
 }

@@ -100,7 +100,7 @@ async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Re
             });
         })
         .context("cannot start the worker thread; check the limits on processes and memory")?;
-    start.await.context("the worker thread ended before it started")??;
+    start.await.context("the worker thread ended before it started; see the log, and start it again")??;
     Ok((Thread::new(commands, thread), reports))
 }
 
@@ -149,6 +149,6 @@ impl Share {
                 Endpoint::exit(settings, identities, sockets, reset_key)
             }
         };
-        endpoint.context("cannot make the QUIC endpoint")
+        endpoint.context("cannot make the QUIC endpoint; check the limits on descriptors, and the keys")
     }
 }

@@ -12,6 +12,7 @@ use warren_session::goodbye::Goodbye;
 use super::{Daemon, LookupAnswer};
 use crate::client::connect::{self, Way};
 use crate::client::lookup::lookup;
+use crate::client::network_trouble;
 use crate::status::State;
 use crate::worker::Command;
 
@@ -134,7 +135,12 @@ impl Daemon {
         let Some(racing) = self.race.take_if(|racing| racing.race.is_lost()) else { return Ok(()) };
         match racing.purpose {
             Purpose::Attempt => {
-                let nowhere = || ConnectionEnd::Lost("there is no address to connect to".to_owned());
+                let nowhere = || {
+                    ConnectionEnd::Lost(
+                        "there is no address to connect to; check endpoint in [[exit]] of the profile"
+                            .to_owned(),
+                    )
+                };
                 self.session.closed(Instant::now(), 0, racing.failure.unwrap_or_else(nowhere));
             }
             Purpose::Scout => {}
@@ -160,7 +166,10 @@ impl Daemon {
         remote: SocketAddr,
         racer: Option<(u64, Way)>,
     ) -> anyhow::Result<()> {
-        self.tried = Some(remote);
+        // That there is no IPv6 here is not why an exit is silent that has IPv4 too.
+        if self.tried.is_none() || network_trouble::has_route(remote) {
+            self.tried = Some(remote);
+        }
         if let Err(error) = self.lockdown.allow_exit(remote).await {
             self.open_failed(index, racer, ConnectionEnd::Lost(format!("{error:#}")));
             return Ok(());
@@ -352,7 +361,9 @@ impl Daemon {
             CloseReason::Peer { code, reason } => {
                 match u32::try_from(code).ok().and_then(Goodbye::from_code) {
                     Some(goodbye) => ConnectionEnd::Goodbye(goodbye),
-                    None => ConnectionEnd::Lost(format!("the exit closed the connection: {reason}")),
+                    None => {
+                        ConnectionEnd::Lost(format!("the exit closed the connection: {reason}; see its log"))
+                    }
                 }
             }
             CloseReason::WrongPeerKey { presented } if self.welcome.is_none() => {

@@ -29,6 +29,7 @@ impl Daemon {
         self.set_state(State::Up);
         self.last_error = None;
         self.cause = None;
+        self.grievances.forget();
         notify::ready("connected");
     }
 }

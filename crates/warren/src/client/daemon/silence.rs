@@ -106,22 +106,29 @@ impl Daemon {
         }
     }
 
+    /// Logs why the exit cannot be reached, ever less often while that stays the same.
+    pub(super) fn complain(&mut self, sentence: &str) {
+        if self.grievances.is_due(Instant::now(), sentence) {
+            tracing::info!("cannot reach the exit: {sentence}");
+        }
+    }
+
     /// Begins to find out why what was tried last does not answer, now and then.
     pub(super) fn start_diagnosis(&mut self) {
         let now = Instant::now();
         let is_due = self.diagnosed.is_none_or(|last| now.duration_since(last) >= DIAGNOSE_EVERY);
-        if let Some(tried) = self.tried.filter(|_| is_due && self.diagnosis.is_none()) {
+        if is_due && self.diagnosis.is_none() {
             self.diagnosed = Some(now);
-            self.diagnosis = Some(tokio::spawn(diagnose(tried)));
+            self.diagnosis = Some(tokio::spawn(diagnose(self.tried)));
         }
     }
 
-    pub(super) fn take_diagnosis(&mut self, said: Result<String, JoinError>) {
+    pub(super) fn take_diagnosis(&mut self, said: Result<Option<String>, JoinError>) {
         self.diagnosis = None;
-        let Some(sentence) = said.ok().filter(|_| self.state != State::Up) else {
+        let Some(sentence) = said.ok().flatten().filter(|_| self.state != State::Up) else {
             return;
         };
-        tracing::info!("cannot reach the exit: {sentence}");
+        self.complain(&sentence);
         notify::status(&format!("cannot reach the exit: {sentence}"));
         self.cause = Some(sentence.clone());
         self.last_error = Some(sentence);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use warren_quic::driver::SHUTDOWN_TIMEOUT;
 use warren_session::client::{ClientAction, Stop};
 use warren_session::goodbye::Goodbye;
 
@@ -13,6 +14,9 @@ use crate::status::State;
 
 /// How long a stop waits for the worker to send the last words of connections.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// With nobody answering, what is left of a second is for the host's restoration.
+const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
 
 impl Daemon {
     /// Stops for good: connections through the tunnel end first, while their last words still go through it. Without that they

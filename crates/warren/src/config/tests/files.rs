@@ -136,7 +136,7 @@ fn argument_is_a_profile_name_or_a_file() {
     write(&config.join("work.toml"), "", 0o600);
     assert!(find(None).unwrap_err().ends_with("has several profiles; name one of home, work"));
     assert!(
-        find(Some("zzz")).unwrap_err().ends_with("zzz.toml: does not exist; the profiles are home, work")
+        find(Some("zzz")).unwrap_err().ends_with("zzz.toml: does not exist; name one of the profiles there are (home, work), or make it from an invitation with `warren join INVITE --name zzz`")
     );
 }
 
