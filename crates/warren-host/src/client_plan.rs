@@ -8,7 +8,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, client_ruleset, sysctl};
+use crate::{
+    DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, band::Band, client_ruleset,
+    foreign_rules::Tunnel, sysctl,
+};
 
 /// What the plan of a client depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct ClientHost {
     pub mark: u32,
     /// A number that no other tunnel on the host has; see [`crate::Host::free_slot`].
     pub slot: u8,
+    /// Where the rules stand; see [`crate::Host::place`].
+    pub band: Band,
     /// Devices that drop packets whose sender is not routed back to them, from
     /// [`crate::facts::devices_with_strict_reverse_path`]: the carrier's would be among them. They are set to the loose
     /// check for as long as the tunnel is up.
@@ -65,10 +70,15 @@ pub fn table(slot: u8) -> u32 {
     FIRST_TABLE + u32::from(slot)
 }
 
-/// The priorities of the rules of the tunnel in `slot`: for what comes out of it, for specific and for default routes.
-pub fn priorities(slot: u8) -> [u32; 3] {
-    [FIRST_ARRIVED_PRIORITY, FIRST_SPECIFIC_PRIORITY, FIRST_DEFAULT_PRIORITY]
-        .map(|first| first + u32::from(slot))
+impl ClientHost {
+    /// What belongs into the tunnel.
+    pub fn tunnel(&self) -> Tunnel {
+        Tunnel {
+            include: self.include.clone(),
+            exclude: [self.exclude.as_slice(), &self.prefixes].concat(),
+            inner: addresses(self).map(|address| address.addr()).collect(),
+        }
+    }
 }
 
 /// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
@@ -154,7 +164,7 @@ fn route(host: &ClientHost, destination: IpNet, leased: bool) -> Step {
 }
 
 fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
-    let [arrived, specific, default] = priorities(host.slot);
+    let [arrived, specific, default] = host.band.priorities(host.slot);
     let rule = |priority, suppress_prefix_length| {
         Step::Rule(Rule {
             family,
@@ -226,12 +236,6 @@ fn reverse_path_by_mark() -> Step {
 const FIRST_TABLE: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
-/// The first of 256 rule priorities for what comes out of a tunnel, one for each slot.
-const FIRST_ARRIVED_PRIORITY: u32 = 5505;
-/// The first of 256 rule priorities for specific routes, one for each slot.
-const FIRST_SPECIFIC_PRIORITY: u32 = 5761;
-/// The first of 256 rule priorities for default routes, after all of those for specific ones and before `main`.
-const FIRST_DEFAULT_PRIORITY: u32 = 6017;
 
 #[cfg(test)]
 mod tests;

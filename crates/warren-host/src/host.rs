@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, fs::File, io, path::Path};
 pub use error::{ApplyError, ChangeError, HostError, UndoError};
 
 use crate::{
-    Family, Missing, Plan, client_plan,
+    Family, Missing, Plan,
+    band::Band,
+    client_plan,
+    foreign_rules::{self, RulePlace, Tunnel},
     journal::{Journal, Place},
     netlink::Netlink,
     nft::{self, NftError},
@@ -179,6 +182,15 @@ impl Host {
         first_free_slot(&self.netlink).await.map_err(HostError::Read)
     }
 
+    /// Where the rules of the tunnel in `slot`, which stand in `band` or are to stand there, have nothing in front of them that
+    /// leads around it.
+    ///
+    /// # Errors
+    /// If the kernel's state cannot be read.
+    pub async fn place(&self, tunnel: &Tunnel, slot: u8, band: Band) -> Result<RulePlace, HostError> {
+        foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
+    }
+
     /// Opens the host although the journal may list what a killed daemon left.
     pub(crate) fn open_unfinished(path: &Path) -> Result<Self, HostError> {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
@@ -317,9 +329,18 @@ pub async fn free_slot() -> Result<Option<u8>, HostError> {
     first_free_slot(&netlink).await.map_err(HostError::Read)
 }
 
+/// Where the rules of the tunnel in `slot` would stand. Opens no journal.
+///
+/// # Errors
+/// If the kernel's state cannot be read.
+pub async fn place(tunnel: &Tunnel, slot: u8) -> Result<RulePlace, HostError> {
+    let netlink = Netlink::open().map_err(HostError::Read)?;
+    foreign_rules::place(&netlink, tunnel, slot, Band::USUAL).await.map_err(HostError::Read)
+}
+
 async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
     for slot in 0..=u8::MAX {
-        let (priorities, table) = (client_plan::priorities(slot), client_plan::table(slot));
+        let (priorities, table) = (Band::USUAL.priorities(slot), client_plan::table(slot));
         let is_used = netlink.is_used(Family::Ipv4, priorities, table).await?
             || netlink.is_used(Family::Ipv6, priorities, table).await?;
         if !is_used {

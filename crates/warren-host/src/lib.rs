@@ -8,6 +8,7 @@
 //! Warren's value.
 #![forbid(unsafe_code)]
 
+mod band;
 pub mod client_plan;
 mod client_ruleset;
 pub mod connections;
@@ -17,6 +18,7 @@ pub mod exit_hold;
 pub mod exit_plan;
 mod exit_ruleset;
 pub mod facts;
+mod foreign_rules;
 mod host;
 mod journal;
 pub mod kill_switch;
@@ -33,9 +35,12 @@ mod undo;
 mod verify;
 pub mod watch;
 
+pub use band::Band;
 pub use device::{DeviceName, InvalidDeviceName};
+pub use foreign_rules::{Bypass, RulePlace, Tunnel};
 pub use host::{
-    Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, recover,
+    Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
+    recover,
 };
 pub use nft::{NftCall, NftError, NftRunner, NftService, is_installed as has_nft, run_nft_by};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};

@@ -170,7 +170,7 @@ impl Family {
     }
 
     /// The option of ip(8) that selects this family.
-    fn option(self) -> &'static str {
+    pub(crate) fn option(self) -> &'static str {
         match self {
             Self::Ipv4 => "-4",
             Self::Ipv6 => "-6",

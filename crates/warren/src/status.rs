@@ -226,6 +226,7 @@ mod tests {
                 connections: 4,
                 prefixes: Vec::new(),
             }),
+            warnings: Vec::new(),
             last_error: None,
             kill_switch: false,
             reload_error: None,

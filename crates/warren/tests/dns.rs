@@ -50,6 +50,34 @@ fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
 }
 
 #[test]
+fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
+    let Some(net) = Net::new() else { return };
+    std::fs::write(net.exit.etc().join("resolv.conf"), "nameserver 10.9.9.9\n").unwrap();
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("dns", "servers", Value::Array(Vec::new())));
+    exit.run();
+    std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 192.168.77.1\n").unwrap();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    let up = client.warren.run("up home");
+
+    assert!(up.succeeded(), "{up:?}");
+    let status = client.warren.run("status home").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let doctor = client.warren.run("doctor").stdout;
+    for said in [&up.stderr, &status, &doctor] {
+        assert!(said.contains("192.168.77.1") && said.contains("set servers = "), "{said}");
+    }
+    client.down();
+
+    // As it does on a host whose resolver is reached.
+    std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
+    let client = Client::with(&net, &exit.enrol("phone"));
+    let up = client.warren.run("up home");
+    assert!(up.succeeded() && up.stderr.is_empty(), "{up:?}");
+    client.down();
+}
+
+#[test]
 fn resolver_comes_back_when_the_network_changes_and_the_new_original_afterwards() {
     let Some(net) = Net::new() else { return };
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);

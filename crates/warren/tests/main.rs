@@ -18,6 +18,7 @@ mod exit_side;
 mod fairness;
 mod faults;
 mod flaps;
+mod foreign_rules;
 mod host;
 mod join;
 mod kill_switch;

@@ -84,16 +84,6 @@ fn kernel_without_ipv6_gets_no_step_for_it() {
 }
 
 #[test]
-fn specific_routes_of_any_tunnel_are_asked_before_default_routes_of_any() {
-    let [last_arrived, last_specific, last_default] = priorities(u8::MAX);
-    let [_, first_specific, first_default] = priorities(0);
-
-    assert!(last_arrived < first_specific);
-    assert!(last_specific < first_default);
-    assert!(last_default < 32_766);
-}
-
-#[test]
 fn excluded_networks_are_left_to_the_next_rule() {
     let exclude = ["192.168.1.0/24", "10.0.0.0/8", "192.168.1.0/24", "fe80::/64"];
     let exclude = exclude.map(|network| network.parse().unwrap()).to_vec();
@@ -101,6 +91,16 @@ fn excluded_networks_are_left_to_the_next_rule() {
 
     assert!(plan.contains("ip -4 route add throw 192.168.1.0/24 table 22369 proto 87\n"), "{plan}");
     assert_eq!(plan.matches("throw").count(), 1, "{plan}");
+}
+
+#[test]
+fn rules_stand_in_the_band_that_was_chosen() {
+    let band = Band::all().last().unwrap();
+    let plan = client(&ClientHost { band, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) }).to_string();
+
+    for rule in ["priority 1 iif warren0", "priority 2 not fwmark 0x5761", "priority 3 not fwmark 0x5761"] {
+        assert!(plan.contains(&format!("ip -4 rule add {rule} ")), "{plan}");
+    }
 }
 
 #[test]
@@ -175,6 +175,7 @@ fn host(include: &[&str]) -> ClientHost {
         firewall: None,
         mark: crate::CARRIER_MARK,
         slot: 0,
+        band: Band::USUAL,
         strict_reverse_path: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use warren_host::{
-    CARRIER_MARK, Host, HostError, Plan, Route, RouteKind, Step,
+    Band, CARRIER_MARK, Host, HostError, Plan, Route, RouteKind, Step,
     client_plan::{ClientFirewall, ClientHost, client, firewall_table, table},
     facts, recover,
 };
@@ -141,7 +141,7 @@ fn failure_at_any_step_leaves_the_host_as_it_was() {
 
         assert_eq!(
             error.to_string(),
-            "`ip link set nosuch0 mtu 1380 addrgenmode none up` failed: there is no network device nosuch0"
+            "`ip link set nosuch0 mtu 1380 addrgenmode none up` failed: there is no network device nosuch0; somebody has deleted or renamed it, so run `warren down` and start again"
         );
         host.assert_is(&before, "after the failure");
     }
@@ -198,6 +198,54 @@ fn device_that_vanished_takes_its_part_along_and_the_rest_is_undone() {
     });
 
     host.assert_is(&before, "after undo");
+}
+
+#[test]
+fn rules_of_others_that_lead_around_the_tunnel_are_found_and_passed() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("warren0");
+    let tunnel = full_tunnel().tunnel();
+
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&client(&full_tunnel())).await.unwrap();
+        let found = async || warren.place(&tunnel, 0, Band::USUAL).await.unwrap();
+        for harmless in [
+            "priority 1000 l3mdev protocol kernel",
+            "priority 5210 fwmark 0x80000/0xff0000 lookup main",
+            "priority 5270 lookup 52",
+            "priority 200 uidrange 1000-1000 lookup main",
+            "priority 201 iif lan0 lookup main",
+            "priority 202 from 192.168.50.2 lookup main protocol 16",
+            "priority 203 to 10.42.0.9 lookup main",
+            "priority 204 ipproto tcp dport 22 lookup main",
+        ] {
+            host.run(&format!("ip rule add {harmless}"));
+            let place = found().await;
+            assert_eq!((place.band, place.bypasses.len()), (Some(Band::USUAL), 0), "{harmless}");
+        }
+        // Without a priority the kernel puts a rule in front of all others.
+        for (rule, priorities) in [
+            ("priority 6100 lookup main", [4736, 4992, 5248]),
+            ("priority 300 not fwmark 0x51 lookup main suppress_prefixlength 0", [36, 64, 92]),
+            ("lookup main", [12, 20, 28]),
+            ("priority 90 goto 32766", [12, 20, 28]),
+            ("priority 5 lookup main", [1, 2, 3]),
+        ] {
+            host.run(&format!("ip rule add {rule}"));
+            let place = found().await;
+            assert_eq!(place.band.map(|band| band.priorities(0)), Some(priorities), "{rule}: {place:?}");
+            assert!(!place.bypasses.is_empty());
+        }
+        host.run("ip -6 rule add priority 1 lookup main");
+        let place = found().await;
+        assert_eq!(place.band, None);
+        let said = place.bypasses.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        assert!(said.contains("IPv6 policy rule `1: from all lookup main` of another program"), "{said}");
+        warren.undo(applied).await.unwrap();
+    });
 }
 
 #[test]
@@ -340,6 +388,7 @@ fn full_tunnel() -> ClientHost {
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,
+        band: Band::USUAL,
         strict_reverse_path: Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use warren_host::{
-    CARRIER_MARK, Host, Plan,
+    Band, CARRIER_MARK, Host, Plan,
     client_plan::{ClientFirewall, ClientHost, client, firewall_table},
     exit_plan::exit,
     recover,
@@ -101,6 +101,7 @@ fn client_plan() -> Plan {
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),
         mark: CARRIER_MARK,
         slot: 0,
+        band: Band::USUAL,
         strict_reverse_path: vec![device("lan0")],
     })
 }

@@ -69,7 +69,7 @@ fn run_with(
         output::warn("this host has no default route, so that nothing will leave by this exit; give it one");
     }
     if setup.resolvers.is_empty() {
-        output::warn("no resolver answered; name some that clients can ask in [dns] of exit.toml");
+        output::warn(without_resolvers(&files.config));
     }
     output::print(&told(global, &setup, egress.as_deref(), &files, &key.public()))
 }
@@ -107,6 +107,15 @@ fn told(
         resolvers = list(&resolvers),
         start = start(global),
         invite = command(global, "exit invite"),
+    )
+}
+
+/// Private ones, of this host's network, are no use: through an exit clients reach the internet alone.
+fn without_resolvers(config: &Path) -> String {
+    format!(
+        "no resolver of the internet answered this host, so servers in [dns] of {} is empty and clients whose traffic all goes through \
+         the tunnel may find no names; name one there that this host reaches, such as servers = [\"9.9.9.9\"]",
+        config.display()
     )
 }
 

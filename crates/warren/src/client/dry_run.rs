@@ -58,8 +58,15 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
     let host = ClientHost::new(&start);
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;
+    let preview = host.preview(&welcome, slot).await?;
+    for bypass in &preview.bypasses {
+        output::warn(format!(
+            "{bypass} unless Warren's rules are put in front of it, as here; {}",
+            bypass.remedy()
+        ));
+    }
     // Writing to a string cannot fail.
-    let _ = write_preview(&mut text, closed.as_ref(), &host.preview(&welcome, slot).await?);
+    let _ = write_preview(&mut text, closed.as_ref(), &preview);
     output::print(&text)
 }
 

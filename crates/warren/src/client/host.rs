@@ -1,5 +1,8 @@
 //! The client's part of the host: its TUN device and the plan around it.
 
+mod names;
+mod standing;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -7,10 +10,11 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
 use warren_host::dns::{self, DnsFacts, DnsPlan, Servers};
-use warren_host::{Applied, CARRIER_MARK, DeviceName, Host, Missing, Plan, StepError, facts};
+use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
 use warren_session::client::Welcome;
 use warren_tun::Queue;
 
+use self::standing::{Standing, in_front, plan, say_what_is_behind};
 use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice};
 use crate::config::ClientProfile;
@@ -33,6 +37,8 @@ pub(crate) struct ClientHost {
     helper: Option<Helper>,
     /// What the helper changed to set the host's resolvers; none while they are the host's own.
     dns: Option<Vec<String>>,
+    /// Why names may not be found while the tunnel stands, and what to do.
+    names_trouble: Option<String>,
     /// Whether the device was made anew, and not all that belongs to it is.
     device_is_new: bool,
 }
@@ -63,16 +69,8 @@ pub(crate) struct Preview {
     pub(crate) plan: Plan,
     /// None if the host's resolvers stay.
     pub(crate) dns: Option<DnsPlan>,
-}
-
-struct Standing {
-    device: TunDevice,
-    host: Host,
-    applied: Applied,
-    /// What the plan was made of; a Welcome that gives the same needs no new one.
-    facts: PlanFacts,
-    /// The resolvers that were chosen along with it.
-    servers: Vec<IpAddr>,
+    /// Rules of other programs that would be in the way of those of the usual priorities.
+    pub(crate) bypasses: Vec<Bypass>,
 }
 
 impl ClientHost {
@@ -92,6 +90,7 @@ impl ClientHost {
             standing: None,
             helper: start.helper.clone(),
             dns: None,
+            names_trouble: None,
             device_is_new: false,
         }
     }
@@ -106,6 +105,7 @@ impl ClientHost {
         if self.standing.is_none() {
             let (standing, queues) = self.stand(welcome).await?;
             self.standing = Some(standing);
+            self.look_at_names(welcome).await;
             self.set_dns(self.servers(welcome), false).await?;
             return Ok(Some(queues));
         }
@@ -126,6 +126,7 @@ impl ClientHost {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             router_advertisements: facts.router_advertisements.clone(),
             firewall: facts.firewall.clone(),
+            band: facts.band,
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
@@ -142,6 +143,7 @@ impl ClientHost {
                 changed => drop(changed?),
             }
         }
+        self.look_at_names(welcome).await;
         self.set_dns(servers, false).await
     }
 
@@ -198,6 +200,7 @@ impl ClientHost {
         let lan = self.lan().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
+        let blocked = standing.stay_in_front().await?;
         let plan = standing.plan(&self.profile, self.settings.lan);
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
@@ -211,6 +214,9 @@ impl ClientHost {
             let servers = standing.servers.clone();
             self.set_dns(servers, true).await?;
             self.device_is_new = false;
+        }
+        if let Some(sentence) = blocked {
+            anyhow::bail!(sentence);
         }
         Ok(repaired.iter().map(ToString::to_string).collect())
     }
@@ -242,14 +248,41 @@ impl ClientHost {
     }
 
     fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
-        dns::choose(&DnsFacts {
+        dns::choose(&self.dns_facts(welcome, &self.settings.exclude))
+    }
+
+    fn dns_facts<'a>(&'a self, welcome: &'a Welcome, exclude: &'a [IpNet]) -> DnsFacts<'a> {
+        DnsFacts {
             wanted: &self.settings.servers,
             of_exit: &welcome.dns,
             include: &self.settings.include,
-            exclude: &self.settings.exclude,
+            exclude,
             has_ipv4: welcome.ipv4.is_some(),
             has_ipv6: welcome.ipv6.is_some(),
-        })
+        }
+    }
+
+    /// Notes whether names can be looked up where no resolver is set, and says so if that is news.
+    async fn look_at_names(&mut self, welcome: &Welcome) {
+        let listed = match &self.helper {
+            Some(helper) => helper.list_resolvers().await,
+            None => Vec::new(),
+        };
+        let lan =
+            self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
+        let trouble = match self.servers(welcome).is_empty() {
+            true => names::without_resolver(&self.dns_facts(welcome, lan), &listed),
+            false => None,
+        };
+        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
+            tracing::warn!("{sentence}");
+        }
+        self.names_trouble = trouble;
+    }
+
+    /// What is not as a person would want it although the tunnel stands, and what to do.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.names_trouble.clone().into_iter().collect()
     }
 
     /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
@@ -260,14 +293,16 @@ impl ClientHost {
         let device = device::name_now(&self.device)?;
         // A device that is made takes this one's setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
-        let facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
+        let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
+        let place = warren_host::place(&facts.tunnel(), slot).await?;
+        facts.band = in_front(&place)?;
         let servers = self.servers(welcome);
         let plan = plan(&self.profile, self.settings.lan, &facts, &servers);
         let dns = match servers.is_empty() {
             true => None,
             false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
         };
-        Ok(Preview { device, plan, dns })
+        Ok(Preview { device, plan, dns, bypasses: place.bypasses })
     }
 
     /// Makes the device and the first plan around it.
@@ -279,7 +314,10 @@ impl ClientHost {
             attempts.next();
             let slot = host.free_slot().await?;
             let slot = slot.context("256 tunnels are up on this host; take one down first")?;
-            let facts = self.facts(welcome, slot, device.name().clone()).await?;
+            let mut facts = self.facts(welcome, slot, device.name().clone()).await?;
+            let place = host.place(&facts.tunnel(), slot, facts.band).await?;
+            facts.band = in_front(&place)?;
+            say_what_is_behind(&place.bypasses);
             let servers = self.servers(welcome);
             match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
                 Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queues)),
@@ -366,35 +404,9 @@ impl ClientHost {
             firewall: self.firewall()?,
             mark: CARRIER_MARK,
             slot,
+            band: Band::USUAL,
             strict_reverse_path: facts::devices_with_strict_reverse_path()?,
             device,
         })
     }
-}
-
-impl Standing {
-    /// Turns what is applied into `plan`. Returns what was missing of a device that was made anew.
-    async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
-        let mut made = Vec::new();
-        if device_is_new {
-            // All of it, in the plan's order: routes cannot lead to a device that is down.
-            made = self.host.repair(plan, &mut self.applied).await?.repaired;
-        }
-        self.host.change(&mut self.applied, plan).await?;
-        Ok(made)
-    }
-
-    fn plan(&self, profile: &str, lan: bool) -> Plan {
-        plan(profile, lan, &self.facts, &self.servers)
-    }
-}
-
-/// The plan of routes and, in a full tunnel with resolvers of its own, the guard of their ports.
-fn plan(profile: &str, lan: bool, facts: &PlanFacts, servers: &[IpAddr]) -> Plan {
-    let mut plan = client_plan::client(facts);
-    // Without a firewall there is no nft.
-    if facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, servers) {
-        plan.steps.push(dns::guard(profile, CARRIER_MARK, lan));
-    }
-    plan
 }

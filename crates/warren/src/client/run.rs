@@ -12,6 +12,7 @@ use crate::daemon_dir::{self, DaemonDir, OnPurpose};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
 use crate::helper::Helper;
+use crate::notify;
 use crate::sandbox::{self, Files};
 
 /// Runs a profile's daemon until it is stopped.
@@ -76,6 +77,10 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         Err(error) => Err(error),
     };
     process.end().await;
+    if let Err(error) = &outcome {
+        // As long as there is a socket to say it to: the log may be on a full disk.
+        notify::status(&output::sentence(error));
+    }
     directory.clear();
     if is_closed {
         tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");

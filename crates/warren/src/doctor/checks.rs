@@ -4,7 +4,7 @@ mod of_exit;
 
 use std::time::Duration;
 
-use super::facts::{Facts, KnownExit};
+use super::facts::{Facts, KnownExit, RuleInFront, TunnelTrouble};
 use super::finding::{Finding, Repair};
 
 /// The first kernel whose TUN takes UDP super-packets (USO).
@@ -38,6 +38,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings.extend(sandbox(facts));
     findings.extend(socket_buffers(facts));
     findings.extend(udp_offload(facts));
+    findings.extend(facts.tunnels.iter().map(tunnel));
+    findings.extend(rules(facts));
     findings.extend(mtu(facts));
     findings.extend(queue_discipline(facts));
     findings.extend(idle_states(facts));
@@ -101,6 +103,35 @@ fn exit_of_profile(known: &KnownExit) -> Finding {
         "packets of the usual inner MTU, 1380 bytes, go in two pieces, which costs CPU time and loses more";
     let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
     Finding::advice(CHECK, found, why, fix)
+}
+
+fn tunnel(trouble: &TunnelTrouble) -> Finding {
+    let TunnelTrouble { profile, sentence } = trouble;
+    let (found, fix) = sentence.split_once("; ").unwrap_or((sentence.as_str(), "see `warren status`"));
+    Finding::problem(
+        "tunnel",
+        format!("{profile}: {found}"),
+        "traffic or names do not go the way that the profile asks for",
+        fix,
+    )
+}
+
+fn rules(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "rules";
+    let finding = |in_front: &RuleInFront| {
+        let RuleInFront { profile, rule, remedy, is_first } = in_front;
+        if *is_first {
+            let why = "the kernel asks it first, and no priority in front of it is left for Warren's rules";
+            return Finding::problem(CHECK, format!("for {profile}, {rule}"), why, remedy.as_str());
+        }
+        let why = "Warren puts its own rules in front of it, so that it has no effect on what belongs into the tunnel";
+        let fix = format!("nothing if that is what you want; else {remedy}");
+        Finding::advice(CHECK, format!("for {profile}, {rule}"), why, fix)
+    };
+    if facts.has_profiles && facts.rules_in_front.is_empty() {
+        return vec![Finding::good(CHECK, "no policy rule of another program leads around a tunnel")];
+    }
+    facts.rules_in_front.iter().map(finding).collect()
 }
 
 fn kernel(facts: &Facts) -> Finding {

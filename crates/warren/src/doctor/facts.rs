@@ -8,6 +8,8 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use warren_host::exit_plan;
+use warren_host::facts::private_networks;
+use warren_host::{Bypass, RulePlace, Tunnel};
 use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
@@ -16,9 +18,11 @@ use crate::cli::args::GlobalArgs;
 use crate::cli::exit_init::networks_of_this_host;
 use crate::client::{Answer, knock};
 use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
+use crate::control::{Request, ask};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
 use crate::exit::DEVICE as TUN;
 use crate::sandbox;
+use crate::status::Status;
 
 /// Everything that checks look at.
 #[derive(Debug, Default)]
@@ -59,6 +63,27 @@ pub(super) struct Facts {
     pub(super) deepest_idle: Option<(String, u64)>,
     pub(super) is_virtual: bool,
     pub(super) resolvers: Vec<String>,
+    /// What running clients say is wrong.
+    pub(super) tunnels: Vec<TunnelTrouble>,
+    /// Rules of other programs that would lead around a profile's tunnel.
+    pub(super) rules_in_front: Vec<RuleInFront>,
+}
+
+/// What a running client says is wrong.
+#[derive(Debug)]
+pub(super) struct TunnelTrouble {
+    pub(super) profile: String,
+    pub(super) sentence: String,
+}
+
+/// A rule of another program that would lead around a profile's tunnel, if Warren's did not stand in front of it.
+#[derive(Debug)]
+pub(super) struct RuleInFront {
+    pub(super) profile: String,
+    pub(super) rule: String,
+    pub(super) remedy: String,
+    /// Whether no priority in front of it is left for Warren's.
+    pub(super) is_first: bool,
 }
 
 /// The link that the default route takes.
@@ -125,6 +150,7 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
     read_configuration(global, &mut facts);
     facts.path = path_of_exit(&facts);
     for (name, directory) in daemon_dir::all(&global.runtime_dir).unwrap_or_default() {
+        facts.tunnels.extend(said_by(&name, &directory));
         if directory.has_remains() && !directory.is_running().unwrap_or(true) {
             facts.remains.push(name);
         }
@@ -149,10 +175,22 @@ fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
             Ok(profile) => {
                 facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
+                facts.rules_in_front.extend(rules_in_front(&profile));
             }
             Err(error) => facts.broken_files.push(error.to_string()),
         }
     }
+}
+
+/// What a client that runs says is wrong.
+fn said_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let Ok(status) = runtime.block_on(ask(&directory.socket(), &Request::Status)) else { return Vec::new() };
+    let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
+    let of = |sentence| TunnelTrouble { profile: profile.to_owned(), sentence };
+    client.error.into_iter().chain(client.warnings).map(of).collect()
 }
 
 /// Knocks at each of a profile's exits.
@@ -169,6 +207,27 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
     // A look-up that the system's resolver has not answered is nobody's concern any more.
     runtime.shutdown_background();
     found
+}
+
+/// What stands in the way of a profile's rules, or would if they had the usual priorities.
+fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let place = runtime.block_on(async {
+        let lan = if profile.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
+        let exclude = [profile.exclude.as_slice(), &profile.prefixes, &lan].concat();
+        let tunnel = Tunnel { include: profile.include.clone(), exclude, inner: Vec::new() };
+        warren_host::place(&tunnel, 0).await
+    });
+    let Ok(RulePlace { band, bypasses }) = place else { return Vec::new() };
+    let of = |bypass: &Bypass| RuleInFront {
+        profile: profile.name.to_string(),
+        rule: bypass.to_string(),
+        remedy: bypass.remedy(),
+        is_first: band.is_none(),
+    };
+    bypasses.iter().map(of).collect()
 }
 
 fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {

@@ -11,6 +11,9 @@ pub(crate) struct ClientStatus {
     pub(crate) session: Option<ClientSessionStatus>,
     /// Why the state is `error`, and what to do.
     pub(crate) error: Option<String>,
+    /// What is not as it should be although traffic flows, and what to do.
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
     pub(crate) last_error: Option<String>,
     /// Whether nothing leaves the host outside the tunnel.
     pub(crate) kill_switch: bool,

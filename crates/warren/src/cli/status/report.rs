@@ -66,6 +66,7 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
         fields.add("addresses", addresses.join(", "));
     }
     fields.add_some("error", client.error.clone());
+    client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
     fields.add_some("last error", client.last_error.clone());
     if client.kill_switch {
         let name = &client.profile;

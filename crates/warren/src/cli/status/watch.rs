@@ -102,6 +102,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
         },
         session: None,
         error: None,
+        warnings: Vec::new(),
         last_error: None,
         kill_switch: false,
         reload_error: None,

@@ -56,6 +56,7 @@ impl Daemon {
                 prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
             }),
             error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
+            warnings: self.host.warnings(),
             last_error: self.last_error.clone(),
             kill_switch: self.lockdown.is_closed(),
             reload_error: self.reload_error.clone(),

@@ -70,6 +70,23 @@ fn egress(facts: &mut Facts) -> &mut Egress {
 }
 
 #[test]
+fn what_a_client_says_of_itself_and_rules_in_its_way_are_findings() {
+    let trouble = |facts: &mut Facts| {
+        let sentence = "names may not be found: none; set one; or two".to_owned();
+        facts.tunnels.push(TunnelTrouble { profile: "home".to_owned(), sentence });
+    };
+    let finding = only(trouble);
+    assert_eq!((finding.verdict, finding.fix.as_str()), (Verdict::Problem, "set one; or two"));
+    for (is_first, verdict) in [(true, Verdict::Problem), (false, Verdict::Advice)] {
+        let (rule, remedy) = ("the rule x".to_owned(), "delete it".to_owned());
+        let in_front = RuleInFront { profile: "home".to_owned(), rule, remedy, is_first };
+        let finding = only(|facts| facts.rules_in_front.push(in_front));
+        assert_eq!(finding.verdict, verdict);
+        assert!(finding.found.contains("the rule x") && finding.fix.contains("delete it"), "{finding:?}");
+    }
+}
+
+#[test]
 fn good_host_has_no_finding_but_good_ones() {
     assert!(all(&good()).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&good()));
     assert!(all(&good()).len() >= 20);

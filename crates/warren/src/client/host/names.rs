@@ -1,0 +1,92 @@
+//! Whether this host can look names up while all its traffic goes through a tunnel that sets no resolver.
+
+use std::net::IpAddr;
+
+use warren_host::dns::{DnsFacts, Servers};
+
+/// What keeps names from being found, and what to do; none if nothing does.
+///
+/// `named` are the resolvers that stay in use, without those on this host itself.
+pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr]) -> Option<String> {
+    let is_full = facts.include.iter().any(|network| network.prefix_len() == 0);
+    if !is_full || named.is_empty() || named.iter().any(|resolver| is_reachable(facts, *resolver)) {
+        return None;
+    }
+    let why = match facts.wanted {
+        Servers::Exit if facts.of_exit.is_empty() => "the exit names no resolver",
+        Servers::Exit => "the exit's resolvers are outside the tunnel",
+        Servers::Listed(listed) if listed.is_empty() => {
+            "servers = [] in [dns] of the profile sets no resolver"
+        }
+        Servers::Listed(_) => {
+            "the resolvers in [dns] of the profile are of an IP version that the exit does not give"
+        }
+    };
+    let named: Vec<String> = named.iter().map(IpAddr::to_string).collect();
+    Some(format!(
+        "names may not be found: {why}, and through the tunnel this host's own, {}, cannot be reached; set servers = [\"9.9.9.9\"] in \
+         [dns] of the profile and run `warren reload`, or have it set in [dns] of the exit's exit.toml",
+        named.join(", ")
+    ))
+}
+
+/// Whether a resolver is reached by the tunnel, or is outside of it. Through an exit only the internet is reached, unless the
+/// profile includes a network by name.
+fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr) -> bool {
+    let is_named =
+        facts.include.iter().any(|network| network.prefix_len() > 0 && network.contains(&resolver));
+    let (has_lease, is_private) = match resolver {
+        IpAddr::V4(address) => (facts.has_ipv4, address.is_private() || address.is_link_local()),
+        // A link-local one is asked by its link, past any table.
+        IpAddr::V6(address) if address.is_unicast_link_local() => return true,
+        IpAddr::V6(address) => (facts.has_ipv6, address.is_unique_local()),
+    };
+    !facts.is_inside(resolver) || (has_lease && (is_named || !is_private))
+}
+
+#[cfg(test)]
+mod tests {
+    use ipnet::IpNet;
+
+    use super::*;
+
+    #[test]
+    fn full_tunnel_without_a_resolver_that_is_reached_says_so() {
+        let full = networks(&["0.0.0.0/0", "::/0"]);
+        let facts = facts(&Servers::Exit, &full);
+
+        for named in [&["192.168.1.1"][..], &["10.0.0.2", "fd00::53"], &["169.254.169.253"]] {
+            let said = without_resolver(&facts, &addresses(named)).unwrap();
+            assert!(said.contains(named[0]) && said.contains("set servers = "), "{said}");
+        }
+        for named in [&[][..], &["9.9.9.9"], &["192.168.1.1", "9.9.9.9"], &["fe80::1"]] {
+            assert_eq!(without_resolver(&facts, &addresses(named)), None, "{named:?}");
+        }
+        let without_ipv6 = DnsFacts { has_ipv6: false, ..facts.clone() };
+        assert!(without_resolver(&without_ipv6, &addresses(&["2001:db8::53"])).is_some());
+    }
+
+    #[test]
+    fn resolver_that_is_excluded_or_included_by_name_is_reached() {
+        let (full, lan) = (networks(&["0.0.0.0/0"]), networks(&["192.168.0.0/16"]));
+        let servers = Servers::Listed(Vec::new());
+        let named = addresses(&["192.168.1.1"]);
+
+        assert!(without_resolver(&facts(&servers, &full), &named).unwrap().contains("servers = [] in [dns]"));
+        assert_eq!(without_resolver(&DnsFacts { exclude: &lan, ..facts(&servers, &full) }, &named), None);
+        assert_eq!(without_resolver(&facts(&servers, &[full.as_slice(), &lan].concat()), &named), None);
+        assert_eq!(without_resolver(&facts(&servers, &lan), &named), None, "a split tunnel");
+    }
+
+    fn facts<'a>(wanted: &'a Servers, include: &'a [IpNet]) -> DnsFacts<'a> {
+        DnsFacts { wanted, of_exit: &[], include, exclude: &[], has_ipv4: true, has_ipv6: true }
+    }
+
+    fn addresses(list: &[&str]) -> Vec<IpAddr> {
+        list.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    fn networks(list: &[&str]) -> Vec<IpNet> {
+        list.iter().map(|network| network.parse().unwrap()).collect()
+    }
+}

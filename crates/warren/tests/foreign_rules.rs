@@ -1,0 +1,68 @@
+//! Policy routing rules of other programs in front of Warren's: nothing is led around the tunnel, or the status says so.
+#![allow(clippy::print_stdout, reason = "test code")]
+
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, eventually, seconds};
+
+const ASKED: &str = "curl -sS --max-time 20 http://203.0.113.2/address";
+
+#[test]
+fn rules_that_were_there_before_are_passed_and_left_alone() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    net.client.sh("ip rule add priority 100 lookup main && ip -6 rule add priority 6017 lookup main").ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+
+    let dry_run = client.warren.run("up home --dry-run");
+    let doctor = client.warren.run("doctor");
+    client.up();
+
+    for (version, rule) in [("IPv4", "100"), ("IPv6", "6017")] {
+        let said =
+            format!("the {version} policy rule `{rule}: from all lookup main` of another program leads");
+        assert!(dry_run.stderr.contains(&said) && doctor.stdout.contains(&said), "{dry_run:?} {doctor:?}");
+    }
+    assert!(dry_run.stdout.contains("ip -4 rule add priority 29 not fwmark 0x5761"), "{dry_run:?}");
+    assert_eq!(client.sh(ASKED), Net::EXIT_V4);
+    assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
+    assert!(client.sh("ip rule").contains("100:\tfrom all lookup main"));
+    assert_eq!(client.status().text("/state"), "up");
+    client.down();
+}
+
+#[test]
+fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let leaks = LeakCounter::start(&net);
+    client.up();
+    let leaked = leaks.leaked();
+
+    client.sh("ip rule add priority 1 lookup main");
+
+    let took = eventually(seconds(10), "the state is error", || client.status().text("/state") == "error");
+    println!("noticed after {} ms", took.as_millis());
+    let shown = client.warren.run("status home").ok();
+    let status = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        status.contains("the IPv4 policy rule `1: from all lookup main` of another program leads"),
+        "{shown}"
+    );
+    assert!(status.contains("delete it with `ip -4 rule delete priority 1`"), "{shown}");
+    Attempts::start(&net.client, 1.0).end();
+    assert_eq!(leaks.leaked(), leaked, "the kill switch holds");
+
+    client.sh("ip rule delete priority 1");
+    eventually(seconds(10), "the tunnel is up", || client.status().text("/state") == "up");
+    assert_eq!(client.sh(ASKED), Net::EXIT_V4);
+    client.down();
+
+    client.sh("ip rule add priority 1 lookup main");
+    let refused = client.warren.run("up home");
+    assert!(
+        refused.code == Some(1) && refused.stderr.contains("`ip -4 rule delete priority 1`"),
+        "{refused:?}"
+    );
+    client.sh("ip rule delete priority 1");
+    client.assert_host_unchanged();
+}
