@@ -1,6 +1,8 @@
-//! A minute of load: nothing is lost but what is counted.
+//! Load: nothing is lost but what is counted.
+#![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::balance::{assert_balanced, assert_wire_only_loses, drained};
+use crate::support::flows::{Flood, flood};
 use crate::support::{Client, Exit, Net, seconds};
 
 #[test]
@@ -62,4 +64,41 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     let lost =
         inside.number("/totals/quic_datagrams_sent") - outside.number("/totals/quic_datagrams_received");
     assert!(lost > 20, "2 % of the datagrams should be lost, and {lost} were");
+}
+
+/// Scorecard L7. Both figures mean something only where nothing else runs.
+#[test]
+#[ignore = "it measures; `scripts/torture flows` runs it"]
+fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let mut daemon = client.run("info");
+    for (length, mut offered) in [(36, 2), (1_172, 50)] {
+        // Offered ever more, until a tenth of it is too much.
+        let per_second = |flood: Flood, lasting: u64| (flood.sent / lasting, flood.received / lasting);
+        let mut capacity = 0;
+        loop {
+            let (sent, received) = per_second(flood(&net, offered, length, seconds(2)), 2);
+            capacity = capacity.max(received);
+            if received * 10 < sent * 9 || offered > 8_000 {
+                break;
+            }
+            offered *= 2;
+        }
+        let twice = capacity * 2 * length as u64 * 8 / 1_000_000;
+
+        let (sent, received) = per_second(flood(&net, twice, length, seconds(20)), 20);
+
+        println!(
+            "measured: {} bytes: {capacity} packets/s at best, {received} of {sent} offered",
+            length + 28
+        );
+        assert!(received * 10 >= capacity * 9, "{received} of {capacity} packets/s");
+    }
+    let (inside, outside) = drained(&client, &exit);
+    assert_balanced("client", &inside);
+    assert_balanced("exit", &outside);
+    assert_wire_only_loses(&inside, &outside);
+    assert!(daemon.is_running() && exit.daemon().is_running());
 }

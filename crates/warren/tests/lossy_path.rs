@@ -1,10 +1,13 @@
 //! Paths that lose: a path's MTU is what it was, and with congestion control off everything else arrives.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::flows::{Flood, flood};
-use crate::support::{Client, Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, Net, Profile, eventually, seconds};
 
 /// Mbit/s that a busy test machine carries without thinking, in packets as large as the TUN takes.
 const OFFERED: u64 = 40;
+/// Percent of the datagrams.
+const LOSSES: [u64; 4] = [0, 5, 13, 15];
 
 #[test]
 fn random_loss_leaves_the_mtu_alone_and_takes_only_its_share() {
@@ -15,7 +18,7 @@ fn random_loss_leaves_the_mtu_alone_and_takes_only_its_share() {
     client.up();
     single_datagrams(&net);
     wide(&client, &exit);
-    for percent in [0, 5, 13, 15] {
+    for percent in LOSSES {
         net.filter(&lose(percent));
 
         let Flood { sent, received } = flood(&net, OFFERED, 1352, seconds(3));
@@ -55,6 +58,95 @@ fn a_path_that_shrinks_in_silence_is_noticed_while_nobody_speaks() {
         let known = |mtus: Vec<u64>| mtus.iter().all(|mtu| (1340..=1372).contains(mtu));
         known(client.status().each("mtu")) && known(exit.status().each("mtu"))
     });
+}
+
+/// Scorecard F2 is `WARREN_LOSS_SECONDS=60` with `WARREN_CONTROLLERS=off,cubic,bbr3`.
+#[test]
+#[ignore = "takes minutes; `scripts/torture loss` runs it"]
+fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {
+    let Some(net) = Net::new() else { return };
+    let lasting = seconds(variable("WARREN_LOSS_SECONDS", "3").parse().unwrap());
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    single_datagrams(&net);
+    for controller in variable("WARREN_CONTROLLERS", "off").split(',') {
+        let client = up_with(&net, &exit, &profile, controller);
+        let mut arrived = Vec::new();
+        for percent in LOSSES {
+            net.filter(&lose(percent));
+            let Flood { sent, received } = flood(&net, OFFERED, 1352, lasting);
+            arrived.push(format!("{:.1} % at {percent} %", received as f64 * 100.0 / sent as f64));
+            // The others slow down when something is lost, which is theirs to do.
+            if controller == "off" {
+                assert!(received * 1000 >= sent * (100 - percent) * 9, "{percent} %: {received} of {sent}");
+            }
+        }
+        net.unfilter();
+        bursts_beyond(&net);
+        println!("measured: {controller}: of {OFFERED} Mbit/s arrived {}", arrived.join(", "));
+        for status in [client.status(), exit.status()] {
+            let mtus = status.each("mtu");
+            assert!(mtus.iter().all(|mtu| *mtu > 1400), "{controller}: {mtus:?}");
+            assert_eq!(status.sum("black_holes"), 0, "{controller}");
+            let transport = status.number("/transport_drops/transport_too_large");
+            assert_eq!(status.drop("carrier", "too_large") + transport, 0, "{controller}");
+        }
+        client.down();
+    }
+}
+
+/// Which controller outside suits the TCP inside; it asserts nothing but that there was an answer.
+#[test]
+#[ignore = "it measures; `scripts/torture loss` runs it"]
+fn what_a_tcp_flow_inside_carries_by_controller_and_loss() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let _server = net.internet.iperf3(5201);
+    single_datagrams(&net);
+    for controller in ["off", "cubic", "bbr3"] {
+        let client = up_with(&net, &exit, &profile, controller);
+        for inner in ["cubic", "bbr"] {
+            let mut carried = Vec::new();
+            for percent in LOSSES {
+                net.filter(&lose(percent));
+                carried.push(format!("{:.1} at {percent} %", inner_tcp(&client, inner)));
+            }
+            println!("measured: {inner} inside {controller}, Mbit/s: {}", carried.join(", "));
+        }
+        net.unfilter();
+        client.down();
+    }
+}
+
+fn variable(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or(default.to_owned())
+}
+
+/// Both sides with a congestion controller, and the path's width known.
+fn up_with<'net>(net: &'net Net, exit: &Exit<'_>, profile: &Profile, controller: &str) -> Client<'net> {
+    let client = Client::with(net, &profile.clone().with("transport", "congestion", controller));
+    exit.warren.run(&format!("set congestion {controller}")).ok();
+    client.up();
+    wide(&client, exit);
+    client
+}
+
+/// What a TCP flow inside carries in eight seconds, Mbit/s; one that is stuck carries nothing.
+fn inner_tcp(client: &Client<'_>, controller: &str) -> f64 {
+    let line = format!("timeout 20 iperf3 -c {} -C {controller} -t 8 -J || true", Net::INTERNET_V4);
+    let output: serde_json::Value = serde_json::from_str(&client.sh(&line)).unwrap_or_default();
+    output.pointer("/end/sum_received/bits_per_second").and_then(serde_json::Value::as_f64).unwrap_or(0.0)
+        / 1e6
+}
+
+/// Three times three seconds of twice what the client's way out carries.
+fn bursts_beyond(net: &Net) {
+    net.client.sh("tc qdisc add dev eth0 root tbf rate 20mbit burst 32kb latency 20ms").ok();
+    for _ in 0..3 {
+        flood(net, OFFERED, 1352, seconds(3));
+    }
+    net.client.sh("tc qdisc del dev eth0 root").ok();
 }
 
 fn wide(client: &Client<'_>, exit: &Exit<'_>) {

@@ -19,6 +19,7 @@ mod fairness;
 mod faults;
 mod flaps;
 mod foreign_rules;
+mod full_path;
 mod host;
 mod join;
 mod kill_switch;
