@@ -36,7 +36,7 @@ pub struct ClientHost {
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel would
     /// drop their default routes as soon as it forwards.
     pub router_advertisements: Vec<DeviceName>,
-    /// The client's own nftables table; none on a host without nft.
+    /// The client's own nftables tables, of family `inet` and `arp`; none on a host without nft.
     pub firewall: Option<ClientFirewall>,
     /// The mark of the carrier's sockets, normally [`crate::CARRIER_MARK`]; all tunnels of a host use the same.
     pub mark: u32,
@@ -97,6 +97,10 @@ pub fn client(host: &ClientHost) -> Plan {
         ruleset: client_ruleset::ruleset(host, &firewall.listening),
         owned: false,
     }));
+    if let (Some(firewall), Some(address)) = (&host.firewall, host.ipv4) {
+        let ruleset = client_ruleset::arp_ruleset(address);
+        steps.push(Step::ArpTable { table: firewall.table.clone(), ruleset });
+    }
     steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
     steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: Some(crate::DEVICE_GROUP) });
     steps.extend(ipv4.iter().map(|network| route(host, *network, host.ipv4.is_some())));

@@ -1,7 +1,7 @@
 //! The text of a client's firewall: inbound connections are answered the way they came, nobody outside may use the inner
 //! addresses, what is forwarded into the tunnel gets them, and nothing leaves outside with them.
 
-use std::fmt::Write;
+use std::{fmt::Write, net::Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -29,6 +29,15 @@ fn outside(host: &ClientHost) -> Vec<String> {
             format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
         })
         .collect()
+}
+
+/// The client's table of family `arp`: to somebody on the LAN who asks for the inner address, the kernel would answer although it is
+/// another device's. It answers neighbour discovery of IPv6 on the address's own link alone.
+pub(crate) fn arp_ruleset(address: Ipv4Addr) -> String {
+    let mut text = String::new();
+    let rule = format!("arp daddr ip {address} counter drop");
+    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
+    text
 }
 
 /// Connections that come to this host from outside any tunnel are marked; so are their answers that this host forwards.

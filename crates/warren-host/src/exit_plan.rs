@@ -4,7 +4,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{DeviceName, Family, Plan, Route, RouteKind, Step, exit_ruleset, sysctl};
 
-/// The exit's own nftables table, of family `inet`.
+/// The exit's own nftables table, of family `inet`, and the one of family `arp`.
 pub const TABLE: &str = "warren_exit";
 
 /// What the plan of an exit depends on.
@@ -84,6 +84,10 @@ pub fn exit(host: &ExitHost) -> Plan {
     if host.ipv4.is_some() {
         steps.push(on("net.ipv4.ip_forward"));
     }
+    if let Some(gateway) = gateway_ipv4(host) {
+        let ruleset = exit_ruleset::arp_ruleset(gateway);
+        steps.push(Step::ArpTable { table: TABLE.into(), ruleset });
+    }
     let ipv4 = gateway_ipv4(host).map(IpNet::V4);
     let ipv6 = gateway_ipv6(host).map(IpNet::V6);
     for address in ipv4.into_iter().chain(ipv6) {
@@ -139,6 +143,14 @@ mod tests {
             "sysctl -w net.ipv6.conf.ens3.accept_ra=2\n\
              sysctl -w net.ipv6.conf.all.forwarding=1\n\
              sysctl -w net.ipv4.ip_forward=1\n\
+             nft -f - <<'END'\n\
+             table arp warren_exit {\n\
+             \tchain input {\n\
+             \t\ttype filter hook input priority filter; policy accept;\n\
+             \t\tarp daddr ip 10.66.0.1 counter drop\n\
+             \t}\n\
+             }\n\
+             END\n\
              ip address add 10.66.0.1/16 dev warren-exit\n\
              ip address add fd66:6666::1/64 dev warren-exit\n\
              ip link set warren-exit mtu 1380 addrgenmode none up\n"

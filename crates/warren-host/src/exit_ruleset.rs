@@ -120,6 +120,15 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
+/// The exit's table of family `arp`: to who asks on another link, the kernel would answer for the gateway's address too. It
+/// answers neighbour discovery of IPv6 on the address's own link alone.
+pub(crate) fn arp_ruleset(gateway: Ipv4Net) -> String {
+    let rule = format!("arp daddr ip {} counter drop", gateway.addr());
+    let mut text = String::new();
+    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
+    text
+}
+
 /// Only what comes from or goes to the TUN is looked at.
 fn forward(host: &ExitHost) -> Vec<String> {
     let device = &host.device;

@@ -42,7 +42,7 @@ pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
     recover,
 };
-pub use nft::{NftCall, NftError, NftRunner, NftService, is_installed as has_nft, run_nft_by};
+pub use nft::{NftCall, NftError, NftRunner, NftService, TableFamily, is_installed as has_nft, run_nft_by};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use verify::Missing;

@@ -12,7 +12,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use call::{NftCall, NftRunner, NftService, run_nft_by};
+pub use call::{NftCall, NftRunner, NftService, TableFamily, run_nft_by};
 pub(crate) use owner::Owner;
 
 /// Why nft did not do as it was told.
@@ -57,20 +57,20 @@ pub(crate) async fn replace(table: &str, ruleset: &str, lock: File) -> Result<()
 pub(crate) async fn listing(table: &str) -> Result<Option<String>, NftError> {
     match call::make(NftCall::ListTable { table: table.into(), stateless: true }, None).await {
         Ok(listing) => Ok(Some(listing)),
-        Err(NftError::Refused(_)) if !has_table(table).await? => Ok(None),
+        Err(NftError::Refused(_)) if !has_table(TableFamily::Inet, table).await? => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Whether the table exists.
-pub(crate) async fn has_table(table: &str) -> Result<bool, NftError> {
-    let wanted = format!("table inet {table}");
-    Ok(call::make(NftCall::ListTables, None).await?.lines().any(|line| line == wanted))
+pub(crate) async fn has_table(family: TableFamily, table: &str) -> Result<bool, NftError> {
+    let wanted = format!("table {family} {table}");
+    Ok(call::make(NftCall::ListTables { family }, None).await?.lines().any(|line| line == wanted))
 }
 
 /// The number of chains and of rules in the table; none if it does not exist.
 pub(crate) async fn count(table: &str) -> Result<Option<(usize, usize)>, NftError> {
-    if !has_table(table).await? {
+    if !has_table(TableFamily::Inet, table).await? {
         return Ok(None);
     }
     let listing = call::make(NftCall::ListTable { table: table.into(), stateless: false }, None).await?;
@@ -102,10 +102,10 @@ pub(crate) fn count_statements(text: &str) -> (usize, usize) {
 }
 
 /// Deletes the table if it exists. An owner that has just been killed is given the time to end.
-pub(crate) async fn delete(table: &str) -> Result<(), NftError> {
+pub(crate) async fn delete(family: TableFamily, table: &str) -> Result<(), NftError> {
     let mut waited = Duration::ZERO;
-    while has_table(table).await? {
-        let refused = match call::make(NftCall::DeleteTable { table: table.into() }, None).await {
+    while has_table(family, table).await? {
+        let refused = match call::make(NftCall::DeleteTable { family, table: table.into() }, None).await {
             Ok(_) => return Ok(()),
             Err(NftError::Refused(reason)) => NftError::Refused(reason),
             Err(error) => return Err(error),

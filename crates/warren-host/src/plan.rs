@@ -56,6 +56,13 @@ pub enum Step {
         /// Whether the table goes when this process does, and nobody else can flush it.
         owned: bool,
     },
+    /// Makes an own nftables table of family `arp`, which must not exist yet; a kernel without that family is passed over.
+    ArpTable {
+        /// The table's name.
+        table: String,
+        /// The table's chains, as nft(8) reads them between the table's braces.
+        ruleset: String,
+    },
 }
 
 /// A route in one of Warren's own tables.
@@ -128,6 +135,7 @@ impl Step {
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Nftables { table, .. } => format!("nft add table inet {table}"),
+            Self::ArpTable { table, .. } => format!("nft add table arp {table}"),
             Self::Address { .. }
             | Self::LinkUp { .. }
             | Self::Route(_)
@@ -147,6 +155,7 @@ impl Step {
             (Self::LinkUp { device: one, .. }, Self::LinkUp { device: other, .. }) => one == other,
             (Self::Sysctl { key: one, .. }, Self::Sysctl { key: other, .. }) => one == other,
             (Self::Nftables { table: one, .. }, Self::Nftables { table: other, .. }) => one == other,
+            (Self::ArpTable { table: one, .. }, Self::ArpTable { table: other, .. }) => one == other,
             _ => self == other,
         }
     }
@@ -154,7 +163,11 @@ impl Step {
     /// Whether it can be undone while the rest of its plan stays.
     pub(crate) fn stands_alone(&self) -> bool {
         match self {
-            Self::Address { .. } | Self::Route(_) | Self::Rule(_) | Self::Nftables { .. } => true,
+            Self::Address { .. }
+            | Self::Route(_)
+            | Self::Rule(_)
+            | Self::Nftables { .. }
+            | Self::ArpTable { .. } => true,
             Self::LinkUp { .. } | Self::Sysctl { .. } => false,
         }
     }
@@ -210,6 +223,9 @@ impl fmt::Display for Step {
             Self::Nftables { table, ruleset, owned } => {
                 write!(f, "nft -f - <<'END'\n{}END", table_text(table, ruleset, *owned))
             }
+            Self::ArpTable { table, ruleset } => {
+                write!(f, "nft -f - <<'END'\n{}END", arp_table_text(table, ruleset))
+            }
         }
     }
 }
@@ -258,8 +274,16 @@ impl fmt::Display for Rule {
 /// The whole table as `nft -f` reads it, with one statement per line.
 pub(crate) fn table_text(table: &str, ruleset: &str, owned: bool) -> String {
     let flags = if owned { "\tflags owner;\n" } else { "" };
-    let body: String = ruleset.lines().map(|line| format!("\t{line}\n")).collect();
-    format!("table inet {table} {{\n{flags}{body}}}\n")
+    format!("table inet {table} {{\n{flags}{}}}\n", indented(ruleset))
+}
+
+/// The same of a table of family `arp`.
+pub(crate) fn arp_table_text(table: &str, ruleset: &str) -> String {
+    format!("table arp {table} {{\n{}}}\n", indented(ruleset))
+}
+
+fn indented(ruleset: &str) -> String {
+    ruleset.lines().map(|line| format!("\t{line}\n")).collect()
 }
 
 #[cfg(test)]
@@ -290,6 +314,7 @@ mod tests {
                 }),
                 Step::Sysctl { key: "net.ipv4.ip_forward".into(), value: "1".into() },
                 Step::Nftables { table: "warren_x".into(), ruleset: "chain a {\n}\n".into(), owned: false },
+                Step::ArpTable { table: "warren_x".into(), ruleset: "chain a {\n}\n".into() },
             ],
         };
 
@@ -298,7 +323,8 @@ mod tests {
             "ip -6 rule add priority 10 fwmark 0x1/0xff iif warren0 lookup 7 protocol 87\n\
              ip -4 route add 10.0.0.0/8 dev warren0 table 7 proto 87 metric 5\n\
              sysctl -w net.ipv4.ip_forward=1\n\
-             nft -f - <<'END'\ntable inet warren_x {\n\tchain a {\n\t}\n}\nEND\n"
+             nft -f - <<'END'\ntable inet warren_x {\n\tchain a {\n\t}\n}\nEND\n\
+             nft -f - <<'END'\ntable arp warren_x {\n\tchain a {\n\t}\n}\nEND\n"
         );
     }
 }

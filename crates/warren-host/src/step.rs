@@ -1,6 +1,10 @@
 //! Making one step: what is looked at before, how it is undone, and the making itself.
 
-use std::{fs::File, io};
+use std::{
+    fs::File,
+    io,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use ipnet::IpNet;
 
@@ -8,10 +12,13 @@ use crate::{
     DeviceName, Route, Step, facts,
     netlink::{Link, LinkChange, Netlink},
     nft::{self, NftError},
-    plan::table_text,
+    plan::{arp_table_text, table_text},
     sysctl,
     undo::Undo,
 };
+
+/// Set when the kernel or nft refused a table of family `arp`, about which neither changes its mind.
+static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
 
 /// Why a step could not be made or undone.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +124,7 @@ pub(crate) async fn prepare(
         },
         // nft refuses one that is there, in the same transaction that makes it.
         Step::Nftables { table, .. } => Undo::Nftables { table: table.clone() },
+        Step::ArpTable { table, .. } => Undo::ArpTable { table: table.clone() },
     };
     Ok(Some(undo))
 }
@@ -154,6 +162,7 @@ pub(crate) async fn make(
         (Step::Nftables { table, ruleset, owned }, _) => {
             return make_table(table, ruleset, *owned, lock).await;
         }
+        (Step::ArpTable { table, ruleset }, _) => make_arp_table(table, ruleset, replaces, lock).await?,
         (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_), _) => {
             return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
         }
@@ -166,7 +175,11 @@ pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } => true,
         // One netlink request or one nft transaction: all or nothing.
-        Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
+        Step::Address { .. }
+        | Step::Route(_)
+        | Step::Rule(_)
+        | Step::Nftables { .. }
+        | Step::ArpTable { .. } => false,
     }
 }
 
@@ -210,6 +223,29 @@ async fn make_table(
         );
     }
     Ok(None)
+}
+
+/// Whether this host filters ARP, as far as that was tried.
+pub(crate) fn filters_arp() -> bool {
+    !REFUSED_ARP.load(Relaxed)
+}
+
+async fn make_arp_table(table: &str, ruleset: &str, replaces: bool, lock: File) -> Result<(), StepError> {
+    let before = if replaces {
+        // Adding first makes the deletion work whether the table exists or not.
+        format!("add table arp {table}\ndelete table arp {table}\n")
+    } else {
+        format!("create table arp {table}\n")
+    };
+    let text = before + &arp_table_text(table, ruleset);
+    match nft::load(&text, lock).await {
+        Err(NftError::Refused(reason)) if !reason.ends_with("File exists") => {
+            tracing::warn!(table, "this kernel or nft cannot filter ARP: {reason}");
+            REFUSED_ARP.store(true, Relaxed);
+            Ok(())
+        }
+        made => Ok(made?),
+    }
 }
 
 /// The table's text, which nft takes only if there is no such table yet.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     DeviceName, Family, Route, Rule,
     netlink::{LinkChange, Netlink},
-    nft,
+    nft::{self, TableFamily},
     step::StepError,
     sysctl::{self, Companion},
 };
@@ -45,6 +45,9 @@ pub(crate) enum Undo {
     Nftables {
         table: String,
     },
+    ArpTable {
+        table: String,
+    },
 }
 
 impl Undo {
@@ -71,8 +74,9 @@ impl Undo {
                 if let Some(owner) = owner {
                     owner.end().await;
                 }
-                nft::delete(table).await?;
+                nft::delete(TableFamily::Inet, table).await?;
             }
+            Self::ArpTable { table } => nft::delete(TableFamily::Arp, table).await?,
         }
         Ok(())
     }
@@ -86,9 +90,11 @@ impl Undo {
                 Family::Ipv4 => format!("IPv4 rule {rule}"),
                 Family::Ipv6 => format!("IPv6 rule {rule}"),
             },
-            Self::Address { .. } | Self::Link { .. } | Self::Route { .. } | Self::Nftables { .. } => {
-                self.to_string()
-            }
+            Self::Address { .. }
+            | Self::Link { .. }
+            | Self::Route { .. }
+            | Self::Nftables { .. }
+            | Self::ArpTable { .. } => self.to_string(),
         }
     }
 }
@@ -102,6 +108,7 @@ impl fmt::Display for Undo {
             Self::Rule(rule) => write!(f, "rule {rule}"),
             Self::Sysctl { key, .. } => write!(f, "sysctl {key}"),
             Self::Nftables { table } => write!(f, "nftables table inet {table}"),
+            Self::ArpTable { table } => write!(f, "nftables table arp {table}"),
         }
     }
 }

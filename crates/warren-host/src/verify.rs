@@ -5,8 +5,8 @@ use std::fmt;
 use crate::{
     Plan, Step,
     netlink::Netlink,
-    nft,
-    step::{StepError, route_index},
+    nft::{self, TableFamily},
+    step::{StepError, filters_arp, route_index},
     sysctl,
 };
 
@@ -72,6 +72,8 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             Some(counted) if counted == nft::count_statements(ruleset) => None,
             Some((chains, rules)) => Some(format!("the table has {chains} chains and {rules} rules")),
         },
+        Step::ArpTable { table, .. } if nft::has_table(TableFamily::Arp, table).await? => None,
+        Step::ArpTable { .. } => filters_arp().then(|| "there is no such table".into()),
     };
     Ok(deviation)
 }

@@ -1,9 +1,9 @@
-//! What a host on the exit's own link learns of the addresses inside: nothing.
+//! What a host on the same link learns of the addresses inside: nothing.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// Scorecard A11 but for ARP: echo, datagrams, SYN and SYN/ACK for inner addresses, by the exit's hardware address (CVE-2019-14899).
+/// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK for inner addresses, by the exit's hardware address (CVE-2019-14899).
 #[test]
 fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let Some(net) = Net::new() else { return };
@@ -36,10 +36,55 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     }
     // What is asked of the exit itself, last, is answered.
     net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
-    assert_eq!(neighbour.heard(), [0; 4], "IPv4, IPv6, and unreachables of both");
+    assert_eq!(neighbour.heard(), [0; 5], "ARP, IPv4, IPv6, and unreachables of both");
     client.sh("ping -c 1 -W 5 10.66.0.1 && ping -c 1 -W 5 fd66:6666::1");
     client.down();
 }
+
+/// The same of a client: who answers has an address of the tunnel's, which others on the LAN look for (MLLVD-CR-24-03).
+#[test]
+fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let answers = |address: &str| {
+        let asked = net.router.sh(&format!("python3 -c '{ASK_ARP}' to-client {address}"));
+        asked.ok().trim() == "answered"
+    };
+    // A host that has the address on some other device, without a client's rules, answers.
+    net.client.sh("ip address add 10.66.0.2/32 dev lo").ok();
+    assert!(answers("10.66.0.2"));
+    net.client.sh("ip address del 10.66.0.2/32 dev lo").ok();
+
+    client.up();
+
+    assert_eq!(client.inner_addresses().0.as_str(), Some("10.66.0.2/16"));
+    assert!(!answers("10.66.0.2"));
+    assert!(answers(Net::CLIENT_V4), "what is asked for its own address is answered");
+    client.down();
+}
+
+/// Asks three times, and says whether somebody answers within two seconds.
+const ASK_ARP: &str = r#"
+import socket, struct, sys, time
+device, address = sys.argv[1:]
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+link.bind((device, 0))
+mac, wanted = link.getsockname()[4], socket.inet_aton(address)
+ask = b"\xff" * 6 + mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + mac + socket.inet_aton("192.0.2.1") + bytes(6) + wanted
+for _ in range(3):
+    link.send(ask)
+end = time.monotonic() + 2
+while (left := end - time.monotonic()) > 0:
+    link.settimeout(left)
+    try:
+        heard = link.recv(64)
+    except TimeoutError:
+        break
+    if heard[20:22] == b"\0\2" and heard[28:32] == wanted:
+        sys.exit(print("answered"))
+print("silent")
+"#;
 
 /// The router, on the exit's link.
 struct Neighbour<'net>(&'net Net);
@@ -56,7 +101,7 @@ impl<'net> Neighbour<'net> {
 
     /// Counts from zero, and knows no hardware address any more.
     fn forget(&self) {
-        let rules = "ip saddr 10.66.0.0/16 counter; \
+        let rules = "arp operation reply arp saddr ip 10.66.0.0/16 counter; ip saddr 10.66.0.0/16 counter; \
                      ip6 saddr fd66:6666::/64 counter; ip daddr 198.51.100.1 icmp type destination-unreachable counter; \
                      ip6 daddr 2001:db8:2::1 icmpv6 type destination-unreachable counter;";
         let chain = format!("type filter hook ingress device \"to-exit\" priority 0; {rules}");
@@ -72,7 +117,7 @@ impl<'net> Neighbour<'net> {
     }
 
     /// Answers by kind.
-    fn heard(&self) -> [u64; 4] {
+    fn heard(&self) -> [u64; 5] {
         let listed = self.0.router.sh("nft list table netdev heard").ok();
         let counts = listed.lines().filter_map(|line| {
             let mut words = line.split_whitespace().skip_while(|word| *word != "packets");
@@ -101,8 +146,13 @@ def tcp(flags):
 def echo(check):
     return struct.pack("!BBHHH", 8, 0, check, 7, 7)
 
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+link.bind(("to-exit", 0))
+mac = link.getsockname()[4]
+arp = b"\xff" * 6 + mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + mac + own + bytes(6) + theirs
 raw = lambda family, protocol: socket.socket(family, socket.SOCK_RAW, protocol)
 for _ in range(3):
+    link.send(arp)
     raw(socket.AF_INET, socket.IPPROTO_ICMP).sendto(echo(checksum(echo(0))), (ipv4, 0))
     for flags in (0x02, 0x12):
         raw(socket.AF_INET, socket.IPPROTO_TCP).sendto(tcp(flags), (ipv4, 0))

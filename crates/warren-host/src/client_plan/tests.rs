@@ -120,6 +120,8 @@ fn firewall_stands_before_anything_is_routed() {
         "{plan}"
     );
     assert!(plan.contains("oifname \"warren0\" ip saddr != 10.66.0.2 masquerade\n"), "{plan}");
+    assert!(plan.contains("table arp warren_home {\n"), "{plan}");
+    assert!(plan.contains("\t\tarp daddr ip 10.66.0.2 counter drop\n"), "{plan}");
     assert!(!plan.contains("ip6"), "{plan}");
 }
 

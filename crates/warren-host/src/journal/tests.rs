@@ -149,6 +149,7 @@ fn undo() -> impl Strategy<Value = Undo> {
         (any::<String>(), any::<String>(), any::<String>(), proptest::collection::vec(companion(), 0..4))
             .prop_map(|(key, set, previous, companions)| Undo::Sysctl { key, set, previous, companions }),
         any::<String>().prop_map(|table| Undo::Nftables { table }),
+        any::<String>().prop_map(|table| Undo::ArpTable { table }),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Runs of nft as data, so that a process which may start no program can have another make them.
 
-use std::{collections::BTreeMap, fs::File, future::Future, pin::Pin, sync::OnceLock};
+use std::{collections::BTreeMap, fmt, fs::File, future::Future, pin::Pin, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -10,9 +10,12 @@ use super::{NftError, owner::Process, run, run_with};
 /// One run of nft on Warren's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NftCall {
-    /// Lists the names of all tables of family `inet`.
-    ListTables,
-    /// Prints a table.
+    /// Lists the names of all tables of a family.
+    ListTables {
+        /// Whose.
+        family: TableFamily,
+    },
+    /// Prints a table of family `inet`.
     ListTable {
         /// Its name.
         table: String,
@@ -21,6 +24,8 @@ pub enum NftCall {
     },
     /// Deletes a table.
     DeleteTable {
+        /// Its family.
+        family: TableFamily,
         /// Its name.
         table: String,
     },
@@ -43,6 +48,15 @@ pub enum NftCall {
     },
 }
 
+/// What the packets are that a table looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TableFamily {
+    /// IP of both versions.
+    Inet,
+    /// ARP.
+    Arp,
+}
+
 /// Makes the runs of a process that may make none itself, and keeps the processes that own its tables.
 #[derive(Debug, Default)]
 pub struct NftService {
@@ -50,7 +64,7 @@ pub struct NftService {
 }
 
 /// What makes the runs of a process that may make none itself.
-pub trait NftRunner: std::fmt::Debug + Send + Sync {
+pub trait NftRunner: fmt::Debug + Send + Sync {
     /// Has the run made, and returns what nft printed.
     fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>>;
 }
@@ -88,14 +102,16 @@ impl NftService {
                 }
                 Ok(String::new())
             }
-            NftCall::ListTables => run(&["list", "tables", "inet"], "").await,
+            NftCall::ListTables { family } => run(&["list", "tables", family.name()], "").await,
             NftCall::ListTable { table, stateless: true } => {
                 run(&["-s", "list", "table", "inet", &table], "").await
             }
             NftCall::ListTable { table, stateless: false } => {
                 run(&["list", "table", "inet", &table], "").await
             }
-            NftCall::DeleteTable { table } => run(&["delete", "table", "inet", &table], "").await,
+            NftCall::DeleteTable { family, table } => {
+                run(&["delete", "table", family.name(), &table], "").await
+            }
             // It prints nothing where the lock is put in the place of its output.
             NftCall::Load { ruleset } => run_with(&["-f", "-"], &ruleset, lock).await,
         }
@@ -106,10 +122,25 @@ impl NftCall {
     /// Whether it concerns nothing but tables whose names begin as all of Warren's do, and reads no file.
     fn is_ours(&self) -> bool {
         match self {
-            Self::ListTables | Self::EndOwner { .. } => true,
-            Self::ListTable { table, .. } | Self::DeleteTable { table } => is_own_table(table),
+            Self::ListTables { .. } | Self::EndOwner { .. } => true,
+            Self::ListTable { table, .. } | Self::DeleteTable { table, .. } => is_own_table(table),
             Self::Load { ruleset } | Self::LoadOwned { ruleset, .. } => is_own_ruleset(ruleset),
         }
+    }
+}
+
+impl TableFamily {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Arp => "arp",
+        }
+    }
+}
+
+impl fmt::Display for TableFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -148,9 +179,9 @@ fn is_own_ruleset(ruleset: &str) -> bool {
             let statement: Vec<&str> = line.split_whitespace().collect();
             let table = match statement.as_slice() {
                 [] => continue,
-                ["add" | "create" | "delete", "table", "inet", table]
-                | ["table", "inet", table, "{"]
-                | ["create", "table", "inet", table, "{"] => table,
+                ["add" | "create" | "delete", "table", "inet" | "arp", table]
+                | ["table", "inet" | "arp", table, "{"]
+                | ["create", "table", "inet" | "arp", table, "{"] => table,
                 _ => return false,
             };
             if !is_own_table(table) || line.contains(';') {
@@ -182,6 +213,7 @@ mod tests {
             "table inet warren_home {\n\tchain a {\n\t\tip daddr { 1.1.1.1,\n 2.2.2.2 } drop; counter\n\t}\n}\n",
             "create table inet warren_exit {\n\tflags owner;\n}\ntable inet warren_exit {\n\tiifname \"warren0\" accept\n}\n",
             "create table inet warren_exit\ntable inet warren_exit {\n\tflags owner;\n}\n",
+            "create table arp warren_exit\ntable arp warren_exit {\n\tchain a {\n\t\tdrop\n\t}\n}\n",
             "add table inet warren-kill-switch_a\ndelete table inet warren-kill-switch_a\ntable inet warren-kill-switch_a {\n}\n",
         ] {
             assert!(NftCall::Load { ruleset: ruleset.into() }.is_ours(), "{ruleset}");
@@ -208,7 +240,7 @@ mod tests {
             load("add table inet warren_home; flush ruleset"),
             load("table inet warren_home {\n"),
             load("}\n"),
-            NftCall::DeleteTable { table: "filter".into() },
+            NftCall::DeleteTable { family: TableFamily::Inet, table: "filter".into() },
             NftCall::ListTable { table: "warren x".into(), stateless: true },
         ];
 

@@ -117,7 +117,7 @@ fn heading(step: &Step) -> &'static str {
         Step::Route(_) => "routes",
         Step::Rule(_) => "rules",
         Step::Sysctl { .. } => "settings",
-        Step::Nftables { .. } => "firewall",
+        Step::Nftables { .. } | Step::ArpTable { .. } => "firewall",
     }
 }
 
