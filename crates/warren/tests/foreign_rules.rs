@@ -66,3 +66,29 @@ fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
     client.sh("ip rule delete priority 1");
     client.assert_host_unchanged();
 }
+
+#[test]
+fn a_later_rule_with_a_default_route_of_its_own_is_passed() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    // A way that ends nowhere, but for the exit.
+    let routes = [
+        "ip link add aside type veth peer name beyond",
+        "ip link set aside up && ip link set beyond up",
+        "ip address add 192.0.9.1/24 dev aside",
+        "ip route add default via 192.0.9.2 dev aside table 77",
+        "ip route add 198.51.100.0/24 via 192.0.2.1 dev eth0 table 77",
+    ];
+    net.client.sh(&routes.join(" && ")).ok();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    client.sh("ip rule add priority 100 lookup 77");
+
+    eventually(seconds(20), "the tunnel has everything again", || {
+        net.client.sh("curl -sS --max-time 2 http://203.0.113.2/address").stdout.trim() == Net::EXIT_V4
+    });
+    assert_eq!(client.status().text("/state"), "up");
+    client.sh("ip rule delete priority 100");
+    client.down();
+}
