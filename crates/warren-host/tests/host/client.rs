@@ -322,7 +322,7 @@ fn journal_is_one_daemons_and_must_be_recovered_before_it_is_used_again() {
     host.block_on(|| async {
         assert!(matches!(Host::open(host.journal()).await, Err(HostError::Unfinished(_))));
         let recovered = recover(host.journal()).await.unwrap();
-        assert_eq!(recovered.undone.len(), 10);
+        assert_eq!(recovered.undone.len(), 11);
         assert!(recovered.damaged_lines.is_empty());
         assert_eq!(recover(host.journal()).await.unwrap().undone, [""; 0]);
     });
