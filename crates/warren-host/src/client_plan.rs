@@ -18,6 +18,9 @@ use crate::{
 pub struct ClientHost {
     /// The TUN device.
     pub device: DeviceName,
+    /// A TUN device that nobody reads. Its routes are asked after those of `device`: what belongs into the tunnel stays in while
+    /// somebody has taken that one away, and is as free as before when the process that holds both ends.
+    pub void: Option<DeviceName>,
     /// Bytes of the largest inner packet.
     pub mtu: u16,
     /// The leased inner address, if the exit gave one.
@@ -102,9 +105,12 @@ pub fn client(host: &ClientHost) -> Plan {
         steps.push(Step::ArpTable { table: firewall.table.clone(), ruleset });
     }
     steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
-    steps.push(Step::LinkUp { device: host.device.clone(), mtu: host.mtu, group: Some(crate::DEVICE_GROUP) });
-    steps.extend(ipv4.iter().map(|network| route(host, *network, host.ipv4.is_some())));
-    steps.extend(ipv6.iter().map(|network| route(host, *network, host.ipv6.is_some())));
+    for device in host.void.iter().chain([&host.device]) {
+        let group = Some(crate::DEVICE_GROUP);
+        steps.push(Step::LinkUp { device: device.clone(), mtu: host.mtu, group });
+    }
+    steps.extend(ipv4.iter().flat_map(|network| routes(host, *network, host.ipv4.is_some())));
+    steps.extend(ipv6.iter().flat_map(|network| routes(host, *network, host.ipv6.is_some())));
     for (family, included) in [(Family::Ipv4, &ipv4), (Family::Ipv6, &ipv6)] {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
     }
@@ -159,12 +165,19 @@ fn throw(host: &ClientHost, destination: IpNet) -> Step {
     })
 }
 
-fn route(host: &ClientHost, destination: IpNet, leased: bool) -> Step {
-    let (device, kind) = match leased {
-        true => (Some(host.device.clone()), RouteKind::Unicast),
-        false => (None, RouteKind::Unreachable),
+/// The route that is asked last is made first.
+fn routes(host: &ClientHost, destination: IpNet, leased: bool) -> Vec<Step> {
+    let table = table(host.slot);
+    if !leased {
+        let kind = RouteKind::Unreachable;
+        return vec![Step::Route(Route { destination, device: None, table, kind, metric: 0 })];
+    }
+    let through = |device: &DeviceName, metric| {
+        let device = Some(device.clone());
+        Step::Route(Route { destination, device, table, kind: RouteKind::Unicast, metric })
     };
-    Step::Route(Route { destination, device, table: table(host.slot), kind, metric: 0 })
+    let into_void = host.void.as_ref().map(|void| through(void, VOID_METRIC));
+    into_void.into_iter().chain([through(&host.device, 0)]).collect()
 }
 
 fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
@@ -238,6 +251,8 @@ fn reverse_path_by_mark() -> Step {
 
 /// The first of 256 routing tables, one for each slot.
 const FIRST_TABLE: u32 = 0x5761;
+/// Behind the kernel's own choice, which for IPv6 is 1024 (IP6_RT_PRIO_USER of `linux/ipv6_route.h`).
+const VOID_METRIC: u32 = 0x5761;
 /// RT_TABLE_MAIN of `linux/rtnetlink.h`.
 const MAIN_TABLE: u32 = 254;
 

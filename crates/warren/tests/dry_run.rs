@@ -38,8 +38,10 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
     }
     for (version, all) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
         for route in client.sh(&format!("ip -N {version} route show table all proto 87")).lines() {
-            let table = route.split("table ").nth(1).unwrap().split(' ').next().unwrap();
-            is_said(&format!("ip {version} route add {all} dev warren0 table {table} proto 87"));
+            let after = |word: &str| route.split(word).nth(1).unwrap().split(' ').next().unwrap();
+            let (device, table) = (after("dev "), after("table "));
+            let metric = if device == "warren-void0" { " metric 22369" } else { "" };
+            is_said(&format!("ip {version} route add {all} dev {device} table {table} proto 87{metric}"));
         }
         for rule in client.sh(&format!("ip -N {version} rule show | grep fwmark")).lines() {
             let (priority, table) = (rule.split(':').next().unwrap(), rule.split("lookup ").nth(1).unwrap());

@@ -1,18 +1,9 @@
 //! Another exit gives other addresses: the host goes from one plan to the next without a moment between the two.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
 use rustix::process::Signal;
 
-use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
-
-/// Where probes go; nothing else does.
-const PORT: u16 = 7777;
+use crate::support::{Client, Exit, ExitOptions, Net, Probing, eventually, seconds};
 
 #[test]
 fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
@@ -27,16 +18,7 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     let public = first.warren.public_key(profile.value("client", "private_key"));
     // No kill switch: the plan alone has to keep it in.
     let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
-    let table = format!(
-        "table netdev probes {{ counter left {{ }}; chain received {{ \
-         type filter hook ingress device to-client priority -500; udp dport {PORT} counter name left; }}; }}"
-    );
-    net.router.sh(&format!("nft '{table}'")).ok();
-    let left = || {
-        let listed = net.router.sh("nft list counter netdev probes left").ok();
-        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).unwrap().parse::<usize>().unwrap()
-    };
+    let left = Probing::counter(&net);
     client.up();
     let is_on = |endpoint: &str| {
         let status = client.status();
@@ -64,40 +46,4 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     client.down();
     let sent = { Probing::start(&net.client) }.for_a_while();
     assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());
-}
-
-/// Sends a hundred datagrams a second, half of them by IPv6, each from a socket of its own.
-struct Probing {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<usize>,
-}
-
-impl Probing {
-    fn start(host: &Namespace) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = host.enter(move || {
-            let mut sent = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                for (any, target) in [("0.0.0.0:0", Net::INTERNET_V4), ("[::]:0", Net::INTERNET_V6)] {
-                    // Refused at once is as good as sent through the tunnel.
-                    drop(UdpSocket::bind(any).unwrap().send_to(b"probe", (target, PORT)));
-                    sent += 1;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            sent
-        });
-        Self { stop, thread }
-    }
-
-    fn end(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
-
-    fn for_a_while(self) -> usize {
-        std::thread::sleep(Duration::from_millis(500));
-        self.end()
-    }
 }

@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{Attempts, Client, Exit, HostState, LeakCounter, Net, eventually, seconds};
+use rustix::process::Signal;
+
+use crate::support::{
+    Attempts, Client, Exit, HostState, LeakCounter, Net, Probing, eventually, seconds, signal,
+};
 
 #[test]
 fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
@@ -91,9 +95,52 @@ fn a_device_that_is_taken_away_is_made_anew_and_the_session_kept() {
     assert_eq!(leaks.leaked(), leaked);
 
     let devices = [&net.client, &net.internet.host].map(|host| host.sh("ip -o link show type tun").stdout);
-    assert!(devices[0].lines().count() == 1 && devices[1].is_empty(), "the others are gone: {devices:?}");
+    assert!(devices[0].lines().count() == 2 && devices[1].is_empty(), "the others are gone: {devices:?}");
     assert_eq!(client.status().number("/session/id"), session);
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    client.down();
+}
+
+#[test]
+fn nothing_leaves_outside_while_the_device_is_away_also_without_a_kill_switch() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let left = Probing::counter(&net);
+    let passes = "ping -c 1 -W 1 203.0.113.2 && ping -c 1 -W 1 2001:db8:3::2";
+    client.up();
+    let is_mended = || {
+        let standing = "ip -d link show warren0 && ip -d link show warren-void0 && ip -4 route show table 22369 | grep void";
+        net.client.sh(standing).succeeded() && net.client.sh(passes).succeeded()
+    };
+    assert!(is_mended());
+
+    let probing = Probing::start(&net.client);
+    for change in [
+        "ip link delete warren0",
+        "ip link set warren0 down",
+        "ip link set warren0 down; ip link set warren0 name theirs; ip link set theirs up",
+        "ip link delete warren-void0",
+        "ip -4 route delete default metric 22369 table 22369",
+    ] {
+        client.sh(change);
+        eventually(seconds(20), change, is_mended);
+    }
+    // However long it takes to make it anew.
+    let daemon = i32::try_from(client.status().number("/pid")).unwrap();
+    signal(daemon, Signal::STOP);
+    client.sh("ip link delete warren0");
+    std::thread::sleep(seconds(1));
+    let sent = probing.end();
+    println!("{} of {sent} probes left outside", left());
+    assert!(sent > 100, "{sent} probes");
+    assert_eq!(left(), 0);
+
+    client.sh("ip link delete warren-void0");
+    let sent = Probing::start(&net.client).for_a_while();
+    assert!(left() >= sent / 2 && sent > 10, "without that device {} of {sent} leave", left());
+    signal(daemon, Signal::CONT);
+    eventually(seconds(20), "all is made again", is_mended);
     client.down();
 }
 

@@ -21,6 +21,29 @@ fn full_tunnel_looks_up_its_table_before_main() {
 }
 
 #[test]
+fn what_has_a_lease_goes_nowhere_while_the_device_is_away() {
+    let void = Some(DeviceName::new("warren-void0").unwrap());
+    let host = ClientHost { void, ipv6: None, ..host(&["0.0.0.0/0", "192.0.2.0/24", "::/0"]) };
+
+    let plan = client(&host).to_string();
+
+    let routes: Vec<&str> =
+        plan.lines().filter(|line| line.contains("route") || line.contains("link")).collect();
+    assert_eq!(
+        routes,
+        [
+            "ip link set warren-void0 mtu 1380 addrgenmode none group 22369 up",
+            "ip link set warren0 mtu 1380 addrgenmode none group 22369 up",
+            "ip -4 route add 0.0.0.0/0 dev warren-void0 table 22369 proto 87 metric 22369",
+            "ip -4 route add 0.0.0.0/0 dev warren0 table 22369 proto 87",
+            "ip -4 route add 192.0.2.0/24 dev warren-void0 table 22369 proto 87 metric 22369",
+            "ip -4 route add 192.0.2.0/24 dev warren0 table 22369 proto 87",
+            "ip -6 route add unreachable ::/0 table 22369 proto 87",
+        ]
+    );
+}
+
+#[test]
 fn default_route_without_a_lease_is_unreachable_and_covers_the_rest() {
     let host = ClientHost { ipv6: None, ..host(&["0.0.0.0/0", "fd00::/8", "::/0"]) };
 
@@ -166,6 +189,7 @@ fn strict_reverse_path_check_is_loosened_first() {
 fn host(include: &[&str]) -> ClientHost {
     ClientHost {
         device: DeviceName::new("warren0").unwrap(),
+        void: None,
         mtu: 1380,
         ipv4: Some(Ipv4Addr::new(10, 66, 0, 2)),
         ipv6: Some("fd66:6666::2".parse().unwrap()),

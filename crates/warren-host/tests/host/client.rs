@@ -377,6 +377,7 @@ fn a_route_without_a_device_in_an_own_table_is_undone() {
 fn full_tunnel() -> ClientHost {
     ClientHost {
         device: device("warren0"),
+        void: None,
         mtu: 1380,
         ipv4: Some([10, 66, 0, 2].into()),
         ipv6: Some("fd66:6666::2".parse().unwrap()),

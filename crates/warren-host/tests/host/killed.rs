@@ -86,6 +86,7 @@ fn kill_and_recover(role: &str, tun: &str) {
 fn client_plan() -> Plan {
     client(&ClientHost {
         device: device("warren0"),
+        void: None,
         mtu: 1380,
         ipv4: Some([10, 66, 0, 2].into()),
         ipv6: None,

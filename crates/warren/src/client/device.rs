@@ -1,5 +1,5 @@
 //! The client's TUN device: made under the profile's name or the first free one, and made anew when somebody has taken it
-//! away.
+//! away. A second one, which nobody reads, takes what belongs into the tunnel meanwhile.
 
 use warren_host::DeviceName;
 use warren_tun::{DeviceConfig, Queue, TunError};
@@ -106,6 +106,56 @@ impl TunDevice {
     }
 }
 
+/// A device that nobody reads, so what is routed there goes nowhere. It goes with this process, however that ends.
+#[derive(Debug)]
+pub(crate) struct Void {
+    device: warren_tun::Device,
+    name: DeviceName,
+    _queues: Vec<Queue>,
+}
+
+impl Void {
+    /// Makes the device under the first free name.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or every name is taken.
+    pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
+        // Without offload, little is kept of what nobody reads.
+        let create = |name| warren_tun::create(&DeviceConfig { name, mtu, queues: 1, offload: false });
+        let (device, queues) = first_free(VOID, create)?;
+        let name = DeviceName::new(device.name())?;
+        Ok(Self { device, name, _queues: queues })
+    }
+
+    /// Makes it anew if it was deleted, renamed or moved away.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or every name is taken.
+    pub(crate) fn restore(&mut self, mtu: u16) -> anyhow::Result<()> {
+        if !self.is_there() {
+            *self = Self::make(mtu)?;
+        }
+        Ok(())
+    }
+
+    /// The device's name now.
+    pub(crate) fn name(&self) -> &DeviceName {
+        &self.name
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        device_watch::is(self.device.name(), self.device.index())
+    }
+}
+
+/// The name that [`Void::make`] would give now.
+///
+/// # Errors
+/// When the kernel cannot be asked, or every name is taken.
+pub(crate) fn void_name_now() -> anyhow::Result<DeviceName> {
+    first_free_now(VOID)
+}
+
 /// The name that a device made now would have.
 ///
 /// # Errors
@@ -114,12 +164,16 @@ pub(crate) fn name_now(settings: &DeviceSettings) -> anyhow::Result<DeviceName> 
     if let Some(name) = &settings.name {
         return Ok(DeviceName::new(name)?);
     }
-    for name in names() {
+    first_free_now(USUAL)
+}
+
+fn first_free_now(stem: &str) -> anyhow::Result<DeviceName> {
+    for name in names(stem) {
         if !device_watch::exists(&name)? {
             return Ok(DeviceName::new(name)?);
         }
     }
-    anyhow::bail!(ALL_TAKEN)
+    Err(all_taken(stem))
 }
 
 fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::Device, Vec<Queue>)> {
@@ -129,26 +183,35 @@ fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::De
     };
     match &settings.name {
         Some(name) => Ok(create(name.clone())?),
-        None => first_free(create),
+        None => first_free(USUAL, create),
     }
 }
 
 /// Takes the first name that nobody has, also if somebody else takes some meanwhile.
-fn first_free<T>(create: impl Fn(String) -> Result<T, TunError>) -> anyhow::Result<T> {
-    for name in names() {
+fn first_free<T>(stem: &str, create: impl Fn(String) -> Result<T, TunError>) -> anyhow::Result<T> {
+    for name in names(stem) {
         match create(name) {
             Err(TunError::NameTaken { .. }) => {}
             created => return Ok(created?),
         }
     }
-    anyhow::bail!(ALL_TAKEN)
+    Err(all_taken(stem))
 }
 
-fn names() -> impl Iterator<Item = String> {
-    (0..=u8::MAX).map(|number| format!("warren{number}"))
+fn names(stem: &str) -> impl Iterator<Item = String> {
+    (0..=u8::MAX).map(move |number| format!("{stem}{number}"))
 }
 
-const ALL_TAKEN: &str = "warren0 to warren255 exist already; set a `name` in [tun] of the profile";
+fn all_taken(stem: &str) -> anyhow::Error {
+    let advice = if stem == USUAL { ", or set a `name` in [tun] of the profile" } else { "" };
+    anyhow::anyhow!(
+        "the network devices {stem}0 to {stem}255 exist already; delete one that nobody uses{advice}"
+    )
+}
+
+/// What devices are called, before a number.
+const USUAL: &str = "warren";
+const VOID: &str = "warren-void";
 
 #[cfg(test)]
 mod tests {
@@ -157,11 +220,12 @@ mod tests {
     #[test]
     fn names_that_are_taken_are_passed_over() {
         let taken = ["warren0", "warren1"];
-        let created = first_free(|name| {
+        let created = first_free(USUAL, |name| {
             if taken.contains(&name.as_str()) { Err(TunError::NameTaken { name }) } else { Ok(name) }
         });
         assert_eq!(created.unwrap(), "warren2");
-        assert!(first_free::<()>(|name| Err(TunError::NameTaken { name })).is_err());
-        assert!(first_free::<()>(|_| Err(TunError::NoDriver)).unwrap_err().to_string().contains("modprobe"));
+        assert!(first_free::<()>(USUAL, |name| Err(TunError::NameTaken { name })).is_err());
+        let refused = first_free::<()>(VOID, |_| Err(TunError::NoDriver)).unwrap_err();
+        assert!(refused.to_string().contains("modprobe"));
     }
 }

@@ -94,8 +94,9 @@ fn write_preview(text: &mut String, closed: Option<&Step>, preview: &Preview) ->
     if let Some(closed) = closed {
         writeln!(text, "\n# kill switch, which then lets the carrier reach the exit's address\n{closed}")?;
     }
-    writeln!(text, "\n# device\nip tuntap add dev {} mode tun vnet_hdr", preview.device)?;
-    let mut last = "device";
+    writeln!(text, "\n# devices\nip tuntap add dev {} mode tun vnet_hdr", preview.device)?;
+    writeln!(text, "ip tuntap add dev {} mode tun vnet_hdr", preview.void)?;
+    let mut last = "devices";
     for step in &preview.plan.steps {
         let heading = heading(step);
         if heading != last {
@@ -113,7 +114,7 @@ fn write_preview(text: &mut String, closed: Option<&Step>, preview: &Preview) ->
 fn heading(step: &Step) -> &'static str {
     match step {
         Step::Address { .. } => "addresses",
-        Step::LinkUp { .. } => "device",
+        Step::LinkUp { .. } => "devices",
         Step::Route(_) => "routes",
         Step::Rule(_) => "rules",
         Step::Sysctl { .. } => "settings",

@@ -16,7 +16,7 @@ use warren_tun::Queue;
 
 use self::standing::{Standing, in_front, plan, say_what_is_behind};
 use super::daemon::ClientStart;
-use super::device::{self, DeviceSettings, Restored, TunDevice};
+use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
 use crate::config::ClientProfile;
 use crate::helper::Helper;
 use crate::status::DeviceStatus;
@@ -66,6 +66,7 @@ impl RouteSettings {
 /// What [`ClientHost::apply`] would do.
 pub(crate) struct Preview {
     pub(crate) device: DeviceName,
+    pub(crate) void: DeviceName,
     pub(crate) plan: Plan,
     /// None if the host's resolvers stay.
     pub(crate) dns: Option<DnsPlan>,
@@ -127,6 +128,7 @@ impl ClientHost {
             router_advertisements: facts.router_advertisements.clone(),
             firewall: facts.firewall.clone(),
             band: facts.band,
+            void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
@@ -137,7 +139,9 @@ impl ClientHost {
             let plan = standing.plan(&self.profile, self.settings.lan);
             match standing.change(&plan, self.device_is_new).await {
                 // The next look makes up for it.
-                Err(error) if self.device_is_new || !standing.device.is_in_use() => {
+                Err(error)
+                    if self.device_is_new || !standing.device.is_in_use() || !standing.void.is_there() =>
+                {
                     tracing::debug!("the device has gone: {error}");
                 }
                 changed => drop(changed?),
@@ -164,7 +168,9 @@ impl ClientHost {
         // A device that somebody has just taken away is the next look's to make.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
-            self.change(welcome).await.context("cannot go back to what the profile said before")?;
+            self.change(welcome).await.context(
+                "cannot go back to what the profile said before",
+            )?;
             return Err(error);
         }
         Ok(())
@@ -182,6 +188,7 @@ impl ClientHost {
             standing.facts.device = standing.device.name().clone();
             self.device_is_new = true;
         }
+        standing.restore_void();
         restored
     }
 
@@ -291,23 +298,27 @@ impl ClientHost {
     /// When the host's state cannot be read.
     pub(crate) async fn preview(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<Preview> {
         let device = device::name_now(&self.device)?;
+        let void = device::void_name_now()?;
         // A device that is made takes this one's setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
         let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let place = warren_host::place(&facts.tunnel(), slot).await?;
         facts.band = in_front(&place)?;
+        facts.void = Some(void.clone());
         let servers = self.servers(welcome);
         let plan = plan(&self.profile, self.settings.lan, &facts, &servers);
         let dns = match servers.is_empty() {
             true => None,
             false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
         };
-        Ok(Preview { device, plan, dns, bypasses: place.bypasses })
+        Ok(Preview { device, void, plan, dns, bypasses: place.bypasses })
     }
 
     /// Makes the device and the first plan around it.
     async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Vec<Queue>)> {
-        let (device, queues) = TunDevice::make(&self.device, self.mtu_for(welcome))?;
+        let mtu = self.mtu_for(welcome);
+        let (device, queues) = TunDevice::make(&self.device, mtu)?;
+        let void = Void::make(mtu)?;
         let mut host = Host::open(&self.journal).await?;
         let mut attempts = 0..SLOT_ATTEMPTS;
         loop {
@@ -317,10 +328,13 @@ impl ClientHost {
             let mut facts = self.facts(welcome, slot, device.name().clone()).await?;
             let place = host.place(&facts.tunnel(), slot, facts.band).await?;
             facts.band = in_front(&place)?;
+            facts.void = Some(void.name().clone());
             say_what_is_behind(&place.bypasses);
             let servers = self.servers(welcome);
             match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
-                Ok(applied) => return Ok((Standing { device, host, applied, facts, servers }, queues)),
+                Ok(applied) => {
+                    return Ok((Standing { device, void, host, applied, facts, servers }, queues));
+                }
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
                 Err(error) => anyhow::bail!("{error}; `warren up --dry-run` prints every step"),
@@ -351,7 +365,11 @@ impl ClientHost {
     /// What is changed on this host as long as the tunnel stands, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         let Some(standing) = &self.standing else { return Vec::new() };
-        let mut changes = vec![format!("TUN device {}", standing.device.name())];
+        let (device, void) = (standing.device.name(), standing.void.name());
+        let mut changes = vec![
+            format!("TUN device {device}"),
+            format!("TUN device {void}, which lets nothing out while {device} is away"),
+        ];
         changes.extend(standing.host.changes());
         changes.extend(self.dns.iter().flatten().cloned());
         changes
@@ -394,6 +412,7 @@ impl ClientHost {
     ) -> anyhow::Result<PlanFacts> {
         Ok(PlanFacts {
             mtu: self.mtu_for(welcome),
+            void: None,
             ipv4: welcome.ipv4.map(|(address, _)| address),
             ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
             kernel_has_ipv6: facts::has_ipv6()?,

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use warren_host::client_plan::{self, ClientHost as PlanFacts};
 use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
 
-use crate::client::device::TunDevice;
+use crate::client::device::{TunDevice, Void};
 
 pub(super) struct Standing {
     pub(super) device: TunDevice,
+    /// What takes the tunnel's packets while that device is away.
+    pub(super) void: Void,
     pub(super) host: Host,
     pub(super) applied: Applied,
     /// What the plan was made of; a Welcome that gives the same needs no new one.
@@ -44,6 +46,15 @@ impl Standing {
             }
             Err(error) => Ok(Some(error.to_string())),
         }
+    }
+
+    /// Makes the device that nobody reads anew if somebody has taken it away.
+    pub(super) fn restore_void(&mut self) {
+        // Without it its routes are missing, which the plan's repair says.
+        if let Err(error) = self.void.restore(self.facts.mtu) {
+            tracing::debug!("no device in the place of {}: {error:#}", self.void.name());
+        }
+        self.facts.void = Some(self.void.name().clone());
     }
 
     pub(super) fn plan(&self, profile: &str, lan: bool) -> Plan {
