@@ -15,7 +15,7 @@ class Row:
     identifier: str
     what: str
     asked: str
-    minutes: int
+    minutes: float
     command: tuple
     environment: dict = field(default_factory=dict)
     # 1 is for every night and within 80 minutes in all; 2 is before a release, beside it.
@@ -52,7 +52,7 @@ ROWS = [
         "L2",
         "up and down, again and again",
         "500 of 500; memory of the exit +10 % at most, no descriptor or thread more, both hosts and all files as before",
-        5,
+        1.7,
         end_to_end("cycles::cycles_leave_both_hosts_and_the_exit_as_they_were"),
         {"WARREN_CYCLES": "500"},
     ),
@@ -61,7 +61,7 @@ ROWS = [
         "C2 client",
         "SIGKILL at random moments of start, tunnel, reload and stop; then cleanup, or up and down",
         "50 of 50 with 0 lines of difference; a closed kill switch stays closed until then",
-        2,
+        0.7,
         end_to_end("kills::client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down"),
         {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
     ),
@@ -70,7 +70,7 @@ ROWS = [
         "C2 exit",
         "the same for the exit; then cleanup, or start and stop",
         "50 of 50 with 0 lines of difference",
-        2,
+        1.3,
         end_to_end("kills::exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop"),
         {"WARREN_KILLS": "50", "WARREN_SEED": "{seed}"},
     ),
@@ -88,7 +88,7 @@ ROWS = [
         "F9",
         "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",
         "100 of 100 back; no connection made anew; memory +10 % at most, no descriptor more",
-        6,
+        5.5,
         end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
         {"WARREN_FLAPS": "102", "WARREN_FLAP_SECONDS": "2"},
     ),
@@ -97,7 +97,7 @@ ROWS = [
         "F14",
         "the client is stopped for longer than the idle timeout, and its address changes meanwhile",
         "5 of 5 answered in 3 s",
-        3,
+        2.2,
         end_to_end("alive::a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once"),
         {"WARREN_FREEZES": "5"},
     ),
@@ -125,7 +125,7 @@ ROWS = [
         "K7",
         "everything is tried from a locked host while daemons start, end, are killed and their exit restarts",
         "0 leaked",
-        2,
+        1.2,
         end_to_end("endurance::nothing_leaves_a_locked_host_while_daemons_come_and_go"),
         {"WARREN_LOCKDOWN_SECONDS": "60"},
     ),
@@ -195,7 +195,7 @@ ROWS = [
         "web",
         "the exit's page in Chromium: by mouse, by keyboard alone, light and dark, 360 px wide; needs chromium and chromium-driver",
         "log in, see sessions, invite, revoke; contrast 4.5; nothing loaded from elsewhere",
-        1,
+        0.5,
         end_to_end("web::a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone"),
     ),
     Row(
@@ -211,7 +211,7 @@ ROWS = [
         "L4",
         "100 clients with 4 connections each, of 200 that are enrolled; idle, then 10 packets a second each",
         "up in 30 s; idle at most 10 % of a core; list, status and scrape in 100 ms each; nothing lost; memory at most 30 MiB and 256 KiB a client",
-        1,
+        0.5,
         end_to_end("crowd::many_clients_cost_an_exit_little_and_its_operator_no_waiting"),
         {"WARREN_CROWD": "100"},
     ),
@@ -220,7 +220,7 @@ ROWS = [
         "L6",
         "three clients at 10 Mbit/s beside one that sends what its connection takes",
         "each of the three gets 90 % of its rate and loses at most 1 %",
-        2,
+        0.5,
         end_to_end("fairness::three_clients_keep_their_rate_beside_one_that_takes_what_it_gets"),
     ),
     Row(
@@ -283,6 +283,15 @@ ROWS = [
         "90 % of its capacity; every packet accounted for",
         2,
         end_to_end("balance::twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for"),
+    ),
+    Row(
+        "bounds",
+        "B2, R6",
+        "200,000 datagrams that no honest client sends, beside a tunnel: any bytes, other versions, what clients say first, spoilt and repeated",
+        "at most 10 lines of log a second, 2 MiB and 2 descriptors more; of the tunnel's pings 1 % lost; idle at once",
+        0.5,
+        end_to_end("bounds::hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log"),
+        {"WARREN_HOSTILE": "200000"},
     ),
     Row(
         "properties",

@@ -1,9 +1,12 @@
-//! Logs: to standard error, filtered by `--log`, as text or JSON.
+//! Logs: to standard error, filtered by `--log`, as text or JSON, and bounded.
+
+mod limit;
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+use self::limit::LimitedLog;
 use crate::cli::args::{GlobalArgs, LogFormat};
 use crate::exit_code::{ExitCode, Failure};
 
@@ -21,7 +24,7 @@ pub(crate) fn start(global: &GlobalArgs) -> anyhow::Result<()> {
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(LimitedLog::new(global.log_format))
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal());
     // journald stamps each line itself.

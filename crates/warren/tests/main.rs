@@ -3,6 +3,7 @@
 mod alive;
 mod bad_wire;
 mod balance;
+mod bounds;
 mod clients;
 mod clock;
 mod connections;

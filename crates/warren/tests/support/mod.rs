@@ -22,6 +22,7 @@
 pub mod balance;
 pub mod daemon;
 pub mod flows;
+pub mod forged;
 pub mod host_state;
 #[cfg(target_arch = "x86_64")]
 pub mod injection;

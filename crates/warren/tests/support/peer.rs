@@ -104,16 +104,25 @@ pub fn first_flight_of_a_client(exit_key: PublicKey) -> Vec<Vec<u8>> {
 
 /// The first flight of any other QUIC client.
 pub fn first_flight_of_plain_quic() -> Vec<Vec<u8>> {
-    let (listener, remote) = listener();
+    first_flights_of_plain_quic(1).remove(0)
+}
+
+/// The first flights of so many other QUIC clients.
+pub fn first_flights_of_plain_quic(count: usize) -> Vec<Vec<Vec<u8>>> {
     runtime().block_on(async move {
         let tls = tls::client(&new_key(), &[new_key().public()], PresentedKey::default(), None).unwrap();
         let config = noq::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
-        let endpoint = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        let connecting = endpoint.connect_with(config, remote, "exit.invalid").unwrap();
-        tokio::select! {
-            _ = connecting => panic!("nobody answers it"),
-            flight = first_flight(listener) => flight,
+        let mut flights = Vec::new();
+        for _ in 0..count {
+            let (listener, remote) = listener();
+            let endpoint = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+            let connecting = endpoint.connect_with(config.clone(), remote, "exit.invalid").unwrap();
+            flights.push(tokio::select! {
+                _ = connecting => panic!("nobody answers it"),
+                flight = first_flight(listener) => flight,
+            });
         }
+        flights
     })
 }
 

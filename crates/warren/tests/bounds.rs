@@ -1,0 +1,189 @@
+//! What an exit takes of its host, whatever anybody sends.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use warren_quic::key::PrivateKey;
+
+use crate::support::forged::{Forger, answered, stranger, swallow_answers};
+use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::{Client, Exit, Net, eventually, peer, seconds};
+
+/// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`.
+#[test]
+fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log() {
+    let Some(net) = Net::new() else { return };
+    let asked = std::env::var("WARREN_HOSTILE").ok();
+    let count: u32 = asked.as_ref().map_or(10_000, |count| count.parse().unwrap());
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    swallow_answers(&net);
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let mut noise =
+        Noise::new([peer::first_flight_of_plain_quic(), peer::first_flight_of_a_client(exit_key)]);
+    let forger = Forger::on(&net.second_client());
+    let (before, lines) = (exit.status(), exit.daemon().output().lines().count());
+    let pinging = net.client.start(&["ping", "-q", "-i", "0.05", "-W", "5", Net::INTERNET_V4]);
+    let start = Instant::now();
+
+    for number in 0..count {
+        let (from, datagram) = noise.next(number);
+        forger.send(from, &datagram);
+        // As many as the exit takes from its socket.
+        if number.is_multiple_of(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    let took = start.elapsed();
+    pinging.signal(rustix::process::Signal::INT);
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+    let quiet = Instant::now();
+    let busy = exit.status();
+    std::thread::sleep(seconds(1));
+    let after = exit.status();
+    let cpu = |status: &crate::support::Status| status.0["process"]["cpu_seconds"].as_f64().unwrap();
+    let idle = (cpu(&after) - cpu(&busy)) / quiet.elapsed().as_secs_f64();
+    let grown = |field: &str| after.number(field).saturating_sub(before.number(field));
+    let (rss, descriptors) = (grown("/process/rss_kib"), grown("/process/fds"));
+    let lines = exit.daemon().output().lines().count() - lines;
+    let refused = grown("/strangers/no_proof") + grown("/strangers/replayed_proof");
+    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
+    let (datagrams, bytes) = answered(&net);
+    println!(
+        "measured: {count} hostile datagrams in {took:.1?}: {refused} refused as strangers', {datagrams} answered with {bytes} bytes, \
+         {lines} lines of log, {rss} KiB and {descriptors} descriptors more, {:.0} % of a core after them; {pings}",
+        idle * 100.0
+    );
+    assert!(exit.daemon().is_running());
+    assert!(refused > u64::from(count) / 4, "{refused} of {count} were refused");
+    assert!(lines as u64 <= 10 * took.as_secs().max(1), "{lines} lines in {took:?}");
+    assert!(descriptors <= 2, "{descriptors}");
+    assert!(rss <= 2_048, "{rss} KiB");
+    // A handshake may be begun, by who replays what somebody with the exit's key has said.
+    assert!(datagrams <= u64::from(count) / 100, "{datagrams} answers");
+    if asked.is_some() {
+        assert!(idle < 0.1, "{idle}");
+        let lost: f64 =
+            pings.split_whitespace().find_map(|word| word.strip_suffix('%')).unwrap().parse().unwrap();
+        assert!(lost <= 1.0, "{pings}");
+    }
+    client.down();
+}
+
+/// The other kind of scorecard R6: an enrolled client can have as many sessions as it likes, one after the other.
+#[test]
+fn sessions_that_come_and_go_without_end_fill_no_log() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let key = PrivateKey::generate().unwrap();
+    exit.enrol_key("restless", &key.public().to_string());
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let lines = |exit: &mut Exit<'_>| {
+        let output = exit.daemon().output();
+        output.lines().filter(|line| line.contains("session opened")).count()
+    };
+    let start = Instant::now();
+
+    let sessions = net.client.enter(move || {
+        runtime().block_on(async move {
+            let mut sessions = 0;
+            while sessions < 250 {
+                let mut client = LibraryClient::start(key.clone(), exit_key, 1);
+                client.until("it is up", |client| client.attached() == 1).await;
+                sessions += 1;
+            }
+            sessions
+        })
+    });
+    let sessions: usize = sessions.join().unwrap();
+
+    let allowed = 100 + 2 * usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
+    let said = lines(&mut exit);
+    println!(
+        "measured: {sessions} sessions in {:.1?}, of which {said} lines say that they opened",
+        start.elapsed()
+    );
+    assert!((100..=allowed).contains(&said), "{said} lines");
+    // Later ones tell of those that were not written.
+    std::thread::sleep(seconds(1));
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    assert!(exit.daemon().output().contains("lines like the next one were left out"));
+    client.down();
+}
+
+/// Datagrams that no honest client sends, the same each time.
+struct Noise {
+    flights: [Vec<Vec<u8>>; 2],
+    state: u64,
+}
+
+impl Noise {
+    fn new(flights: [Vec<Vec<u8>>; 2]) -> Self {
+        Self { flights, state: 0x9e37_79b9_7f4a_7c15 }
+    }
+
+    fn next(&mut self, number: u32) -> (SocketAddrV4, Vec<u8>) {
+        let mut datagram = match number % 8 {
+            // Any bytes at all: with a long header, as a connection's, or none.
+            0 => self.bytes(1_472),
+            1 => [vec![0xc0 | self.byte() >> 2, 0, 0, 0, 1], self.bytes(1_200)].concat(),
+            2 => [vec![0x40 | self.byte() >> 2], self.bytes(300)].concat(),
+            3 => Vec::new(),
+            // Another version, with and without room for an answer.
+            4 => [vec![0xc3], self.bytes(1_400)].concat(),
+            // What a client says first, whole or cut short, spoilt anywhere; and what one says who knows the exit's key.
+            5 | 6 => self.spoilt(0),
+            _ => self.spoilt(1),
+        };
+        if number.is_multiple_of(11) {
+            // Two in one.
+            let other = self.spoilt(0);
+            datagram.extend(other);
+            datagram.truncate(1_472);
+        }
+        // Who knows the key is believed from one address.
+        let from = if number % 8 == 7 { stranger(0) } else { stranger(number) };
+        (from, datagram)
+    }
+
+    fn spoilt(&mut self, whose: usize) -> Vec<u8> {
+        let place = self.below(2);
+        let mut datagram = self.flights[whose][place].clone();
+        // Behind the token and before it.
+        let from = if self.below(2) == 0 { 0 } else { 80 };
+        for _ in 0..self.below(4) {
+            let at = from + self.below(datagram.len() - from);
+            datagram[at] = self.byte();
+        }
+        if self.below(3) == 0 {
+            datagram.truncate(self.below(1_200));
+        }
+        datagram
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let length = self.below(most);
+        (0..length).map(|_| self.byte()).collect()
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.random().to_le_bytes()[4]
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.random() >> 32).unwrap() % most
+    }
+
+    /// The next number of a sequence, by xorshift.
+    fn random(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state
+    }
+}

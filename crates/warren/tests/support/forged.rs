@@ -1,0 +1,106 @@
+//! Datagrams to the exit's port from whatever address a test likes, as who forges his own sends them.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::library_client::udp;
+use super::{Namespace, Net};
+
+/// A host that may forge addresses.
+#[derive(Debug)]
+pub struct Forger(Socket);
+
+/// Networks from which nobody answers; the router swallows what is sent to them and counts it.
+const FORGED: &str = "198.18.0.0/15";
+
+impl Forger {
+    pub fn on(host: &Namespace) -> Self {
+        // The kernel takes the packet's own header (raw(7), IPPROTO_RAW).
+        let socket =
+            || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW))).unwrap();
+        Self(host.enter(socket).join().unwrap())
+    }
+
+    /// Sends a datagram to the exit; one that the host has no room for is lost.
+    pub fn send(&self, from: SocketAddrV4, payload: &[u8]) {
+        let exit: Ipv4Addr = Net::EXIT_V4.parse().unwrap();
+        let packet = udp(*from.ip(), (exit, 443), from.port(), payload);
+        drop(self.0.send_to(&packet, &SocketAddrV4::new(exit, 443).into()));
+    }
+}
+
+/// The address and port of the `number`th stranger, one of 131,072.
+pub fn stranger(number: u32) -> SocketAddrV4 {
+    let place = number.wrapping_mul(0x9e37_79b1) >> 15;
+    SocketAddrV4::new((0xc612_0000 + place).into(), 1_024 + (number % 60_000) as u16)
+}
+
+/// Makes the router swallow and count what the exit says to strangers.
+pub fn swallow_answers(net: &Net) {
+    let count = format!("ip daddr {FORGED} counter drop;");
+    net.router
+        .sh(&format!(
+            "nft 'table ip strangers {{ chain c {{ type filter hook forward priority 0; {count} }}; }}'; \
+             ip route add {FORGED} dev lo"
+        ))
+        .ok();
+}
+
+/// The datagrams and bytes that the exit has said to strangers.
+pub fn answered(net: &Net) -> (u64, u64) {
+    let listed = net.router.sh("nft list table ip strangers").ok();
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    let mut number = || words.nth(1).unwrap().parse().unwrap();
+    (number(), number())
+}
+
+/// Sends a number of datagrams each second until it is ended.
+#[derive(Debug)]
+pub struct Flood {
+    over: Arc<AtomicBool>,
+    started: Instant,
+    thread: JoinHandle<u64>,
+}
+
+impl Flood {
+    /// Sends `payloads` in turn, each from another stranger, or as many as belong together (`train`) from one.
+    pub fn start(host: &Namespace, payloads: Arc<Vec<Vec<u8>>>, train: u32, per_second: u64) -> Self {
+        let forger = Forger::on(host);
+        let over = Arc::new(AtomicBool::new(false));
+        let until = over.clone();
+        let thread = std::thread::spawn(move || {
+            let (start, mut sent) = (Instant::now(), 0_u64);
+            for (number, payload) in (0_u32..).zip(payloads.iter().cycle()) {
+                while sent >= due(start, per_second) {
+                    if until.load(SeqCst) {
+                        return sent;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                forger.send(stranger(number / train), payload);
+                sent += 1;
+                if sent.is_multiple_of(1_000) && until.load(SeqCst) {
+                    break;
+                }
+            }
+            sent
+        });
+        Self { over, started: Instant::now(), thread }
+    }
+
+    /// Ends it, and returns how many datagrams it sent, in all and each second.
+    pub fn end(self) -> (u64, u64) {
+        self.over.store(true, SeqCst);
+        let sent = self.thread.join().unwrap();
+        (sent, sent / self.started.elapsed().as_secs().max(1))
+    }
+}
+
+fn due(start: Instant, per_second: u64) -> u64 {
+    u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000
+}
