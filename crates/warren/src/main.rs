@@ -1,6 +1,7 @@
 //! Warren: a userspace VPN over QUIC. One binary for the client, the exit, and the commands around them.
 #![forbid(unsafe_code)]
 
+mod breakdown;
 mod cli;
 mod client;
 mod config;
@@ -36,6 +37,7 @@ use daemon_dir::{DaemonDir, OnPurpose};
 use exit_code::{ExitCode, Failure};
 
 fn main() -> std::process::ExitCode {
+    breakdown::end_on_panic();
     let Cli { mut global, command } = Cli::parse();
     let outcome = make_absolute(&mut global)
         .and_then(|()| logging::start(&global))

@@ -4,6 +4,7 @@ mod alive;
 mod bad_wire;
 mod balance;
 mod bounds;
+mod breakdown;
 mod clients;
 mod clock;
 mod connections;

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use warren_session::clients::Invitation;
 
 use super::secret::Secret;
+#[cfg(debug_assertions)]
+use crate::breakdown::Part;
 use crate::cli::exit_client::{ClientChange, NewClient};
 use crate::tuning::Change;
 
@@ -38,6 +40,9 @@ pub(crate) enum Request {
     ClientRemove { name: String },
     /// Exit: change a client.
     ClientChange { name: String, change: ClientChange },
+    /// Let a part of the daemon panic, to see what becomes of the rest.
+    #[cfg(debug_assertions)]
+    BreakDown { part: Part },
 }
 
 impl Request {
@@ -57,6 +62,8 @@ impl Request {
             | Self::ClientList
             | Self::ClientInvite { .. }
             | Self::InvitationList => false,
+            #[cfg(debug_assertions)]
+            Self::BreakDown { .. } => false,
         }
     }
 }

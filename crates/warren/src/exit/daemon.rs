@@ -374,6 +374,11 @@ impl Daemon {
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::Reload => self.reload(host).await,
+            #[cfg(debug_assertions)]
+            Request::BreakDown { part } => {
+                part.break_down(&self.worker).await;
+                Ok(serde_json::Value::Null)
+            }
             Request::SetKeys { keys } => {
                 let set = self.set_keys(keys).await;
                 set.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))

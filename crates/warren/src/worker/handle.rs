@@ -67,6 +67,8 @@ impl WorkerHandle {
             | Command::Close { connection, .. }
             | Command::Rebind { connection, .. } => self.send_to(connection.worker(), command).await,
             Command::OpenDevice { .. } | Command::Snapshot(_) => self.send_to(0, command).await,
+            #[cfg(debug_assertions)]
+            Command::Panic => self.send_to(0, command).await,
         }
     }
 

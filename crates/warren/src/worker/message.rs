@@ -47,6 +47,9 @@ pub(crate) enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     /// Closes every connection and ends the worker.
     Stop { code: u32, reason: String },
+    /// Panics.
+    #[cfg(debug_assertions)]
+    Panic,
 }
 
 /// News from a worker.

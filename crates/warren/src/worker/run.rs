@@ -229,6 +229,8 @@ impl Worker {
             // The asker may have gone away meanwhile; nobody else wants the answer.
             Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
             Command::Stop { code, reason } => self.stopping = Some((code, reason)),
+            #[cfg(debug_assertions)]
+            Command::Panic => panic!("as asked for"),
         }
     }
 

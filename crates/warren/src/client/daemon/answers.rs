@@ -16,6 +16,11 @@ impl Daemon {
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::Reload => self.reload().await,
+            #[cfg(debug_assertions)]
+            Request::BreakDown { part } => {
+                part.break_down(&self.worker).await;
+                Ok(serde_json::Value::Null)
+            }
             Request::ClientAdd { .. }
             | Request::ClientAddAll { .. }
             | Request::ClientList
