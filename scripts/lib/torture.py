@@ -294,6 +294,15 @@ ROWS = [
         {"WARREN_HOSTILE": "200000"},
     ),
     Row(
+        "faults",
+        "F17",
+        "system calls on sockets and TUN fail in turns or altogether, 14 ways in each daemon, by strace; needs strace",
+        "both daemons alive; traffic back 1 s after; 10 lines of log a second",
+        1.2,
+        end_to_end("system_calls::system_calls_that_fail_end_no_daemon_and_no_tunnel"),
+        {"WARREN_FAULT_SECONDS": "2"},
+    ),
+    Row(
         "properties",
         "properties",
         "every property test, with cases of their own",

@@ -52,6 +52,7 @@ mod spoofing;
 mod status;
 mod strangers;
 mod support;
+mod system_calls;
 mod systemd;
 mod traffic;
 mod tuning;

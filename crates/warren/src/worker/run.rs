@@ -75,6 +75,8 @@ pub(super) struct Worker {
 struct Device {
     queue: Queue,
     forwarding: Forwarding,
+    /// Reads in a row that failed.
+    failed_reads: u32,
     /// What the read that is being worked on brought.
     buffer: Box<[u8]>,
     /// What the carrier's batch brought; empty between batches.
@@ -191,7 +193,7 @@ impl Worker {
                 let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
                 let coalescer = Coalescer::new(queue.takes());
                 self.tuning.tun_offload.found(queue.takes());
-                self.device = Some(Device { queue, forwarding, buffer, coalescer });
+                self.device = Some(Device { queue, forwarding, failed_reads: 0, buffer, coalescer });
             }
             Command::CloseDevice { device } => {
                 self.device.take_if(|own| own.queue.device_index() == device);

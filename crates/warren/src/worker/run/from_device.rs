@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use warren_packet::datagram::{PACKET_OVERHEAD, write_packet};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
@@ -28,6 +29,8 @@ use crate::worker::message::Report;
 const QUIC_OVERHEAD: usize = 44;
 /// Bytes that a connection sends in one turn, about: a drive.
 const ENOUGH: usize = 128 * 1024;
+/// Reads of a TUN device that may fail one after the other before it counts as broken.
+const FAILED_READS: u32 = 16;
 /// Batches of other workers taken in one turn.
 const BATCHES_PER_TURN: usize = 16;
 
@@ -43,14 +46,16 @@ impl Worker {
             match device.queue.poll_read(cx, &mut device.buffer) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok((header, range))) => {
+                    device.failed_reads = 0;
                     self.totals.tun_reads += 1;
                     let slot = self.take_read(header, range, now);
                     if self.has_enough(slot) {
                         return true;
                     }
                 }
-                // One read that made no sense says nothing about the next.
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                // One read that made no sense says nothing about the next, but for a device that is gone.
+                Poll::Ready(Err(error)) if device.failed_reads < FAILED_READS && may_pass(&error) => {
+                    device.failed_reads += 1;
                     self.totals.tun_read_packets += 1;
                     self.drops.count_to_carrier(DropReason::TunRead);
                 }
@@ -260,4 +265,27 @@ fn count_refused(
     totals.tun_read_packets += packets;
     totals.tun_read_bytes += super_packet.len() as u64;
     drops.to_carrier.add_many(reason, packets);
+}
+
+/// Whether a read that failed so says nothing about the next: it brought no valid header, or the kernel could not tell what it had
+/// (`EINVAL` for a super-packet that virtio-net has no name for, `drivers/net/tun.c`). A device that is gone says `EBADFD`.
+fn may_pass(error: &io::Error) -> bool {
+    const PASSING: [Errno; 5] = [Errno::INVAL, Errno::IO, Errno::NOBUFS, Errno::NOMEM, Errno::INTR];
+    match Errno::from_io_error(error) {
+        Some(number) => PASSING.contains(&number),
+        None => error.kind() == io::ErrorKind::InvalidData,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_packet_that_cannot_be_read_is_no_broken_device_and_one_that_is_gone_is() {
+        assert!(may_pass(&io::Error::new(io::ErrorKind::InvalidData, "no header")));
+        assert!(may_pass(&Errno::INVAL.into()) && may_pass(&Errno::INTR.into()));
+        assert!(!may_pass(&Errno::BADFD.into()) && !may_pass(&Errno::FAULT.into()));
+        assert!(!may_pass(&io::Error::new(io::ErrorKind::InvalidInput, "too small")));
+    }
 }

@@ -1,0 +1,90 @@
+//! System calls of running daemons that fail, by strace, and what the tunnel makes of it.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::{Client, Exit, Net, Running, eventually, seconds};
+
+/// What fails, for a while: every call, or in turns with ones that work. TUN calls are known by their file.
+const FAULTS: [Fault; 14] = [
+    carrier("sendmsg,sendmmsg:error=ENOBUFS"),
+    carrier("sendmsg,sendmmsg:error=EAGAIN:when=1+3"),
+    carrier("sendmsg,sendmmsg:error=EPERM"),
+    carrier("sendmsg,sendmmsg:error=ENETUNREACH:when=1+2"),
+    carrier("sendmsg,sendmmsg:error=EIO:when=1+3"),
+    carrier("sendmsg,sendmmsg:error=EINVAL:when=1+3"),
+    carrier("recvmsg,recvmmsg:error=EIO:when=1+3"),
+    carrier("recvmsg,recvmmsg:error=ENOBUFS:when=1+3"),
+    carrier("sendmsg,sendmmsg,recvmsg,recvmmsg,epoll_wait,read,writev:error=EINTR:when=1+4"),
+    tun("writev:error=ENOBUFS:when=1+2"),
+    tun("writev:error=EIO"),
+    tun("writev:error=EINVAL:when=1+2"),
+    tun("read:error=EIO:when=1+2"),
+    tun("read:error=EAGAIN:when=1+3"),
+];
+
+/// Scorecard F17 is `WARREN_FAULT_SECONDS=3`, for each of 28.
+#[test]
+#[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
+fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
+    let Some(net) = Net::new() else { return };
+    let lasting: u64 = std::env::var("WARREN_FAULT_SECONDS").map_or(1, |count| count.parse().unwrap());
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let mut daemon = client.run("info");
+    let (mut slowest, mut most_lines) = (Duration::ZERO, 0);
+    let failed = |client: &Client<'_>| client.status().number("/totals/connections_ended");
+    let ended = failed(&client);
+
+    for (role, of) in [("client", &mut daemon), ("exit", exit.daemon())] {
+        for Fault { file, calls } in FAULTS {
+            let lines = lines_of(of);
+            let injected = net.client.sh(&format!(
+                "timeout -s INT {lasting} strace -qq -f -p {} {file} -e inject={calls} -o /dev/null & \
+                 ping -q -c {} -i 0.1 -W 1 203.0.113.2; wait",
+                of.pid(),
+                lasting * 9,
+            ));
+            let passes = || net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded();
+            let back = eventually(seconds(30), calls, passes);
+            let lines = lines_of(of) - lines;
+            let lost = injected.stdout.lines().find(|line| line.contains("packet loss")).unwrap_or_default();
+            println!("{role} {file} {calls}: back {back:.1?} after, {lines} lines; {lost}");
+            assert!(of.is_running() && Path::new(&format!("/proc/{}", of.pid())).exists(), "{}", of.output());
+            slowest = slowest.max(back);
+            most_lines = most_lines.max(lines);
+        }
+    }
+
+    println!(
+        "measured: {} faults of {lasting} s, both daemons alive, traffic back {slowest:.1?} after at the latest, {most_lines} lines of \
+         log at most, {} connections ended",
+        2 * FAULTS.len(),
+        failed(&client) - ended
+    );
+    assert!(slowest <= seconds(1), "{slowest:?}");
+    assert!(most_lines as u64 <= 10 * lasting, "{most_lines} lines");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait(seconds(10)), Some(0));
+    client.assert_host_unchanged();
+}
+
+/// Calls that fail, as strace has it, and options that say on which files.
+#[derive(Clone, Copy)]
+struct Fault {
+    file: &'static str,
+    calls: &'static str,
+}
+
+const fn carrier(calls: &'static str) -> Fault {
+    Fault { file: "", calls }
+}
+
+const fn tun(calls: &'static str) -> Fault {
+    Fault { file: "-P /dev/net/tun", calls }
+}
+
+fn lines_of(daemon: &Running) -> usize {
+    daemon.output().lines().count()
+}
