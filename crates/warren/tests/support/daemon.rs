@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::memory_limit::MemoryLimit;
 use super::namespace::{finished, signal};
 use super::{Finished, HostState, Namespace, Net, Profile, Running, Status, Terminal, eventually, seconds};
 
@@ -61,6 +62,11 @@ impl<'net> Warren<'net> {
         arguments.push(env!("CARGO_BIN_EXE_warren"));
         arguments.extend(own.iter().map(String::as_str));
         Running::new(self.host.command(&arguments))
+    }
+
+    /// Starts `warren LINE` with so much memory and no more.
+    pub fn start_within(&self, memory: &MemoryLimit, line: &str) -> Running {
+        Running::new(memory.bound(&self.command(line)))
     }
 
     /// Starts `warren LINE` on a terminal of 80 columns and 24 rows.
@@ -186,6 +192,16 @@ impl<'net> Exit<'net> {
     /// Starts the daemon and waits until it listens.
     pub fn run(&mut self) {
         self.daemon = Some(self.warren.start("--log info exit run"));
+        self.wait_until_it_listens();
+    }
+
+    /// The same, with so much memory and no more.
+    pub fn run_within(&mut self, memory: &MemoryLimit) {
+        self.daemon = Some(self.warren.start_within(memory, "--log info exit run"));
+        self.wait_until_it_listens();
+    }
+
+    fn wait_until_it_listens(&mut self) {
         eventually(seconds(10), "the exit answers", || {
             let daemon = self.daemon();
             assert!(daemon.is_running(), "the exit ended: {}", daemon.output());

@@ -20,6 +20,7 @@
 )]
 
 pub mod balance;
+pub mod crowd;
 pub mod daemon;
 pub mod flows;
 pub mod forged;
@@ -30,6 +31,7 @@ pub mod internet_host;
 pub mod leaks;
 pub mod library_client;
 pub mod lying_exit;
+pub mod memory_limit;
 pub mod namespace;
 pub mod net;
 pub mod open_metrics;

@@ -1,0 +1,191 @@
+//! Floods of Initials of strangers, and what they leave to those who belong.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use warren_quic::key::PrivateKey;
+
+use crate::support::crowd::{CONNECTIONS, Crowd, SENDING, exit_with};
+use crate::support::forged::{Flood, answered, swallow_answers};
+use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::memory_limit::MemoryLimit;
+use crate::support::{Client, Exit, Net, eventually, flows, peer, seconds};
+
+/// Bytes of an inner UDP packet's payload.
+const LENGTH: usize = 1_172;
+/// First flights of clients that do not exist, each of two Initials.
+const FLIGHTS: usize = 1_000;
+
+/// Scorecard B5 is `WARREN_FLOOD_SECONDS=15`, for each of four floods.
+#[test]
+#[ignore = "it measures; `scripts/torture bounds` runs it"]
+fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {
+    let Some(net) = Net::new() else { return };
+    let lasting = seconds(std::env::var("WARREN_FLOOD_SECONDS").map_or(5, |count| count.parse().unwrap()));
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let newcomer = PrivateKey::generate().unwrap();
+    exit.enrol_key("newcomer", &newcomer.public().to_string());
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let others = net.second_client();
+    swallow_answers(&net);
+    client.up();
+    let capacity = capacity(&net);
+    let offered = capacity / 2;
+    let flights: Arc<Vec<Vec<u8>>> =
+        Arc::new(peer::first_flights_of_plain_quic(FLIGHTS).into_iter().flatten().collect());
+    let proofs: Arc<Vec<Vec<u8>>> = Arc::new((0..4_096).map(with_wrong_proof).collect());
+    println!("measured: {capacity} Mbit/s without a flood, half of it offered");
+
+    for (name, silent, payloads, train) in [("silent", true, &proofs, 1), ("answering", false, &flights, 2)] {
+        exit.configure(|config| config.with("access", "silent", silent));
+        exit.warren.run("reload").ok();
+        for (rate, least) in [(5_000, 70), (20_000, 40)] {
+            let before = memory_peak(&mut exit, true);
+            let said = answered(&net);
+            let over = Arc::new(AtomicBool::new(false));
+            let (key, until) = (newcomer.clone(), over.clone());
+            let beginning = others.enter(move || begin_again_and_again(key, exit_key, &until));
+            let flood = Flood::start(&others, payloads.clone(), train, rate);
+            let carried = flows::flood(&net, offered, LENGTH, lasting);
+            over.store(true, SeqCst);
+            let (strangers, each_second) = flood.end();
+            let begun = beginning.join().unwrap();
+            let ended = Instant::now();
+            let back = eventually(seconds(10), "the tunnel answers", || {
+                net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded()
+            });
+            let after = flows::flood(&net, offered, LENGTH, seconds(2));
+            let grown = memory_peak(&mut exit, false).saturating_sub(before);
+            let answers = answered(&net).0 - said.0;
+            let share = |flood: flows::Flood| flood.received * 100 / flood.sent.max(1);
+            let offered_packets = offered * 1_000_000 / 8 / LENGTH as u64 * lasting.as_secs();
+            let goodput = carried.received * 100 / offered_packets.max(1);
+            println!(
+                "measured: {name}, {} Initials/s: goodput {goodput} % of what is offered, {} of {strangers} answered; new tunnels \
+                 p95 {:.2?} of {}; {grown} KiB more; {} % of what is sent arrives after, first answer in {back:.1?}",
+                each_second,
+                answers,
+                begun[begun.len() * 95 / 100],
+                begun.len(),
+                share(after),
+            );
+            assert!(goodput >= least, "{goodput} %");
+            assert!(grown <= 32 * 1024, "{grown} KiB");
+            assert!(ended.elapsed() < seconds(60) && back <= seconds(2), "{back:?}");
+            assert!(share(after) >= 90, "{} % after the flood", share(after));
+            assert!(!silent || answers == 0, "{answers} answers of a silent exit");
+            if rate == 5_000 {
+                assert!(begun[begun.len() * 95 / 100] <= seconds(3), "{begun:?}");
+            }
+        }
+    }
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    assert_eq!(client.status().number("/reconnects"), 0);
+    client.down();
+}
+
+/// Scorecard R2 is `WARREN_CROWD=100`.
+#[test]
+#[ignore = "takes a minute; `scripts/torture bounds` runs it"]
+fn a_hundred_clients_and_a_flood_fit_into_128_mib() {
+    let Some(net) = Net::new() else { return };
+    let count = std::env::var("WARREN_CROWD").map_or(20, |count| count.parse().unwrap());
+    let lasting = if count >= 100 { seconds(30) } else { seconds(3) };
+    let keys: Vec<PrivateKey> = (0..count).map(|_| PrivateKey::generate().unwrap()).collect();
+    let memory = MemoryLimit::new("exit", 128 << 20);
+    let mut exit = exit_with(&net, &keys);
+    exit.run_within(&memory);
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let others = net.second_client();
+    swallow_answers(&net);
+    let flights: Arc<Vec<Vec<u8>>> =
+        Arc::new(peer::first_flights_of_plain_quic(FLIGHTS).into_iter().flatten().collect());
+    let proofs: Arc<Vec<Vec<u8>>> = Arc::new((0..4_096).map(with_wrong_proof).collect());
+    let crowd = Crowd::start(&net.client, keys, exit_key);
+    let all = |crowd: &Crowd| crowd.shared.attached.load(SeqCst) == count * CONNECTIONS;
+    eventually(seconds(60), "every client has all of its connections", || all(&crowd));
+    crowd.shared.phase.store(SENDING, SeqCst);
+
+    for (silent, payloads, train) in [(true, &proofs, 1), (false, &flights, 2)] {
+        exit.configure(|config| config.with("access", "silent", silent));
+        exit.warren.run("reload").ok();
+        let flood = Flood::start(&others, payloads.clone(), train, 20_000);
+        std::thread::sleep(lasting);
+        println!("silent {silent}: strangers' Initials, and each second: {:?}", flood.end());
+    }
+
+    assert!(exit.daemon().is_running());
+    eventually(seconds(10), "every client is there", || all(&crowd));
+    let (rss, peak, killed) = (memory_peak(&mut exit, false), memory.peak_kib(), memory.killed());
+    let answered = crowd.shared.answered.load(SeqCst);
+    let sent = crowd.shared.sent.load(SeqCst);
+    crowd.end();
+    println!(
+        "measured: {count} clients with {CONNECTIONS} connections each beside two floods of {lasting:?}: the exit had {rss} KiB at most, \
+         its cgroup {peak} KiB with what the kernel holds for it, {killed} ended; {answered} of {sent} answered meanwhile"
+    );
+    assert_eq!(killed, 0);
+    assert!(rss <= 96 * 1024, "{rss} KiB");
+    assert!(answered > sent / 2, "{answered} of {sent}");
+}
+
+/// What the tunnel carries in Mbit/s: twice as much is offered each time, until a tenth is too much.
+fn capacity(net: &Net) -> u64 {
+    let (mut capacity, mut offered) = (0, 50);
+    loop {
+        let flows::Flood { sent, received } = flows::flood(net, offered, LENGTH, seconds(2));
+        capacity = capacity.max(received * LENGTH as u64 * 8 / 2_000_000);
+        if received * 10 < sent * 9 || capacity * 10 < offered * 9 || offered > 4_000 {
+            return capacity;
+        }
+        offered *= 2;
+    }
+}
+
+/// An Initial whose proof is none, of the `number`th client.
+fn with_wrong_proof(number: u64) -> Vec<u8> {
+    let mut packet =
+        [&[0xc0, 0, 0, 0, 1, 20][..], &[0xab; 12], &number.to_be_bytes(), &[0, 16], &[0x5a; 16]].concat();
+    // The rest of the datagram is the packet's: its length, in two bytes, and what stands for number and content.
+    let rest = u16::try_from(1_200 - packet.len() - 2).unwrap();
+    packet.extend((rest | 0x4000).to_be_bytes());
+    packet.resize(1_200, 0x77);
+    packet
+}
+
+/// Begins a session every two seconds, and returns how long each took, in order of that.
+fn begin_again_and_again(
+    key: PrivateKey,
+    exit_key: warren_quic::key::PublicKey,
+    over: &AtomicBool,
+) -> Vec<Duration> {
+    runtime().block_on(async {
+        let mut took = Vec::new();
+        while !over.load(SeqCst) {
+            let start = Instant::now();
+            let mut client = LibraryClient::start(key.clone(), exit_key, 1);
+            client.until("it is up", |client| client.attached() == 1).await;
+            took.push(start.elapsed());
+            while start.elapsed() < seconds(2) && !over.load(SeqCst) {
+                client.run(Duration::from_millis(50)).await;
+            }
+        }
+        took.sort();
+        took
+    })
+}
+
+/// The most memory that the exit's process has had, in KiB, since it was last asked to begin anew.
+fn memory_peak(exit: &mut Exit<'_>, begin_anew: bool) -> u64 {
+    let directory = format!("/proc/{}", exit.daemon().pid());
+    if begin_anew {
+        // proc(5), clear_refs: the peak becomes what is there now.
+        std::fs::write(format!("{directory}/clear_refs"), "5").unwrap();
+    }
+    let status = std::fs::read_to_string(format!("{directory}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

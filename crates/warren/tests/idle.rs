@@ -1,0 +1,106 @@
+//! What costs nothing while nothing happens: a tunnel that nobody uses, and one whose exit is away.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::Duration;
+
+use crate::support::{Client, Exit, Namespace, Net, Status, eventually, seconds};
+
+/// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 with 600.
+#[test]
+#[ignore = "takes minutes; `scripts/torture bounds` runs it"]
+fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
+    let Some(net) = Net::new() else { return };
+    let lasting = seconds(std::env::var("WARREN_IDLE_SECONDS").map_or(20, |count| count.parse().unwrap()));
+    let exit = Exit::start(&net);
+    let lonely_host = net.second_client();
+    // A NAT that forgets a flow of UDP after half a minute stands before the idle client.
+    net.router
+        .sh(
+            "nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 masquerade; }; \
+             chain f { type filter hook forward priority 0; iifname \"to-exit\" ip daddr 192.0.2.2 ct state new drop; }; }'; \
+             sysctl -qw net.netfilter.nf_conntrack_udp_timeout=30 net.netfilter.nf_conntrack_udp_timeout_stream=30",
+        )
+        .ok();
+    let idle = Client::with(&net, &exit.enrol("idle"));
+    let lonely = Client::on(&lonely_host, &exit.enrol("lonely"));
+    idle.up();
+    let mut lonely_daemon = lonely.run("info");
+    let idle_address = idle.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().to_owned();
+    // The lonely one's way alone.
+    net.router
+        .sh(
+            "nft 'table inet away { chain c { type filter hook forward priority 0; iifname \"to-second\" drop; \
+             oifname \"to-second\" drop; }; }'",
+        )
+        .ok();
+    let said = lonely_daemon.output();
+    std::thread::sleep(seconds(2));
+    let before = Usage::of(&net.client, &idle.status());
+
+    std::thread::sleep(lasting);
+
+    let used = Usage::of(&net.client, &idle.status()).since(&before, lasting);
+    // Towards the client, which has been silent for as long.
+    let inbound = net.exit.sh(&format!("ping -c 3 -i 0.2 -W 3 {idle_address}"));
+    let log = lonely_daemon.output();
+    let lines = log.lines().count() - said.lines().count();
+    let bytes = log.len() - said.len();
+    println!(
+        "measured: {lasting:?} idle: {:.2} % of a core, {:.2} wake-ups and {:.2} packets a second of each connection, then a ping from \
+         the exit is answered: {}; without an exit: {lines} lines of log, {bytes} bytes",
+        used.cpu * 100.0,
+        used.wakeups,
+        used.packets,
+        inbound.succeeded()
+    );
+    assert!(inbound.succeeded(), "{}", inbound.stdout);
+    assert!(used.cpu <= 0.005, "{}", used.cpu);
+    assert!(used.wakeups <= 2.0, "{}", used.wakeups);
+    assert!(lines as u64 <= lasting.as_secs().max(10), "{log}");
+    assert!(bytes <= 1 << 20, "{bytes} bytes");
+    assert!(lonely_daemon.is_running());
+    net.router.sh("nft delete table inet away").ok();
+    eventually(seconds(60), "it is up again", || lonely.status().text("/state") == "up");
+    lonely_daemon.signal(rustix::process::Signal::TERM);
+    lonely_daemon.wait(seconds(10));
+    idle.down();
+}
+
+/// What a client has used so far, and in [`Usage::since`] what it used each second.
+struct Usage {
+    cpu: f64,
+    /// Of each of its connections.
+    wakeups: f64,
+    packets: f64,
+}
+
+impl Usage {
+    fn of(host: &Namespace, status: &Status) -> Self {
+        let connections = status.list("/connections").len() as f64;
+        let pid = status.number("/pid");
+        let switches: u64 = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .map(|task| {
+                let text = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+                let line =
+                    text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+                line.trim().parse::<u64>().unwrap()
+            })
+            .sum();
+        let packets: u64 = host.sh("cat /sys/class/net/eth0/statistics/tx_packets").ok().parse().unwrap();
+        Self {
+            cpu: status.0.pointer("/process/cpu_seconds").unwrap().as_f64().unwrap(),
+            wakeups: switches as f64 / connections,
+            packets: packets as f64 / connections,
+        }
+    }
+
+    fn since(&self, before: &Self, time: Duration) -> Self {
+        let each_second = |after: f64, before: f64| (after - before) / time.as_secs_f64();
+        Self {
+            cpu: each_second(self.cpu, before.cpu),
+            wakeups: each_second(self.wakeups, before.wakeups),
+            packets: each_second(self.packets, before.packets),
+        }
+    }
+}

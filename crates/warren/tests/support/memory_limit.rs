@@ -1,0 +1,78 @@
+//! A limit of memory for a program and what it starts: a cgroup of version 1 or 2, whichever has the controller.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cgroup with a limit; removed when dropped.
+#[derive(Debug)]
+pub struct MemoryLimit {
+    path: PathBuf,
+    is_second_version: bool,
+}
+
+impl MemoryLimit {
+    /// Makes one of a name of its own.
+    ///
+    /// # Panics
+    /// Where no cgroups with a memory controller are mounted.
+    pub fn new(name: &str, bytes: u64) -> Self {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts: Vec<Vec<&str>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
+        let first = mounts
+            .iter()
+            .find(|mount| mount[2] == "cgroup" && mount[3].split(',').any(|option| option == "memory"));
+        let second = mounts.iter().find(|mount| mount[2] == "cgroup2");
+        let is_second_version = first.is_none();
+        let mount = first.or(second).expect("this test needs cgroups with a memory controller")[1];
+        if is_second_version {
+            // It may be there already, and if it cannot be had, the limit says so.
+            drop(std::fs::write(Path::new(mount).join("cgroup.subtree_control"), "+memory"));
+        }
+        let path = Path::new(mount).join(format!("wt-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let limit = Self { path, is_second_version };
+        std::fs::write(limit.file("memory.limit_in_bytes", "memory.max"), bytes.to_string()).unwrap();
+        limit
+    }
+
+    /// The command that runs another one within the limit.
+    pub fn bound(&self, command: &Command) -> Command {
+        let mut bound = Command::new("sh");
+        bound.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs"));
+        bound.arg(command.get_program()).args(command.get_args());
+        let set: Vec<(&OsStr, &OsStr)> =
+            command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
+        bound.envs(set);
+        bound
+    }
+
+    /// The most that was ever used, with what the kernel holds for it, in KiB.
+    pub fn peak_kib(&self) -> u64 {
+        let file = self.file("memory.max_usage_in_bytes", "memory.peak");
+        std::fs::read_to_string(file).unwrap().trim().parse::<u64>().unwrap() / 1024
+    }
+
+    /// How often the kernel ended a program for want of memory.
+    pub fn killed(&self) -> u64 {
+        let events = std::fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap();
+        let line = events.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap();
+        line.parse().unwrap()
+    }
+
+    fn file(&self, first: &str, second: &str) -> PathBuf {
+        self.path.join(if self.is_second_version { second } else { first })
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        // Those who were killed leave it a moment after.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
