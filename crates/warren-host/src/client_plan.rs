@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
-    DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, band::Band, client_ruleset,
-    foreign_rules::Tunnel, sysctl,
+    DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, TableFamily, band::Band,
+    client_ruleset, foreign_rules::Tunnel, sysctl,
 };
 
 /// What the plan of a client depends on.
@@ -96,13 +96,15 @@ pub fn client(host: &ClientHost) -> Plan {
     }
     steps.extend(forwarding(host));
     steps.extend(host.firewall.iter().map(|firewall| Step::Nftables {
+        family: TableFamily::Inet,
         table: firewall.table.clone(),
         ruleset: client_ruleset::ruleset(host, &firewall.listening),
         owned: false,
     }));
     if let (Some(firewall), Some(address)) = (&host.firewall, host.ipv4) {
         let ruleset = client_ruleset::arp_ruleset(address);
-        steps.push(Step::ArpTable { table: firewall.table.clone(), ruleset });
+        let (family, table) = (TableFamily::Arp, firewall.table.clone());
+        steps.push(Step::Nftables { family, table, ruleset, owned: false });
     }
     steps.extend(addresses(host).map(|address| Step::Address { device: host.device.clone(), address }));
     for device in host.void.iter().chain([&host.device]) {

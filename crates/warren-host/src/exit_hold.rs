@@ -9,7 +9,9 @@ use std::path::Path;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, HostError, StepError, UndoError, host::Host, nft, plan::table_text, undo::Undo};
+use crate::{
+    DeviceName, HostError, StepError, TableFamily, UndoError, host::Host, nft, plan::table_text, undo::Undo,
+};
 
 /// The table's name, of family `inet`. It belongs to no process.
 pub const HOLD_TABLE: &str = "warren_exit_hold";
@@ -39,9 +41,9 @@ impl Hold {
         ipv4: Option<Ipv4Net>,
         ipv6: Option<Ipv6Net>,
     ) -> Result<(), StepError> {
-        self.host.note_once(Undo::Nftables { table: HOLD_TABLE.into() })?;
-        let table = table_text(HOLD_TABLE, &ruleset(device, ipv4, ipv6), false);
-        nft::replace(HOLD_TABLE, &table, self.host.share_lock()?).await?;
+        self.host.note_once(Undo::Nftables { family: TableFamily::Inet, table: HOLD_TABLE.into() })?;
+        let table = table_text(TableFamily::Inet, HOLD_TABLE, &ruleset(device, ipv4, ipv6), false);
+        nft::replace(TableFamily::Inet, HOLD_TABLE, &table, self.host.share_lock()?).await?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Family, Plan, Route, RouteKind, Step, exit_ruleset, sysctl};
+use crate::{DeviceName, Family, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, sysctl};
 
 /// The exit's own nftables table, of family `inet`, and the one of family `arp`.
 pub const TABLE: &str = "warren_exit";
@@ -75,7 +75,12 @@ pub(crate) fn has_pool(host: &ExitHost, network: &IpNet) -> bool {
 
 /// Computes an exit's plan; [`prefix_routes`] are not in it.
 pub fn exit(host: &ExitHost) -> Plan {
-    let mut steps = vec![Step::Nftables { table: TABLE.into(), ruleset: ruleset(host), owned: true }];
+    let mut steps = vec![Step::Nftables {
+        family: TableFamily::Inet,
+        table: TABLE.into(),
+        ruleset: ruleset(host),
+        owned: true,
+    }];
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
         steps.extend(others.map(keep_router_advertisements));
@@ -86,7 +91,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }
     if let Some(gateway) = gateway_ipv4(host) {
         let ruleset = exit_ruleset::arp_ruleset(gateway);
-        steps.push(Step::ArpTable { table: TABLE.into(), ruleset });
+        steps.push(Step::Nftables { family: TableFamily::Arp, table: TABLE.into(), ruleset, owned: false });
     }
     let ipv4 = gateway_ipv4(host).map(IpNet::V4);
     let ipv6 = gateway_ipv6(host).map(IpNet::V6);

@@ -13,7 +13,7 @@ use crate::{
     foreign_rules::{self, RulePlace, Tunnel},
     journal::{Journal, Place},
     netlink::Netlink,
-    nft::{self, NftError},
+    nft::{self, NftError, TableFamily},
     plan::{Step, table_text},
     step::{self, StepError},
     undo::Undo,
@@ -144,10 +144,15 @@ impl Host {
     /// If there is no such table, or nft refuses the rules; those before stay then.
     pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
         let outstanding = self.journal.outstanding();
-        let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { table: own }) if own == table);
+        let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { family: TableFamily::Inet, table: own }) if own == table);
         let owner = self.owners.iter_mut().find(|(entry, _)| is_its(entry));
         let (_, owner) = owner.ok_or(StepError::Nft(NftError::Gone))?;
-        owner.load(&format!("delete table inet {table}\n{}", table_text(table, ruleset, true))).await?;
+        owner
+            .load(&format!(
+                "delete table inet {table}\n{}",
+                table_text(TableFamily::Inet, table, ruleset, true)
+            ))
+            .await?;
         Ok(())
     }
 

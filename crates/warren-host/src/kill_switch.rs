@@ -15,7 +15,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    HostError, NftError, Step,
+    HostError, NftError, Step, TableFamily,
     journal::{Journal, Place},
     nft,
     plan::table_text,
@@ -84,7 +84,8 @@ pub enum KillSwitchError {
 impl KillSwitchRules {
     /// The table of the profile `name` that lets this out and nothing else, to be printed.
     pub fn step(&self, name: &str) -> Step {
-        Step::Nftables { table: table_name(name), ruleset: ruleset::ruleset(self), owned: false }
+        let (table, ruleset) = (table_name(name), ruleset::ruleset(self));
+        Step::Nftables { family: FAMILY, table, ruleset, owned: false }
     }
 }
 
@@ -104,7 +105,7 @@ impl KillSwitch {
         let table = table_name(name);
         let mut journal = open_journal(path)?;
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
-        let undo = Undo::Nftables { table: table.clone() };
+        let undo = Undo::Nftables { family: FAMILY, table: table.clone() };
         let new = match journal.outstanding().values().any(|outstanding| *outstanding == undo) {
             true => None,
             false => Some(journal.begin(undo).map_err(failed)?),
@@ -122,7 +123,7 @@ impl KillSwitch {
 
     /// What it has changed on this host, in a few words.
     pub fn change(&self) -> String {
-        Undo::Nftables { table: self.table.clone() }.to_string()
+        Undo::Nftables { family: FAMILY, table: self.table.clone() }.to_string()
     }
 
     /// What it lets out now.
@@ -147,7 +148,7 @@ impl KillSwitch {
     /// # Errors
     /// If nft fails.
     pub async fn repair(&mut self) -> Result<bool, NftError> {
-        if nft::listing(&self.table).await?.as_deref() == Some(&self.listing) {
+        if nft::listing(FAMILY, &self.table).await?.as_deref() == Some(&self.listing) {
             return Ok(false);
         }
         self.listing = make(&self.table, &self.rules, &self.journal).await?;
@@ -175,6 +176,9 @@ pub fn is_closed(journal: impl AsRef<Path>) -> io::Result<bool> {
     })
 }
 
+/// The table looks at packets of both versions.
+const FAMILY: TableFamily = TableFamily::Inet;
+
 /// The table of the profile `name`. Names of profiles have no characters that nft would not take, and no profile's own
 /// table begins like this one's.
 pub fn table_name(name: &str) -> String {
@@ -182,10 +186,10 @@ pub fn table_name(name: &str) -> String {
 }
 
 async fn make(table: &str, rules: &KillSwitchRules, journal: &Journal) -> Result<String, NftError> {
-    let text = table_text(table, &ruleset::ruleset(rules), false);
-    nft::replace(table, &text, journal.share_lock()?).await?;
+    let text = table_text(FAMILY, table, &ruleset::ruleset(rules), false);
+    nft::replace(FAMILY, table, &text, journal.share_lock()?).await?;
     // Somebody who deletes it this fast is found out by the next look.
-    Ok(nft::listing(table).await?.unwrap_or_default())
+    Ok(nft::listing(FAMILY, table).await?.unwrap_or_default())
 }
 
 fn open_journal(path: &Path) -> Result<Journal, HostError> {

@@ -48,32 +48,38 @@ pub(crate) async fn load(ruleset: &str, lock: File) -> Result<(), NftError> {
 }
 
 /// Puts `ruleset`, the text of `table` alone, in the place of the table if it exists, with no moment between the two.
-pub(crate) async fn replace(table: &str, ruleset: &str, lock: File) -> Result<(), NftError> {
+pub(crate) async fn replace(
+    family: TableFamily,
+    table: &str,
+    ruleset: &str,
+    lock: File,
+) -> Result<(), NftError> {
     // Adding first makes the deletion work whether the table exists or not.
-    load(&format!("add table inet {table}\ndelete table inet {table}\n{ruleset}"), lock).await
+    load(&format!("add table {family} {table}\ndelete table {family} {table}\n{ruleset}"), lock).await
 }
 
 /// The table as nft prints it, without counters; none if it does not exist.
-pub(crate) async fn listing(table: &str) -> Result<Option<String>, NftError> {
-    match call::make(NftCall::ListTable { table: table.into(), stateless: true }, None).await {
+pub(crate) async fn listing(family: TableFamily, table: &str) -> Result<Option<String>, NftError> {
+    match call::make(NftCall::ListTable { family, table: table.into(), stateless: true }, None).await {
         Ok(listing) => Ok(Some(listing)),
-        Err(NftError::Refused(_)) if !has_table(TableFamily::Inet, table).await? => Ok(None),
+        Err(NftError::Refused(_)) if !has_table(family, table).await? => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Whether the table exists.
-pub(crate) async fn has_table(family: TableFamily, table: &str) -> Result<bool, NftError> {
+async fn has_table(family: TableFamily, table: &str) -> Result<bool, NftError> {
     let wanted = format!("table {family} {table}");
     Ok(call::make(NftCall::ListTables { family }, None).await?.lines().any(|line| line == wanted))
 }
 
 /// The number of chains and of rules in the table; none if it does not exist.
-pub(crate) async fn count(table: &str) -> Result<Option<(usize, usize)>, NftError> {
-    if !has_table(TableFamily::Inet, table).await? {
+pub(crate) async fn count(family: TableFamily, table: &str) -> Result<Option<(usize, usize)>, NftError> {
+    if !has_table(family, table).await? {
         return Ok(None);
     }
-    let listing = call::make(NftCall::ListTable { table: table.into(), stateless: false }, None).await?;
+    let listing =
+        call::make(NftCall::ListTable { family, table: table.into(), stateless: false }, None).await?;
     Ok(Some(count_statements(&listing)))
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceName, PROTOCOL};
+use crate::{DeviceName, PROTOCOL, TableFamily};
 
 /// Steps in the order in which they are made; they are undone in reverse.
 ///
@@ -47,21 +47,16 @@ pub enum Step {
         /// The value to write.
         value: String,
     },
-    /// Makes an own nftables table of family `inet`, which must not exist yet.
+    /// Makes an own nftables table, which must not exist yet. A kernel without family `arp` does without such a table.
     Nftables {
+        /// What the table looks at.
+        family: TableFamily,
         /// The table's name.
         table: String,
         /// The table's chains, as nft(8) reads them between the table's braces.
         ruleset: String,
         /// Whether the table goes when this process does, and nobody else can flush it.
         owned: bool,
-    },
-    /// Makes an own nftables table of family `arp`, which must not exist yet; a kernel without that family is passed over.
-    ArpTable {
-        /// The table's name.
-        table: String,
-        /// The table's chains, as nft(8) reads them between the table's braces.
-        ruleset: String,
     },
 }
 
@@ -134,8 +129,7 @@ impl Step {
     /// The step in one line.
     pub(crate) fn summary(&self) -> String {
         match self {
-            Self::Nftables { table, .. } => format!("nft add table inet {table}"),
-            Self::ArpTable { table, .. } => format!("nft add table arp {table}"),
+            Self::Nftables { family, table, .. } => format!("nft add table {family} {table}"),
             Self::Address { .. }
             | Self::LinkUp { .. }
             | Self::Route(_)
@@ -154,8 +148,10 @@ impl Step {
             }
             (Self::LinkUp { device: one, .. }, Self::LinkUp { device: other, .. }) => one == other,
             (Self::Sysctl { key: one, .. }, Self::Sysctl { key: other, .. }) => one == other,
-            (Self::Nftables { table: one, .. }, Self::Nftables { table: other, .. }) => one == other,
-            (Self::ArpTable { table: one, .. }, Self::ArpTable { table: other, .. }) => one == other,
+            (
+                Self::Nftables { family, table, .. },
+                Self::Nftables { family: other_family, table: other, .. },
+            ) => (family, table) == (other_family, other),
             _ => self == other,
         }
     }
@@ -163,11 +159,7 @@ impl Step {
     /// Whether it can be undone while the rest of its plan stays.
     pub(crate) fn stands_alone(&self) -> bool {
         match self {
-            Self::Address { .. }
-            | Self::Route(_)
-            | Self::Rule(_)
-            | Self::Nftables { .. }
-            | Self::ArpTable { .. } => true,
+            Self::Address { .. } | Self::Route(_) | Self::Rule(_) | Self::Nftables { .. } => true,
             Self::LinkUp { .. } | Self::Sysctl { .. } => false,
         }
     }
@@ -220,11 +212,8 @@ impl fmt::Display for Step {
             }
             Self::Rule(rule) => write!(f, "ip {} rule add {rule}", rule.family.option()),
             Self::Sysctl { key, value } => write!(f, "sysctl -w {key}={value}"),
-            Self::Nftables { table, ruleset, owned } => {
-                write!(f, "nft -f - <<'END'\n{}END", table_text(table, ruleset, *owned))
-            }
-            Self::ArpTable { table, ruleset } => {
-                write!(f, "nft -f - <<'END'\n{}END", arp_table_text(table, ruleset))
+            Self::Nftables { family, table, ruleset, owned } => {
+                write!(f, "nft -f - <<'END'\n{}END", table_text(*family, table, ruleset, *owned))
             }
         }
     }
@@ -272,18 +261,10 @@ impl fmt::Display for Rule {
 }
 
 /// The whole table as `nft -f` reads it, with one statement per line.
-pub(crate) fn table_text(table: &str, ruleset: &str, owned: bool) -> String {
+pub(crate) fn table_text(family: TableFamily, table: &str, ruleset: &str, owned: bool) -> String {
     let flags = if owned { "\tflags owner;\n" } else { "" };
-    format!("table inet {table} {{\n{flags}{}}}\n", indented(ruleset))
-}
-
-/// The same of a table of family `arp`.
-pub(crate) fn arp_table_text(table: &str, ruleset: &str) -> String {
-    format!("table arp {table} {{\n{}}}\n", indented(ruleset))
-}
-
-fn indented(ruleset: &str) -> String {
-    ruleset.lines().map(|line| format!("\t{line}\n")).collect()
+    let body: String = ruleset.lines().map(|line| format!("\t{line}\n")).collect();
+    format!("table {family} {table} {{\n{flags}{body}}}\n")
 }
 
 #[cfg(test)]
@@ -302,6 +283,12 @@ mod tests {
             suppress_prefix_length: None,
             iif: Some(device.clone()),
         };
+        let table = |family| Step::Nftables {
+            family,
+            table: "warren_x".into(),
+            ruleset: "chain a {\n}\n".into(),
+            owned: false,
+        };
         let plan = Plan {
             steps: vec![
                 Step::Rule(rule),
@@ -313,8 +300,8 @@ mod tests {
                     metric: 5,
                 }),
                 Step::Sysctl { key: "net.ipv4.ip_forward".into(), value: "1".into() },
-                Step::Nftables { table: "warren_x".into(), ruleset: "chain a {\n}\n".into(), owned: false },
-                Step::ArpTable { table: "warren_x".into(), ruleset: "chain a {\n}\n".into() },
+                table(TableFamily::Inet),
+                table(TableFamily::Arp),
             ],
         };
 

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use crate::{
     DeviceName, Route, Step, facts,
     netlink::{Link, LinkChange, Netlink},
-    nft::{self, NftError},
-    plan::{arp_table_text, table_text},
+    nft::{self, NftError, TableFamily},
+    plan::table_text,
     sysctl,
     undo::Undo,
 };
@@ -123,8 +123,7 @@ pub(crate) async fn prepare(
             None => return Err(StepError::NoSetting),
         },
         // nft refuses one that is there, in the same transaction that makes it.
-        Step::Nftables { table, .. } => Undo::Nftables { table: table.clone() },
-        Step::ArpTable { table, .. } => Undo::ArpTable { table: table.clone() },
+        Step::Nftables { family, table, .. } => Undo::Nftables { family: *family, table: table.clone() },
     };
     Ok(Some(undo))
 }
@@ -156,13 +155,13 @@ pub(crate) async fn make(
         (Step::Route(route), Undo::Route { index, .. }) => netlink.add_route(route, *index).await?,
         (Step::Rule(rule), _) => netlink.add_rule(rule).await?,
         (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
-        (Step::Nftables { table, ruleset, owned: false }, _) if replaces => {
-            nft::replace(table, &table_text(table, ruleset, false), lock).await?
+        (Step::Nftables { family, table, ruleset, owned }, _) => {
+            let made = match replaces && !owned {
+                true => replace_table(*family, table, ruleset, lock).await,
+                false => make_table(*family, table, ruleset, *owned, lock).await,
+            };
+            return if *family == TableFamily::Arp { pass_over_if_refused(made, table) } else { made };
         }
-        (Step::Nftables { table, ruleset, owned }, _) => {
-            return make_table(table, ruleset, *owned, lock).await;
-        }
-        (Step::ArpTable { table, ruleset }, _) => make_arp_table(table, ruleset, replaces, lock).await?,
         (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_), _) => {
             return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
         }
@@ -175,11 +174,7 @@ pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
         Step::LinkUp { .. } | Step::Sysctl { .. } => true,
         // One netlink request or one nft transaction: all or nothing.
-        Step::Address { .. }
-        | Step::Route(_)
-        | Step::Rule(_)
-        | Step::Nftables { .. }
-        | Step::ArpTable { .. } => false,
+        Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }
 }
 
@@ -199,14 +194,25 @@ fn refuse_if(exists: bool) -> Result<(), StepError> {
     if exists { Err(StepError::Exists) } else { Ok(()) }
 }
 
+async fn replace_table(
+    family: TableFamily,
+    table: &str,
+    ruleset: &str,
+    lock: File,
+) -> Result<Option<nft::Owner>, StepError> {
+    nft::replace(family, table, &table_text(family, table, ruleset, false), lock).await?;
+    Ok(None)
+}
+
 async fn make_table(
+    family: TableFamily,
     table: &str,
     ruleset: &str,
     owned: bool,
     lock: File,
 ) -> Result<Option<nft::Owner>, StepError> {
     if owned {
-        match make_owned_table(table, ruleset).await {
+        match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
             Err(NftError::Refused(reason)) if reason.ends_with("File exists") => {
@@ -215,7 +221,7 @@ async fn make_table(
             Err(error) => tracing::debug!(%error, table, "the table cannot be owned by a process"),
         }
     }
-    nft::load(&new_table(table, ruleset, false), lock).await?;
+    nft::load(&new_table(family, table, ruleset, false), lock).await?;
     if owned {
         tracing::warn!(
             table,
@@ -230,33 +236,30 @@ pub(crate) fn filters_arp() -> bool {
     !REFUSED_ARP.load(Relaxed)
 }
 
-async fn make_arp_table(table: &str, ruleset: &str, replaces: bool, lock: File) -> Result<(), StepError> {
-    let before = if replaces {
-        // Adding first makes the deletion work whether the table exists or not.
-        format!("add table arp {table}\ndelete table arp {table}\n")
-    } else {
-        format!("create table arp {table}\n")
-    };
-    let text = before + &arp_table_text(table, ruleset);
-    match nft::load(&text, lock).await {
-        Err(NftError::Refused(reason)) if !reason.ends_with("File exists") => {
+/// A host that cannot filter ARP goes without.
+fn pass_over_if_refused(
+    made: Result<Option<nft::Owner>, StepError>,
+    table: &str,
+) -> Result<Option<nft::Owner>, StepError> {
+    match made {
+        Err(StepError::Nft(NftError::Refused(reason))) => {
             tracing::warn!(table, "this kernel or nft cannot filter ARP: {reason}");
             REFUSED_ARP.store(true, Relaxed);
-            Ok(())
+            Ok(None)
         }
-        made => Ok(made?),
+        made => made,
     }
 }
 
 /// The table's text, which nft takes only if there is no such table yet.
-fn new_table(table: &str, ruleset: &str, owned: bool) -> String {
+fn new_table(family: TableFamily, table: &str, ruleset: &str, owned: bool) -> String {
     let owner = if owned { " {\n\tflags owner;\n}" } else { "" };
-    format!("create table inet {table}{owner}\n{}", table_text(table, ruleset, owned))
+    format!("create table {family} {table}{owner}\n{}", table_text(family, table, ruleset, owned))
 }
 
-async fn make_owned_table(table: &str, ruleset: &str) -> Result<nft::Owner, NftError> {
+async fn make_owned_table(family: TableFamily, table: &str, ruleset: &str) -> Result<nft::Owner, NftError> {
     let mut owner = nft::Owner::start()?;
-    match owner.load(&new_table(table, ruleset, true)).await {
+    match owner.load(&new_table(family, table, ruleset, true)).await {
         Ok(()) => Ok(owner),
         Err(error) => {
             owner.end().await;

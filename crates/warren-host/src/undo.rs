@@ -43,9 +43,8 @@ pub(crate) enum Undo {
         companions: Vec<Companion>,
     },
     Nftables {
-        table: String,
-    },
-    ArpTable {
+        #[serde(default)]
+        family: TableFamily,
         table: String,
     },
 }
@@ -70,13 +69,12 @@ impl Undo {
             Self::Route { route, index } => gone(netlink.delete_route(route, *index).await)?,
             Self::Rule(rule) => gone(netlink.delete_rule(rule).await)?,
             Self::Sysctl { key, set, previous, companions } => restore(key, set, previous, companions)?,
-            Self::Nftables { table } => {
+            Self::Nftables { family, table } => {
                 if let Some(owner) = owner {
                     owner.end().await;
                 }
-                nft::delete(TableFamily::Inet, table).await?;
+                nft::delete(*family, table).await?;
             }
-            Self::ArpTable { table } => nft::delete(TableFamily::Arp, table).await?,
         }
         Ok(())
     }
@@ -90,11 +88,9 @@ impl Undo {
                 Family::Ipv4 => format!("IPv4 rule {rule}"),
                 Family::Ipv6 => format!("IPv6 rule {rule}"),
             },
-            Self::Address { .. }
-            | Self::Link { .. }
-            | Self::Route { .. }
-            | Self::Nftables { .. }
-            | Self::ArpTable { .. } => self.to_string(),
+            Self::Address { .. } | Self::Link { .. } | Self::Route { .. } | Self::Nftables { .. } => {
+                self.to_string()
+            }
         }
     }
 }
@@ -107,8 +103,7 @@ impl fmt::Display for Undo {
             Self::Route { route, .. } => write!(f, "route {route}"),
             Self::Rule(rule) => write!(f, "rule {rule}"),
             Self::Sysctl { key, .. } => write!(f, "sysctl {key}"),
-            Self::Nftables { table } => write!(f, "nftables table inet {table}"),
-            Self::ArpTable { table } => write!(f, "nftables table arp {table}"),
+            Self::Nftables { family, table } => write!(f, "nftables table {family} {table}"),
         }
     }
 }

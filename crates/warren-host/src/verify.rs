@@ -67,13 +67,12 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             None if sysctl::is_of_missing_device(key) => None,
             None => Some("this kernel has no such setting".into()),
         },
-        Step::Nftables { table, ruleset, .. } => match nft::count(table).await? {
+        Step::Nftables { family, table, ruleset, .. } => match nft::count(*family, table).await? {
+            None if *family == TableFamily::Arp && !filters_arp() => None,
             None => Some("there is no such table".into()),
             Some(counted) if counted == nft::count_statements(ruleset) => None,
             Some((chains, rules)) => Some(format!("the table has {chains} chains and {rules} rules")),
         },
-        Step::ArpTable { table, .. } if nft::has_table(TableFamily::Arp, table).await? => None,
-        Step::ArpTable { .. } => filters_arp().then(|| "there is no such table".into()),
     };
     Ok(deviation)
 }

@@ -8,7 +8,6 @@ mod occupancy;
 mod process;
 mod rates;
 mod transport;
-mod worker;
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -24,9 +23,8 @@ pub(crate) use transport::{DeviceStatus, TransportStatus};
 use self::counters::{by_name, totals, transport_drops};
 use self::occupancy::Occupancy;
 use self::process::ProcessStatus;
-use self::worker::WorkerStatus;
 use crate::tuning::Tuning;
-use crate::worker::Snapshot;
+use crate::worker::{Snapshot, WorkerShare};
 
 /// A daemon's state and counters. Every drop reason is named, those at zero too.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,7 +48,7 @@ pub(crate) struct Status {
     /// All connections together.
     pub(crate) rates: Rates,
     /// In the order of their numbers.
-    pub(crate) workers: Vec<WorkerStatus>,
+    pub(crate) workers: Vec<WorkerShare>,
     pub(crate) connections: Vec<ConnectionStatus>,
     pub(crate) totals: BTreeMap<String, u64>,
     pub(crate) drops_to_carrier: BTreeMap<String, u64>,
@@ -141,7 +139,7 @@ impl Status {
             host_changes,
             transport: TransportStatus::of(tuning),
             rates: meter.total(now, &snapshot),
-            workers: snapshot.workers.iter().map(WorkerStatus::of).collect(),
+            workers: snapshot.workers.clone(),
             connections: snapshot
                 .connections
                 .iter()

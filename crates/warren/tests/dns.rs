@@ -16,6 +16,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use toml::Value;
 
+use crate::support::counters::packets_of_one;
 use crate::support::{
     self, Client, Exit, ExitOptions, HostState, Namespace, Net, Running, eventually, seconds,
 };
@@ -278,8 +279,7 @@ impl CountsQueries for Net {
 fn queries(net: &Net, side: &str) -> Queries {
     let count = |protocol: &str| {
         let listed = net.router.sh(&format!("nft list counter netdev queries {side}_{protocol}")).ok();
-        let packets = listed.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
-        packets.and_then(|packets| packets.parse().ok()).unwrap_or_else(|| panic!("{listed}"))
+        packets_of_one(&listed)
     };
     Queries { udp: count("udp"), tcp: count("tcp") }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use warren_quic::key::{PrivateKey, PublicKey};
 
+use crate::support::counters::packets_of_one;
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Exit, Net, seconds};
 
@@ -62,7 +63,7 @@ fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
     let listed = net.internet.host.sh("nft list table inet seen").ok();
     let arrived = |port: u16| {
         let rule = listed.lines().find(|line| line.contains(&format!("dport {port} "))).unwrap();
-        rule.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse::<u64>().unwrap()
+        packets_of_one(rule)
     };
     let polite: Vec<(u64, u64)> = sent.iter().copied().zip((FIRST_PORT + 1..).map(arrived)).collect();
     println!(

@@ -1,5 +1,6 @@
 //! Senders learn what the tunnel carries: by the MSS of a SYN, and by ICMP, from both of its ends.
 
+use crate::support::counters::packets_of_one;
 use crate::support::flows::{answer_with_more, echo_sized};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
@@ -89,6 +90,5 @@ fn count_large_mss(host: &Namespace, device: &str) {
 
 fn large_mss(host: &Namespace) -> u64 {
     let counter = host.sh("nft list counter netdev mss large").ok();
-    let mut words = counter.split_whitespace().skip_while(|word| *word != "packets");
-    words.nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{counter}"))
+    packets_of_one(&counter)
 }

@@ -1,6 +1,7 @@
 //! What a host on the same link learns of the addresses inside: nothing.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use crate::support::counters::packets_counted;
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
 /// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK for inner addresses, by the exit's hardware address (CVE-2019-14899).
@@ -119,11 +120,7 @@ impl<'net> Neighbour<'net> {
     /// Answers by kind.
     fn heard(&self) -> [u64; 5] {
         let listed = self.0.router.sh("nft list table netdev heard").ok();
-        let counts = listed.lines().filter_map(|line| {
-            let mut words = line.split_whitespace().skip_while(|word| *word != "packets");
-            words.nth(1)?.parse().ok()
-        });
-        counts.collect::<Vec<u64>>().try_into().unwrap()
+        packets_counted(&listed).try_into().unwrap()
     }
 }
 

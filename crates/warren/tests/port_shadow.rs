@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
 /// Scorecard A6 asks for as many.
@@ -118,5 +119,5 @@ fn counted(net: &Net) -> [u64; 2] {
 /// What the only counter of a chain has.
 fn packets(host: &Namespace, table: &str, chain: &str) -> u64 {
     let listed = host.sh(&format!("nft list chain inet {table} {chain}")).ok();
-    listed.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
+    packets_of_one(&listed)
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::injection::{Injected, Outcome};
+use crate::support::rights::{assert_rights_are_few, of_each_thread};
 use crate::support::{Client, Exit, Net, Profile, Running, eventually, seconds};
 
 #[test]
@@ -20,7 +21,7 @@ fn a_daemon_that_was_taken_over_can_do_nothing_of_it() {
     });
 
     for (pid, files) in daemons {
-        assert_rights_are_few(pid);
+        assert_rights_and_core(pid);
         let daemon = Injected::into(pid);
         for (what, act) in refused(&files) {
             let outcome = act(&daemon);
@@ -124,20 +125,11 @@ fn pid_of(client: &Client<'_>) -> i32 {
     i32::try_from(client.status().number("/pid")).unwrap()
 }
 
-/// CAP_NET_ADMIN alone, no way to more.
-fn assert_rights_are_few(pid: i32) {
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
-        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
-        };
-        for (set, held) in
-            [("CapEff:", 0x1000), ("CapPrm:", 0x1000), ("CapBnd:", 0x1000), ("CapInh:", 0), ("CapAmb:", 0)]
-        {
-            assert_eq!(u64::from_str_radix(&field(set), 16).unwrap(), held, "{set} of {status}");
-        }
-        assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"), "{status}");
+/// Few rights, no way to others, and no core file.
+fn assert_rights_and_core(pid: i32) {
+    assert_rights_are_few(pid);
+    for set in of_each_thread(pid, "CapBnd:") {
+        assert_eq!(u64::from_str_radix(&set, 16).unwrap(), 0x1000, "CapBnd:");
     }
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();

@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 
+use crate::support::counters::packets_counted;
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
 #[test]
@@ -97,9 +98,7 @@ fn isolated_clients_do_not_reach_each_other_and_others_do() {
     .ok();
     let arrived = || -> u64 {
         let listed = host.sh("nft list table inet seen").ok();
-        let words: Vec<&str> = listed.split_whitespace().collect();
-        let counts = words.windows(2).filter(|pair| pair[0] == "packets");
-        counts.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+        packets_counted(&listed).iter().sum()
     };
     let isolated =
         |exit: &Exit<'_>| exit.status().drop("tun", "isolated") + exit.status().drop("carrier", "isolated");

@@ -3,6 +3,7 @@
 
 use rustix::process::Signal;
 
+use crate::support::rights::{assert_rights_are_few, of_each_thread};
 use crate::support::{self, Client, Files, HostState, Net, Profile, Systemd, eventually, seconds};
 
 #[test]
@@ -33,7 +34,7 @@ fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
     client.sh(&format!("curl --fail --silent --max-time 10 http://{}/", Net::INTERNET_V4));
 
     let killed = exit.main_pid("warren-exit").expect("the exit runs");
-    assert_rights_are_few(killed);
+    assert_is_no_root_and_has_few_rights(killed);
     support::signal(killed, Signal::KILL);
     eventually(seconds(20), "systemd starts the exit again", || {
         exit.main_pid("warren-exit").is_some_and(|pid| pid != killed) && exit.is_active("warren-exit")
@@ -204,21 +205,11 @@ fn enrol(exit: &Systemd<'_>, name: &str) -> Profile {
     Profile::parse(&exit.sh(&format!("warren exit client add {name}")).ok())
 }
 
-/// Another user than root, CAP_NET_ADMIN alone, no way to more.
-fn assert_rights_are_few(pid: i32) {
-    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
-        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
-        };
-        assert_ne!(field("Uid:"), "0", "{status}");
-        for (set, held) in
-            [("CapEff:", "1000"), ("CapPrm:", "1000"), ("CapInh:", "0000"), ("CapAmb:", "0000")]
-        {
-            assert_eq!(field(set), format!("000000000000{held}"), "{set} of {status}");
-        }
-        assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"), "{status}");
+/// Another user than root, with few rights and no way to others.
+fn assert_is_no_root_and_has_few_rights(pid: i32) {
+    assert_rights_are_few(pid);
+    for user in of_each_thread(pid, "Uid:") {
+        assert_ne!(user, "0");
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{DEVICE_GROUP, Step, client_plan};
+use crate::{DEVICE_GROUP, Step, TableFamily, client_plan};
 
 /// Whether all names are to stay inside: the tunnel is a full one, and leads to every one of the `servers` that it sets.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], servers: &[IpAddr]) -> bool {
@@ -32,5 +32,5 @@ pub fn guard(profile: &str, mark: u32, lan: bool) -> Step {
          }}\n"
     );
     let table = format!("{}_dns", client_plan::firewall_table(profile));
-    Step::Nftables { table, ruleset, owned: true }
+    Step::Nftables { family: TableFamily::Inet, table, ruleset, owned: true }
 }

@@ -1,6 +1,10 @@
 //! Rules of programs that people run beside a VPN, and whether they take anything around it.
 
-use super::*;
+use super::{
+    seen::{LOCAL_TABLE, MAIN_TABLE},
+    *,
+};
+use crate::FirewallMark;
 
 #[test]
 fn rules_that_take_everything_past_a_full_tunnel_are_found() {

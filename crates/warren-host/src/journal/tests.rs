@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{DeviceName, Family, FirewallMark, Route, RouteKind, Rule, sysctl::Companion};
+use crate::{DeviceName, Family, FirewallMark, Route, RouteKind, Rule, TableFamily, sysctl::Companion};
 
 #[test]
 fn what_was_begun_and_not_ended_is_found_again() {
@@ -119,7 +119,7 @@ proptest! {
 }
 
 fn table(name: &str) -> Undo {
-    Undo::Nftables { table: name.into() }
+    Undo::Nftables { family: TableFamily::Inet, table: name.into() }
 }
 
 fn line(record: &Record) -> Vec<u8> {
@@ -148,8 +148,8 @@ fn undo() -> impl Strategy<Value = Undo> {
         rule().prop_map(Undo::Rule),
         (any::<String>(), any::<String>(), any::<String>(), proptest::collection::vec(companion(), 0..4))
             .prop_map(|(key, set, previous, companions)| Undo::Sysctl { key, set, previous, companions }),
-        any::<String>().prop_map(|table| Undo::Nftables { table }),
-        any::<String>().prop_map(|table| Undo::ArpTable { table }),
+        any::<String>().prop_map(|table| Undo::Nftables { family: TableFamily::Inet, table }),
+        any::<String>().prop_map(|table| Undo::Nftables { family: TableFamily::Arp, table }),
     ]
 }
 

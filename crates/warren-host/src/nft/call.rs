@@ -15,8 +15,10 @@ pub enum NftCall {
         /// Whose.
         family: TableFamily,
     },
-    /// Prints a table of family `inet`.
+    /// Prints a table.
     ListTable {
+        /// Its family.
+        family: TableFamily,
         /// Its name.
         table: String,
         /// Whether counters are left out.
@@ -49,9 +51,11 @@ pub enum NftCall {
 }
 
 /// What the packets are that a table looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TableFamily {
     /// IP of both versions.
+    #[default]
     Inet,
     /// ARP.
     Arp,
@@ -103,11 +107,11 @@ impl NftService {
                 Ok(String::new())
             }
             NftCall::ListTables { family } => run(&["list", "tables", family.name()], "").await,
-            NftCall::ListTable { table, stateless: true } => {
-                run(&["-s", "list", "table", "inet", &table], "").await
+            NftCall::ListTable { family, table, stateless: true } => {
+                run(&["-s", "list", "table", family.name(), &table], "").await
             }
-            NftCall::ListTable { table, stateless: false } => {
-                run(&["list", "table", "inet", &table], "").await
+            NftCall::ListTable { family, table, stateless: false } => {
+                run(&["list", "table", family.name(), &table], "").await
             }
             NftCall::DeleteTable { family, table } => {
                 run(&["delete", "table", family.name(), &table], "").await
@@ -241,7 +245,7 @@ mod tests {
             load("table inet warren_home {\n"),
             load("}\n"),
             NftCall::DeleteTable { family: TableFamily::Inet, table: "filter".into() },
-            NftCall::ListTable { table: "warren x".into(), stateless: true },
+            NftCall::ListTable { family: TableFamily::Inet, table: "warren x".into(), stateless: true },
         ];
 
         for call in foreign {

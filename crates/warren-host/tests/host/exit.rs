@@ -1,7 +1,7 @@
 //! An exit's plan: its firewall table, forwarding, and what they leave behind (nothing).
 
 use warren_host::{
-    Host, Plan, Step,
+    Host, Plan, Step, TableFamily,
     exit_plan::{Egress, ExitHost, TABLE, exit, ruleset},
     facts,
 };
@@ -134,6 +134,7 @@ fn refusal_of_nft_undoes_everything_and_names_its_reason() {
     let before = host.snapshot();
     let mut plan = exit(&exit_host(&host));
     plan.steps.push(Step::Nftables {
+        family: TableFamily::Inet,
         table: "warren_bad".into(),
         ruleset: "chain a {\n\ttcp dport 99999 accept\n}\n".into(),
         owned: true,

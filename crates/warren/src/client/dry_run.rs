@@ -118,7 +118,7 @@ fn heading(step: &Step) -> &'static str {
         Step::Route(_) => "routes",
         Step::Rule(_) => "rules",
         Step::Sysctl { .. } => "settings",
-        Step::Nftables { .. } | Step::ArpTable { .. } => "firewall",
+        Step::Nftables { .. } => "firewall",
     }
 }
 

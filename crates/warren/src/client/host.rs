@@ -168,9 +168,7 @@ impl ClientHost {
         // A device that somebody has just taken away is the next look's to make.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
-            self.change(welcome).await.context(
-                "cannot go back to what the profile said before",
-            )?;
+            self.change(welcome).await.context("cannot go back to what the profile said before")?;
             return Err(error);
         }
         Ok(())

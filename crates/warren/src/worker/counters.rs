@@ -9,6 +9,7 @@ mod sums;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use warren_packet::queue::Waits;
 use warren_packet::reason::{DropCounters, DropReason};
 use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
@@ -125,7 +126,7 @@ impl fmt::Display for Histogram {
 }
 
 /// One worker's share of the totals.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct WorkerShare {
     pub(crate) connections: usize,
     pub(crate) tun_reads: u64,

@@ -1,5 +1,6 @@
 //! Whether anything leaves a host that should not: attempts on the host, and the router's count of what arrived.
 
+use super::counters::packets_of_one;
 use super::{Namespace, Net, Running, seconds};
 
 /// What the router receives from the client other than its carrier, ARP, neighbour discovery and group reports.
@@ -71,8 +72,7 @@ impl<'net> LeakCounter<'net> {
 
     fn count(&self, counter: &str) -> usize {
         let listed = self.net.router.sh(&format!("nft list counter netdev leaks {counter}")).ok();
-        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).unwrap().parse().unwrap()
+        usize::try_from(packets_of_one(&listed)).unwrap()
     }
 }
 

@@ -20,6 +20,7 @@
 )]
 
 pub mod balance;
+pub mod counters;
 pub mod crowd;
 pub mod daemon;
 pub mod flows;
@@ -38,6 +39,7 @@ pub mod open_metrics;
 pub mod peer;
 pub mod probing;
 pub mod profile;
+pub mod rights;
 pub mod status;
 pub mod systemd;
 pub mod terminal;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::counters::packets_of_one;
 use super::{Namespace, Net};
 
 /// Where probes go; nothing else does.
@@ -28,8 +29,7 @@ impl Probing {
         net.router.sh(&format!("nft '{table}'")).ok();
         || {
             let listed = net.router.sh("nft list counter netdev probes left").ok();
-            let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-            words.nth(1).unwrap().parse().unwrap()
+            usize::try_from(packets_of_one(&listed)).unwrap()
         }
     }
 
