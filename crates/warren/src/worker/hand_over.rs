@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use warren_packet::virtio::VirtioNetHeader;
 use warren_quic::driver::ConnectionId;
 
+use super::arena::Arena;
+
 /// Bytes that may wait for a worker, from each other worker.
 const LIMIT: usize = 1024 * 1024;
 /// Batches that may wait for a worker, from all others.
@@ -74,15 +76,16 @@ impl HandOver {
         connection: ConnectionId,
         header: VirtioNetHeader,
         packet: &[u8],
-        arena: &mut BytesMut,
+        arena: &mut Arena,
     ) -> bool {
         let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
         if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
             return false;
         }
-        arena.extend_from_slice(packet);
+        let buffer = arena.room(packet.len());
+        buffer.extend_from_slice(packet);
         way.bytes += packet.len();
-        way.reads.push(HandedOver { connection, header, packet: arena.split() });
+        way.reads.push(HandedOver { connection, header, packet: buffer.split() });
         true
     }
 
@@ -137,7 +140,7 @@ mod tests {
 
     fn push(from: &mut HandOver, to: u64, packet: &[u8]) -> bool {
         // A connection's number has that of its worker above bit 40.
-        from.push(ConnectionId(to << 40 | 1), VirtioNetHeader::default(), packet, &mut BytesMut::new())
+        from.push(ConnectionId(to << 40 | 1), VirtioNetHeader::default(), packet, &mut Arena::default())
     }
 
     fn received(at: &mut HandOver) -> Option<Batch> {

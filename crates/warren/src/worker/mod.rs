@@ -4,6 +4,7 @@
 //! with another thread but limits and settings, which are atomics: the control plane speaks to workers by [`Command`] and hears
 //! from them by [`Report`], and workers give each other what they read for another's connection ([`hand_over`]).
 
+mod arena;
 mod client_limit;
 mod counters;
 mod forward;

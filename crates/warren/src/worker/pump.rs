@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use warren_packet::datagram::{Datagram, Fragmenter, PACKET_OVERHEAD, write_fragment};
+use warren_packet::datagram::{Datagram, FRAGMENT_OVERHEAD, Fragmenter, PACKET_OVERHEAD, write_fragment};
 use warren_packet::queue::{FlowQueue, Signals};
 use warren_packet::reason::DropReason;
 use warren_packet::reassembly::{Assembler, Limits};
 use warren_quic::driver::{ConnectionId, Endpoint, SendError};
 use warren_session::exit::SessionId;
 
+use super::arena::Arena;
 use super::counters::{Drops, Totals};
 use super::traffic::Traffic;
 
@@ -138,7 +139,7 @@ impl Pump {
     pub(crate) fn drain(
         &mut self,
         endpoint: &mut Endpoint,
-        arena: &mut BytesMut,
+        arena: &mut Arena,
         now: Instant,
         totals: &mut Totals,
         drops: &mut Drops,
@@ -216,7 +217,7 @@ impl Pump {
     }
 
     /// Cuts a packet that is too large for one datagram into fragments.
-    fn cut(&mut self, max_datagram: Option<usize>, framed: &Bytes, arena: &mut BytesMut, drops: &mut Drops) {
+    fn cut(&mut self, max_datagram: Option<usize>, framed: &Bytes, arena: &mut Arena, drops: &mut Drops) {
         let (Ok(Datagram::Packet { flags, packet }), Some(max_datagram)) =
             (Datagram::parse(framed), max_datagram)
         else {
@@ -224,8 +225,9 @@ impl Pump {
             return;
         };
         for (header, range) in self.fragmenter.fragments(flags, packet.len(), max_datagram) {
-            write_fragment(&header, range, &[packet], arena);
-            self.fragments.push_back(arena.split().freeze());
+            let buffer = arena.room(FRAGMENT_OVERHEAD + range.len());
+            write_fragment(&header, range, &[packet], buffer);
+            self.fragments.push_back(buffer.split().freeze());
         }
         if self.fragments.is_empty() {
             drops.count_to_carrier(DropReason::TooLarge);

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use warren_packet::coalesce::Coalescer;
@@ -18,6 +18,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::{Queue, READ_BUFFER_BYTES};
 
+use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
 use super::forward::{Forwarding, Place, Sessions};
 use super::hand_over::HandOver;
@@ -28,8 +29,6 @@ use crate::tuning::Tuning;
 
 /// Orders carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
-/// Packets are copied into slabs of this size, one allocation for about 45 full packets.
-const ARENA: usize = 64 * 1024;
 /// How often unfinished assemblies and the sizes of datagrams are looked at, in turns that are taken anyway.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon a TUN that is held back is looked at again: by this worker's own queues, which wake it when they have room,
@@ -62,7 +61,7 @@ pub(super) struct Worker {
     /// The endpoint's drives up to the last turn.
     drives: u64,
     inbox: Inbox,
-    arena: BytesMut,
+    arena: Arena,
     timer: Pin<Box<Sleep>>,
     /// When the timer wakes the worker, if it is to.
     timer_due: Option<Instant>,
@@ -111,7 +110,7 @@ impl Worker {
             occupancy: Occupancy::default(),
             drives: 0,
             inbox: Inbox::default(),
-            arena: BytesMut::with_capacity(ARENA),
+            arena: Arena::default(),
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
             timer_due: None,
             last_expiry: Instant::now(),

@@ -18,7 +18,7 @@ use warren_packet::virtio::VirtioNetHeader;
 use warren_quic::driver::ConnectionId;
 use warren_quic::settings::MINIMUM_MTU;
 
-use super::{ARENA, Device, Worker};
+use super::{Device, Worker};
 use crate::worker::counters::{Drops, Totals};
 use crate::worker::forward::{Forwarding, Place};
 use crate::worker::hand_over::HandedOver;
@@ -220,11 +220,9 @@ impl Worker {
             {
                 answer = Some(packet.parts().concat());
             }
-            if arena.capacity() < PACKET_OVERHEAD + packet.len() {
-                arena.reserve(ARENA.max(PACKET_OVERHEAD + packet.len()));
-            }
-            write_packet(packet.flags(), &packet.parts(), arena);
-            pump.enqueue(flow_hash, arena.split(), now, drops);
+            let buffer = arena.room(PACKET_OVERHEAD + packet.len());
+            write_packet(packet.flags(), &packet.parts(), buffer);
+            pump.enqueue(flow_hash, buffer.split(), now, drops);
         });
         if cut.is_err() {
             self.totals.tun_read_packets += 1;
