@@ -6,7 +6,8 @@ use std::{
     io::IoSliceMut,
     net::{SocketAddr, UdpSocket},
     num::NonZeroUsize,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{Arc, OnceLock, atomic::Ordering::Relaxed},
     task::{Context, Poll},
 };
 
@@ -23,7 +24,10 @@ use crate::{
 /// A socket as a driver uses it; making it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
 #[derive(Debug)]
 pub(crate) struct CountedSocket {
+    /// Watched for what it receives. Were it watched for room too, each packet that leaves would wake its worker.
     io: AsyncFd<UdpSocket>,
+    /// The socket by another descriptor, watched for room: from when it was found full until somebody forgets it.
+    room: OnceLock<AsyncFd<OwnedFd>>,
     state: UdpSocketState,
     counters: Arc<SocketCounters>,
     keeps_source: bool,
@@ -55,10 +59,8 @@ impl CountedSocket {
                 "this kernel has no UDP segmentation (UDP_SEGMENT, Linux 4.18); datagrams are sent one by one"
             );
         }
-        // SAFETY: the AsyncFd owns the socket, hands out shared references alone and is never taken apart, so that the
-        // descriptor stays open and the same until it is deregistered.
-        let io = unsafe { AsyncFd::register(socket) }?;
-        Ok(Self { io, state, counters, keeps_source, gso, lacking })
+        let io = watch(socket, Interest::READABLE)?;
+        Ok(Self { io, room: OnceLock::new(), state, counters, keeps_source, gso, lacking })
     }
 
     fn segments(&self) -> bool {
@@ -87,11 +89,24 @@ impl CountedSocket {
 
     /// Ready when there may be room to send; else `cx` is woken once there is.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_write_ready(cx).map_ok(drop)
+        self.room()?.poll_write_ready(cx).map_ok(drop)
     }
 
     pub(super) async fn writable(&self) -> io::Result<()> {
-        self.io.writable().await.map(drop)
+        self.room()?.writable().await.map(drop)
+    }
+
+    /// Stops watching for room, of which nobody is in need.
+    pub(crate) fn forget_room(&mut self) {
+        self.room.take();
+    }
+
+    fn room(&self) -> io::Result<&AsyncFd<OwnedFd>> {
+        if let Some(room) = self.room.get() {
+            return Ok(room);
+        }
+        let room = watch(self.io.get_ref().as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        Ok(self.room.get_or_init(|| room))
     }
 
     /// Receives what is there, one batch into each buffer, and returns how many were filled; none, without a system call,
@@ -158,7 +173,11 @@ impl CountedSocket {
         let length = transmit.contents.len();
         let segments = transmit.segment_size.map_or(1, |size| length.div_ceil(size.max(1)));
         let transmit = Transmit { src_ip: transmit.src_ip.filter(|_| self.keeps_source), ..transmit.clone() };
-        let result = self.io.try_io(Interest::WRITABLE, |io| self.state.try_send(io.into(), &transmit));
+        let send = || self.state.try_send(self.io.get_ref().into(), &transmit);
+        let result = match self.room.get() {
+            Some(room) => room.try_io(Interest::WRITABLE, |_| send()),
+            None => send(),
+        };
         match &result {
             Ok(()) => self.counters.sent(segments, length),
             Err(error) => self.count(error, segments > 1),
@@ -196,6 +215,12 @@ impl CountedSocket {
             tracing::warn!(%error, "sending several datagrams at once (UDP_SEGMENT) was refused; they are sent one by one from now on");
         }
     }
+}
+
+fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: what is watched owns its descriptor; the AsyncFd owns it in turn, hands out shared references alone and is never
+    // taken apart, so that the descriptor stays open and the same until it is deregistered.
+    Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
 /// Whether the error is how Linux says that a device or socket cannot segment.

@@ -190,3 +190,34 @@ fn ipv6_socket_leaves_ipv4_alone_and_shared_ports_are_shared() {
     let taken = bind(SocketConfig::new((Ipv4Addr::UNSPECIFIED, port).into())).unwrap_err();
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
 }
+
+#[tokio::test]
+async fn a_socket_is_watched_for_room_only_while_somebody_waits_for_it() {
+    let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let destination = receiver.local_addr().unwrap();
+    let using = SocketUse {
+        gso: true,
+        gro: true,
+        lacking: Lacking::default(),
+        max_payload: 1_472,
+        keeps_source: true,
+    };
+    let socket = bind(local()).unwrap();
+    let mut socket = CountedSocket::new(socket, using, Arc::new(SocketCounters::new())).unwrap();
+    let send = |socket: &CountedSocket| {
+        let contents = &[0; 1_400];
+        let transmit = Transmit { destination, ecn: None, contents, segment_size: None, src_ip: None };
+        socket.send(&transmit, &mut Resume::default())
+    };
+    let is_watched = |socket: &CountedSocket| !format!("{socket:?}").contains("room: OnceLock(<uninit>)");
+
+    for _ in 0..3 {
+        send(&socket).unwrap();
+        assert!(!is_watched(&socket));
+        poll_fn(|cx| socket.poll_writable(cx)).await.unwrap();
+        assert!(is_watched(&socket));
+        send(&socket).unwrap();
+        assert_eq!(receive(&receiver, 2), [1_400, 1_400]);
+        socket.forget_room();
+    }
+}

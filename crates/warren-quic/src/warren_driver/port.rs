@@ -202,6 +202,7 @@ impl Port {
         if left {
             self.parked = None;
             self.writable_is_awaited = false;
+            self.socket.forget_room();
         }
         left
     }
