@@ -226,7 +226,7 @@ ROWS = [
     Row(
         "wires",
         "B8, B9",
-        "an enrolled client breaks QUIC's and the control stream's rules in 29 ways; needs python3",
+        "an enrolled client breaks QUIC's and the control stream's rules in 30 ways; needs python3",
         "closed with the code that is due, or goes on in bounded room; another client's pings all come back; 8 MiB at most",
         1,
         end_to_end("liars::a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others_nothing"),

@@ -127,6 +127,15 @@ def retire_many(connection):
     connection.say(b"\x18" + 2 * varint(1_000) + b"\x08" + os.urandom(24))
 
 
+def number_with_gaps(connection):
+    """Packets every second of whose numbers is left out, so that what is to be acknowledged is ten thousand ranges."""
+    for number in range(10_000):
+        connection.spaces[APPLICATION].next_number += 1
+        connection.say(b"\x01")
+        if number % 100 == 0:
+            connection.listen_only()
+
+
 def challenge(connection):
     """More than are kept to be answered; each answer is a datagram of 1,200 bytes, which takes its time to decrypt here."""
     for _ in range(3):
@@ -153,7 +162,7 @@ def write(*messages):
 
 NONCE = bytes(16)
 HELLO = warren.hello(NONCE, 1, "liar")
-ENDLESS = {retire, retire_many, challenge, messages_without_end}
+ENDLESS = {retire, retire_many, challenge, messages_without_end, number_with_gaps}
 IN_A_SESSION = {
     "an acknowledgement of what was never sent": (acknowledge_the_future, PROTOCOL),
     "acknowledgements of everything, unseen": (acknowledge_everything, PROTOCOL),
@@ -172,6 +181,7 @@ IN_A_SESSION = {
     "an ID that retires a thousand others": (retire_many, LIVES),
     "IDs that retire each other, unacknowledged": (retire, LIVES),
     "many challenges at once": (challenge, LIVES),
+    "ten thousand ranges to acknowledge": (number_with_gaps, LIVES),
     "messages without end": (messages_without_end, LIVES),
     "a second Hello": (write(HELLO), OUT_OF_ORDER),
     "an Attach of what is attached": (write(warren.attach(1, NONCE, 0)), OUT_OF_ORDER),

@@ -1,6 +1,7 @@
 """As much of QUIC version 1 as a client of docs/wire-protocol.md needs: one connection over a socket of its own.
 
-Without congestion control, key updates and migration: it sends little, over a wire between two namespaces.
+Without congestion control and migration: it sends little, over a wire between two namespaces. Keys change when the exit changes them, which it
+does for the first time after ten to a thousand packets.
 """
 
 import os
@@ -38,10 +39,15 @@ class Closed(Exception):
 
 
 class Keys:
-    def __init__(self, secret):
+    def __init__(self, secret, header=None):
+        self.secret = secret
         self.gcm = Gcm(expand_label(secret, b"quic key", b"", 16))
         self.iv = expand_label(secret, b"quic iv", b"", 12)
-        self.header = Aes(expand_label(secret, b"quic hp", b"", 16))
+        self.header = header or Aes(expand_label(secret, b"quic hp", b"", 16))
+
+    def next(self):
+        """Those after a key update, which leaves the headers' key as it is (RFC 9001 section 6.1)."""
+        return Keys(expand_label(self.secret, b"quic ku", b"", 32), self.header)
 
     def nonce(self, number):
         return bytes(a ^ b for a, b in zip(self.iv, number.to_bytes(12, "big")))
@@ -52,6 +58,7 @@ class Space:
 
     def __init__(self):
         self.own = self.peer = None
+        self.phase = 0
         self.next_number = 0
         self.received = set()
         self.owes_ack = False
@@ -168,7 +175,7 @@ class Connection:
             space.unacknowledged[number] = reliable
         payload += bytes(max(4 - len(payload), 0))
         if level == APPLICATION:
-            head = b"\x41" + self.destination
+            head = bytes([0x41 | space.phase << 2]) + self.destination
         else:
             head = bytes([0xC1 | level << 4]) + b"\0\0\0\1"
             head += bytes([len(self.destination)]) + self.destination + bytes([len(self.source)]) + self.source
@@ -232,9 +239,13 @@ class Connection:
         shown = bytes(a ^ b for a, b in zip(packet[start : start + size], mask[1:]))
         number = self._whole_number(space, int.from_bytes(shown, "big"), 8 * size)
         head = bytes([first]) + packet[1:start] + shown
-        payload = space.peer.gcm.open(space.peer.nonce(number), head, packet[start + size :])
+        is_updated = level == APPLICATION and first >> 2 & 1 != space.phase
+        peer = space.peer.next() if is_updated else space.peer
+        payload = peer.gcm.open(peer.nonce(number), head, packet[start + size :])
         if payload is None or number in space.received:
             return
+        if is_updated:
+            space.peer, space.own, space.phase = peer, space.own.next(), 1 - space.phase
         space.received.add(number)
         if source is not None:
             self.destination = source
