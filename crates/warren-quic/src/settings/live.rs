@@ -1,0 +1,151 @@
+//! Settings that can change while connections run; clones share them.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::Congestion;
+
+/// Both caps of sending, which can change while connections run; clones share one pair.
+#[derive(Clone)]
+pub struct TransmitCaps(Arc<noq_proto::TransmitCaps>);
+
+impl TransmitCaps {
+    /// Makes caps of their own; 0 counts as 1.
+    pub fn new(segments: usize, datagrams: usize) -> Self {
+        let caps = Self(Arc::default());
+        caps.set(segments, datagrams);
+        caps
+    }
+
+    /// Changes both caps for every connection that shares them; 0 counts as 1.
+    pub fn set(&self, segments: usize, datagrams: usize) {
+        self.0.set(segments, datagrams);
+    }
+
+    /// Returns how many UDP datagrams one send may hold. The kernel's own limits (64, and 65,507 bytes) always hold too.
+    pub fn segments(&self) -> usize {
+        self.0.segments().get()
+    }
+
+    /// Returns the number of UDP datagrams after which a drive yields.
+    pub fn datagrams(&self) -> usize {
+        self.0.datagrams().get()
+    }
+
+    pub(crate) fn shared(&self) -> Arc<noq_proto::TransmitCaps> {
+        self.0.clone()
+    }
+}
+
+impl Default for TransmitCaps {
+    /// 40 segments and 80 datagrams, what noq PR #636 measured as best.
+    fn default() -> Self {
+        Self::new(40, 80)
+    }
+}
+
+impl fmt::Debug for TransmitCaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TransmitCaps({}, {})", self.segments(), self.datagrams())
+    }
+}
+
+/// How many batches (each up to 64 datagrams of one sender, merged by GRO) are received before they are dealt with; it can
+/// change while connections run, and clones share it.
+#[derive(Clone, Debug)]
+pub struct ReceiveBatches(Arc<AtomicUsize>);
+
+impl ReceiveBatches {
+    /// The most that one system call brings.
+    pub const MAX: usize = 32;
+
+    /// Makes a bound of its own, from 1 to [`Self::MAX`].
+    pub fn new(batches: usize) -> Self {
+        let this = Self(Arc::default());
+        this.set(batches);
+        this
+    }
+
+    /// Changes the bound for every connection that shares it; it is kept from 1 to [`Self::MAX`].
+    pub fn set(&self, batches: usize) {
+        self.0.store(batches.clamp(1, Self::MAX), Relaxed);
+    }
+
+    /// Returns the bound.
+    pub fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Default for ReceiveBatches {
+    /// 8 batches, which is some 360 full datagrams in half a MiB of buffers.
+    fn default() -> Self {
+        Self::new(8)
+    }
+}
+
+/// A congestion controller that can be exchanged while connections run; clones share the choice.
+#[derive(Clone, Debug)]
+pub struct CongestionChoice(Arc<AtomicU8>);
+
+impl CongestionChoice {
+    /// Changes the controller of every connection that shares the choice; each starts anew from its first window.
+    pub fn set(&self, congestion: Congestion) {
+        self.0.store(congestion as u8, Relaxed);
+    }
+
+    /// Returns the controller that is chosen.
+    pub fn get(&self) -> Congestion {
+        let chosen = self.0.load(Relaxed);
+        Congestion::ALL.into_iter().find(|known| *known as u8 == chosen).unwrap_or_default()
+    }
+}
+
+impl From<Congestion> for CongestionChoice {
+    fn from(congestion: Congestion) -> Self {
+        Self(Arc::new(AtomicU8::new(congestion as u8)))
+    }
+}
+
+impl Default for CongestionChoice {
+    fn default() -> Self {
+        Congestion::default().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TransportSettings;
+
+    #[test]
+    fn caps_are_shared_by_clones_and_never_zero() {
+        let settings = TransportSettings::default();
+        let clone = settings.caps.clone();
+        clone.set(0, 0);
+        assert_eq!((settings.caps.segments(), settings.caps.datagrams()), (1, 1));
+    }
+
+    #[test]
+    fn receive_batches_are_shared_by_clones_and_stay_within_bounds() {
+        let batches = ReceiveBatches::default();
+        let clone = batches.clone();
+        clone.set(0);
+        assert_eq!(batches.get(), 1);
+        assert_eq!(ReceiveBatches::new(1_000).get(), ReceiveBatches::MAX);
+    }
+
+    #[test]
+    fn congestion_choice_is_shared_by_clones() {
+        let settings = TransportSettings::default();
+        for congestion in Congestion::ALL {
+            settings.clone().congestion.set(congestion);
+            assert_eq!(settings.congestion.get(), congestion);
+        }
+    }
+}
