@@ -1,6 +1,8 @@
 //! One connection from its first packet until the peer can have nothing more to say: what QUIC did becomes news, and news
 //! becomes events and datagrams for the inbox.
 
+mod news;
+
 use std::{
     cell::RefCell,
     net::SocketAddr,
@@ -10,19 +12,17 @@ use std::{
 use bytes::Bytes;
 use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendDatagramError, VarInt};
 
+use self::news::News;
+pub(super) use self::news::{Left, MAX_EVENTS};
 use super::{allowance::allowance, control::Control, silence::Silence};
 use crate::{
-    driver::{CloseReason, ConnectionId, ConnectionStats, Event, Inbox, MAX_DATAGRAMS_PER_POLL, SendError},
-    key::PublicKey,
+    driver::{CloseReason, ConnectionId, ConnectionStats, SendError},
     outcome::{Tally, close_reason, connection_stats, peer_key},
     planted::{Bug, is_planted},
     settings::MINIMUM_MTU,
     strangers::Seat,
     tls::PresentedKey,
 };
-
-/// Most events that one hand-over adds.
-pub(super) const MAX_EVENTS: usize = 6;
 
 /// How long an exit lets a handshake take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,27 +83,6 @@ struct Closing {
     code: u32,
     words: Bytes,
     deadline: Instant,
-}
-
-/// What happened and was not handed over.
-#[derive(Debug, Default)]
-struct News {
-    connected: Option<PublicKey>,
-    writable: bool,
-    answers: Option<bool>,
-    datagrams: bool,
-    ended: Option<CloseReason>,
-}
-
-/// What is left after a hand-over.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(super) enum Left {
-    /// Nothing.
-    Nothing,
-    /// More than fitted.
-    More,
-    /// The connection was told to be closed just now.
-    Over,
 }
 
 impl Connection {
@@ -290,69 +269,6 @@ impl Connection {
             | QuicEvent::Path(_)
             | QuicEvent::NatTraversal(_) => {}
         }
-    }
-
-    /// Whether there is something to hand over.
-    pub(super) fn has_news(&self) -> bool {
-        let News { connected, writable, answers, datagrams, ended } = &self.news;
-        let told = connected.is_some() || *writable || answers.is_some() || *datagrams || ended.is_some();
-        !self.is_over() && (told || self.control.is_readable())
-    }
-
-    /// Hands over what fits of the news; at most [`MAX_EVENTS`] events are added.
-    pub(super) fn hand_over(&mut self, inbox: &mut Inbox) -> Left {
-        let connection = self.id;
-        if self.is_over() {
-            return Left::Nothing;
-        }
-        let quic = self.quic.get_mut();
-        if let Some(peer) = self.news.connected.take() {
-            inbox.events.push(Event::Connected { connection, peer, remote: self.remote });
-        }
-        if let Some(data) = self.control.read(quic) {
-            inbox.events.push(Event::Control { connection, data });
-        }
-        if std::mem::take(&mut self.news.writable) && self.closing.is_none() {
-            inbox.events.push(Event::Writable { connection });
-        }
-        if let Some(answers) = self.news.answers.take().filter(|_| self.news.ended.is_none()) {
-            inbox.events.push(Event::Answers { connection, answers });
-        }
-        if self.news.datagrams {
-            let mut datagrams = quic.datagrams();
-            while inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL {
-                let Some(datagram) = datagrams.recv() else {
-                    self.news.datagrams = false;
-                    break;
-                };
-                if is_planted(Bug::DatagramTwice) {
-                    inbox.datagrams.push((connection, datagram.clone()));
-                }
-                inbox.datagrams.push((connection, datagram));
-                self.tally.delivered += 1;
-            }
-            if self.news.datagrams {
-                return Left::More;
-            }
-        }
-        let Some(reason) = self.news.ended.take() else {
-            return if self.control.is_readable() { Left::More } else { Left::Nothing };
-        };
-        if let Some(data) = self.control.rest(quic) {
-            inbox.events.push(Event::Control { connection, data });
-        }
-        let was_open = matches!(self.state, State::Open);
-        if is_planted(Bug::EndUntold) {
-            tracing::debug!(%connection, %reason, "nobody is told");
-        } else if was_open || self.presented.is_some() {
-            inbox.events.push(Event::Closed { connection, reason });
-        } else {
-            // At an exit, nobody has heard of it.
-            tracing::debug!(%connection, %reason, "a handshake failed");
-        }
-        self.state = State::Over(was_open.then(|| Box::new(self.read_stats(true))));
-        self.max_datagram_size = None;
-        Left::Over
     }
 
     pub(super) fn send_datagram(&mut self, datagram: Bytes) -> Result<(), SendError> {
