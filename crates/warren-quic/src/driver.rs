@@ -1,8 +1,11 @@
 //! The boundary between the packet path and QUIC: events and datagrams come in by polling, datagrams and control bytes go
 //! out by calls that never wait, and every datagram is sent, given back or counted.
 
+mod error;
+mod event;
+
 use std::{
-    fmt, io,
+    io,
     net::{SocketAddr, UdpSocket},
     task::{Context, Poll},
     time::Duration,
@@ -13,10 +16,14 @@ use bytes::Bytes;
 use crate::{
     key::{PrivateKey, PublicKey},
     noq_driver::NoqEndpoint,
-    settings::{Driver, TransportSettings, WorkerPlace},
+    settings::{Driver, TransportSettings},
     warren_driver::WarrenEndpoint,
 };
 
+pub use self::{
+    error::{ConnectError, EndpointError, SendError},
+    event::{CloseReason, ConnectionId, Event, Inbox},
+};
 pub use crate::stats::{ConnectionStats, SendErrors, SocketStats};
 
 /// Most datagrams that one [`Endpoint::poll`] hands over.
@@ -31,213 +38,6 @@ pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 /// How long a shutdown waits for the peers to be told. Whoever hears nothing by then, 300 ms after the last close was sent, is
 /// taken to be out of reach.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Names a connection; never used again within a daemon. The number of its worker stands above bit 40.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
-pub struct ConnectionId(pub u64);
-
-impl ConnectionId {
-    const WORKER_SHIFT: u32 = 40;
-
-    /// Returns the number of the worker whose endpoint it is on.
-    pub fn worker(self) -> usize {
-        usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
-    }
-
-    /// The number below every number that a worker gives.
-    pub(crate) fn floor(worker: WorkerPlace) -> u64 {
-        u64::from(worker.index()) << Self::WORKER_SHIFT
-    }
-}
-
-impl fmt::Display for ConnectionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// What happened to a connection.
-///
-/// At an exit a connection is first heard of when it is `Connected`; at a client every connection that
-/// [`Endpoint::connect`] returned ends with exactly one `Closed`.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// The handshake is done and the peer's key proven.
-    Connected {
-        /// The connection.
-        connection: ConnectionId,
-        /// The peer's key.
-        peer: PublicKey,
-        /// The peer's UDP address.
-        remote: SocketAddr,
-    },
-    /// Bytes of the control stream, in order; where they are cut means nothing.
-    Control {
-        /// The connection.
-        connection: ConnectionId,
-        /// The bytes.
-        data: Bytes,
-    },
-    /// A connection that was [`SendError::Blocked`] takes datagrams again.
-    Writable {
-        /// The connection.
-        connection: ConnectionId,
-    },
-    /// Nothing of what the connection sends is answered any more, or it is again. Only with [`Driver::Warren`].
-    Answers {
-        /// The connection.
-        connection: ConnectionId,
-        /// Whether the peer answers.
-        answers: bool,
-    },
-    /// The connection is over; all its datagrams and control bytes were handed over before.
-    Closed {
-        /// The connection.
-        connection: ConnectionId,
-        /// Why.
-        reason: CloseReason,
-    },
-}
-
-/// Why a connection ended; its text is a sentence for the user.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum CloseReason {
-    /// This side closed it.
-    Local,
-    /// The peer's application closed it.
-    Peer {
-        /// The application's code.
-        code: u64,
-        /// The application's words.
-        reason: String,
-    },
-    /// Nothing came from the peer for the idle timeout.
-    TimedOut,
-    /// The peer no longer knows the connection.
-    Reset,
-    /// The peer showed another key than the pinned ones.
-    WrongPeerKey {
-        /// The key it showed.
-        presented: PublicKey,
-    },
-    /// The peer does not speak this protocol (ALPN).
-    NoCommonProtocol,
-    /// The transport failed; the text says how.
-    Transport(String),
-}
-
-impl fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local => f.write_str("the connection was closed on this side"),
-            Self::Peer { code, reason } if reason.is_empty() => {
-                write!(f, "the peer closed the connection (code {code})")
-            }
-            Self::Peer { code, reason } => {
-                write!(f, "the peer closed the connection (code {code}): {reason}")
-            }
-            Self::TimedOut => f.write_str("the peer no longer answers"),
-            Self::Reset => f.write_str("the peer no longer knows the connection; it was probably restarted"),
-            Self::WrongPeerKey { presented } => {
-                write!(f, "the peer has another key than expected: it showed {presented}")
-            }
-            Self::NoCommonProtocol => f.write_str("the peer does not speak warren/1"),
-            Self::Transport(what) => write!(f, "the connection failed: {what}"),
-        }
-    }
-}
-
-/// What a poll brought. The caller clears it, or takes its content, before the next poll.
-#[derive(Debug, Default)]
-pub struct Inbox {
-    /// What happened, in order for each connection.
-    pub events: Vec<Event>,
-    /// Datagrams received, in the order of arrival for each connection.
-    pub datagrams: Vec<(ConnectionId, Bytes)>,
-}
-
-impl Inbox {
-    /// Makes an inbox with room for one poll.
-    pub fn new() -> Self {
-        Self {
-            events: Vec::with_capacity(MAX_EVENTS_PER_POLL),
-            datagrams: Vec::with_capacity(MAX_DATAGRAMS_PER_POLL),
-        }
-    }
-
-    /// Whether nothing is in it.
-    pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.datagrams.is_empty()
-    }
-
-    /// Empties it and keeps its memory.
-    pub fn clear(&mut self) {
-        self.events.clear();
-        self.datagrams.clear();
-    }
-}
-
-/// Why bytes were not taken; they are given back.
-#[derive(Debug, thiserror::Error)]
-pub enum SendError {
-    /// The connection's buffer is full; [`Event::Writable`] follows.
-    #[error("the connection's send buffer is full")]
-    Blocked(Bytes),
-    /// The datagram is larger than the path carries at present.
-    #[error("the datagram is larger than the path carries")]
-    TooLarge(Bytes),
-    /// There is no such connection, or it is not open.
-    #[error("the connection is not open")]
-    Closed(Bytes),
-}
-
-/// Why no connection could be started.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// No exit key was given, so nobody could be trusted.
-    #[error("no exit key is given; name the key that `warren exit init` printed")]
-    NoExitKey,
-    /// The endpoint is an exit's.
-    #[error("an exit's endpoint does not connect")]
-    NotAClient,
-    /// The address cannot be connected to.
-    #[error("cannot connect to {remote}: {reason}")]
-    Address {
-        /// Where to.
-        remote: SocketAddr,
-        /// Why not.
-        reason: String,
-    },
-    /// The socket could not be used.
-    #[error("cannot use the UDP socket: {0}")]
-    Socket(#[from] io::Error),
-    /// The TLS library refused the keys.
-    #[error("cannot use the keys: {0}")]
-    Tls(#[from] rustls::Error),
-}
-
-/// Why no endpoint could be made.
-#[derive(Debug, thiserror::Error)]
-pub enum EndpointError {
-    /// The exit was given no private key.
-    #[error("the exit has no private key")]
-    NoIdentity,
-    /// The exit was given no socket.
-    #[error("the exit has no address to listen on")]
-    NoSocket,
-    /// The reset key is not of 32 to 64 bytes.
-    #[error("a reset key is 32 to 64 bytes, and this is {0}")]
-    ResetKey(usize),
-    /// A setting is out of its bounds.
-    #[error("{0}")]
-    Setting(String),
-    /// A socket could not be used.
-    #[error("cannot use the UDP socket: {0}")]
-    Socket(#[from] io::Error),
-    /// The TLS library refused the key.
-    #[error("cannot use the private key: {0}")]
-    Tls(#[from] rustls::Error),
-}
 
 /// The QUIC side of one worker: all its connections, polled by one task of a tokio runtime on one thread.
 #[derive(Debug)]
