@@ -18,7 +18,7 @@ const LENGTH: usize = 1_172;
 /// First flights of clients that do not exist, each of two Initials.
 const FLIGHTS: usize = 1_000;
 
-/// Scorecard B5 is `WARREN_FLOOD_SECONDS=15`, for each of four floods.
+/// Scorecard B5 is `WARREN_FLOOD_SECONDS=10`, for each of four floods.
 #[test]
 #[ignore = "it measures; `scripts/torture bounds` runs it"]
 fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {

@@ -63,7 +63,8 @@ fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
         2 * FAULTS.len(),
         failed(&client) - ended
     );
-    assert!(slowest <= seconds(1), "{slowest:?}");
+    // Whoever could send nothing at all tries again after pauses that grow with the time for which that was so.
+    assert!(slowest <= seconds(2), "{slowest:?}");
     assert!(most_lines as u64 <= 10 * lasting, "{most_lines} lines");
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.wait(seconds(10)), Some(0));
