@@ -234,6 +234,14 @@ ROWS = [
     ),
     Row(
         "loss",
+        "F1",
+        "10 MB by TCP inside, over 1, 5 and 10 % loss with cubic and 20 % with bbr, both ways",
+        "whole; no half minute with less than 10 KiB/s; no connection made anew",
+        2,
+        end_to_end("lossy_path::ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still"),
+    ),
+    Row(
+        "loss",
         "F2",
         "40 Mbit/s of full packets inside, 20 s each at 0, 5, 13 and 15 % loss, and bursts beyond a slow way out; congestion control off",
         "the MTU keeps, no black hole, nothing too large; 0.9 (1 - p) of it arrives",

@@ -1,6 +1,8 @@
 //! Paths that lose: a path's MTU is what it was, and with congestion control off everything else arrives.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::time::{Duration, Instant};
+
 use crate::support::flows::{Flood, flood};
 use crate::support::{Client, Exit, Net, Profile, eventually, seconds};
 
@@ -117,6 +119,63 @@ fn what_a_tcp_flow_inside_carries_by_controller_and_loss() {
         net.unfilter();
         client.down();
     }
+}
+
+/// Scorecard F1.
+#[test]
+#[ignore = "takes a minute; `scripts/torture loss` runs it"]
+fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
+    const BYTES: u64 = 10_000_000;
+    const WINDOW: Duration = seconds(30);
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    single_datagrams(&net);
+    let page = format!("http://{}/bytes/{BYTES}", Net::INTERNET_V4);
+    let whole = net.internet.host.sh(&format!("curl --silent {page} | sha256sum")).ok();
+    net.internet.host.sh("sysctl -qw net.ipv4.tcp_no_metrics_save=1").ok();
+    client.up();
+    let mut measured = Vec::new();
+
+    // Cubic stands still for minutes where a fifth is lost both ways, with or without a tunnel.
+    for (percent, inner) in [(1, "cubic"), (5, "cubic"), (10, "cubic"), (20, "bbr")] {
+        let route = format!("ip route replace default via 203.0.113.1 congctl {inner}");
+        net.internet.host.sh(&route).ok();
+        net.filter(&lose(percent));
+        let start = Instant::now();
+        let file = client.warren.state("download");
+        let mut download = net.client.start(&[
+            "curl",
+            "--silent",
+            "--max-time",
+            "150",
+            "--output",
+            file.to_str().unwrap(),
+            &page,
+        ]);
+        let mut sizes = vec![(start, 0)];
+        while download.is_running() {
+            std::thread::sleep(Duration::from_millis(200));
+            sizes.push((Instant::now(), file.metadata().map_or(0, |data| data.len())));
+        }
+        let took = start.elapsed();
+        let sum = client.sh(&format!("sha256sum < {}", file.display()));
+        assert_eq!(sum, whole, "{percent} %");
+        // The least that came in half a minute.
+        let least = sizes.iter().filter_map(|(from, size)| {
+            sizes.iter().find(|(at, _)| *at >= *from + WINDOW).map(|(_, later)| later - size)
+        });
+        let least = least.min();
+        assert!(least.is_none_or(|bytes| bytes >= 10 * 1024 * WINDOW.as_secs()), "{percent} %: {least:?}");
+        measured.push(format!("{:.1} s at {percent} % ({inner})", took.as_secs_f64()));
+        std::fs::remove_file(file).unwrap();
+    }
+
+    net.unfilter();
+    let status = client.status();
+    println!("measured: {BYTES} bytes whole in {}", measured.join(", "));
+    assert_eq!((status.number("/totals/connections_ended"), status.number("/reconnects")), (0, 0));
+    client.down();
 }
 
 fn variable(name: &str, default: &str) -> String {
