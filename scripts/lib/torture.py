@@ -339,6 +339,23 @@ ROWS = [
         tier=2,
     ),
     Row(
+        "bounds",
+        "B6",
+        "500 handshakes that stop halfway and 500 keys that nobody has enrolled, which say nothing",
+        "closed in 10 s, 64 KiB each, also the second time",
+        0.8,
+        end_to_end("endless::handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_seconds"),
+    ),
+    Row(
+        "bounds",
+        "R7",
+        "4,000 reloads, sessions and refused keys each",
+        "in the second half the exit grows by 1 MiB at most",
+        2,
+        end_to_end("endless::ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was"),
+        tier=2,
+    ),
+    Row(
         "faults",
         "F17",
         "system calls on sockets and TUN fail in turns or altogether, 14 ways in each daemon, by strace; needs strace",

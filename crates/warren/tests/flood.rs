@@ -179,7 +179,7 @@ fn begin_again_and_again(
 }
 
 /// The most memory that the exit's process has had, in KiB, since it was last asked to begin anew.
-fn memory_peak(exit: &mut Exit<'_>, begin_anew: bool) -> u64 {
+pub(crate) fn memory_peak(exit: &mut Exit<'_>, begin_anew: bool) -> u64 {
     let directory = format!("/proc/{}", exit.daemon().pid());
     if begin_anew {
         // proc(5), clear_refs: the peak becomes what is there now.

@@ -13,6 +13,7 @@ mod cycles;
 mod dns;
 mod doctor;
 mod dry_run;
+mod endless;
 mod endurance;
 mod exit_name;
 mod exit_restart;

@@ -1,0 +1,172 @@
+//! What must leave nothing behind, however often it happens.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::future::poll_fn;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use warren_quic::driver::{Endpoint, Event, Inbox};
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::TransportSettings;
+
+use crate::flood::memory_peak;
+use crate::support::forged::{Forger, stranger, swallow_answers};
+use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::{Exit, ExitOptions, Namespace, Net, eventually, peer, seconds};
+
+/// Scorecard B6.
+#[test]
+#[ignore = "it waits for half a minute; `scripts/torture bounds` runs it"]
+fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_seconds() {
+    const COUNT: usize = 500;
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("access", "silent", false));
+    exit.run();
+    swallow_answers(&net);
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let second = net.second_client();
+    let forger = Forger::on(&second);
+    // The allocator keeps most of what these had, for the next; so what each takes shows the first time alone.
+    let fresh = memory_peak(&mut exit, true);
+    let (connected, longest) = say_nothing(&net.client, exit_key, COUNT);
+    let each = (memory_peak(&mut exit, false) - fresh) / COUNT as u64;
+    eventually(seconds(20), "they are gone", || connections(&exit) == 0);
+    let before = rss(&exit);
+
+    for (number, flight) in (0..).zip(peer::first_flights_of_plain_quic(COUNT)) {
+        for datagram in flight {
+            forger.send(stranger(number), &datagram);
+        }
+    }
+    let start = Instant::now();
+    say_nothing(&net.client, exit_key, COUNT);
+    eventually(seconds(20), "they are gone", || connections(&exit) == 0);
+    let took = start.elapsed();
+    let grown = rss(&exit).saturating_sub(before);
+
+    println!(
+        "measured: {connected} of {COUNT} keys that say nothing: closed {longest:.1?} after their handshake at the latest, {each} KiB each; \
+         {COUNT} handshakes that stop, and {COUNT} such keys once more: gone after {took:.1?}, {grown} KiB more; {} KiB kept of the first {}",
+        before.saturating_sub(fresh),
+        each * COUNT as u64,
+    );
+    assert_eq!(connected, COUNT);
+    assert!(longest <= seconds(10), "{longest:?}");
+    assert!(each <= 64, "{each} KiB");
+    // They came beside the others, as those of the first time had not.
+    assert!(grown <= 64 * COUNT as u64, "{grown} KiB");
+}
+
+/// Scorecard R7: of what the exit's process has, because it is the daemon that must not grow.
+#[test]
+#[ignore = "takes a minute; `scripts/torture bounds` runs it"]
+fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was() {
+    const COUNT: u32 = 4_000;
+    const PARTS: u32 = 8;
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let key = PrivateKey::generate().unwrap();
+    exit.enrol_key("restless", &key.public().to_string());
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let socket = exit.warren.state("../runtime/exit/control.sock");
+    let reload = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"{\"request\":\"reload\"}\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("Ok"), "{answer}");
+    };
+    let turn = |count: u32| {
+        let (own, foreign) = (key.clone(), PrivateKey::generate().unwrap());
+        let clients = net.client.enter(move || {
+            runtime().block_on(async move {
+                for _ in 0..count {
+                    let mut client = LibraryClient::start(own.clone(), exit_key, 1);
+                    client.until("it is up", |client| client.attached() == 1).await;
+                    let mut refused = LibraryClient::start(foreign.clone(), exit_key, 1);
+                    refused
+                        .until("it is refused", |client| {
+                            matches!(client.state(), warren_session::client::ClientState::Stopped { .. })
+                        })
+                        .await;
+                }
+            });
+        });
+        (0..count).for_each(|_| reload());
+        clients.join().unwrap();
+        // What the last ones had.
+        eventually(seconds(60), "the last is gone", || connections(&exit) <= 1);
+    };
+    let first = rss(&exit);
+    let start = Instant::now();
+    // What is bounded has grown to its bound by the end of the first half.
+    let mut sizes = Vec::new();
+    for _ in 0..PARTS {
+        turn(COUNT / PARTS);
+        sizes.push(rss(&exit).saturating_sub(first));
+    }
+
+    let half = sizes.len() / 2;
+    let grown = sizes[sizes.len() - 1].saturating_sub(sizes[half - 1]);
+    println!(
+        "measured: {} reloads, sessions and refusals in {:.0?}: {sizes:?} KiB more than at first, {grown} in the second half",
+        3 * COUNT,
+        start.elapsed()
+    );
+    assert!(exit.daemon().is_running());
+    // A leak of 170 bytes each.
+    assert!(grown <= 1_024, "{grown} KiB");
+}
+
+/// Connects with so many keys that are not enrolled, says nothing, and waits until all are closed. Returns how many were connected, and the
+/// longest time from the end of a handshake to the close.
+fn say_nothing(host: &Namespace, exit_key: PublicKey, count: usize) -> (usize, Duration) {
+    let inside = move || {
+        runtime().block_on(async move {
+            let mut endpoint =
+                Endpoint::client(TransportSettings::default(), PrivateKey::generate().unwrap()).unwrap();
+            let remote: SocketAddr = format!("{}:443", Net::EXIT_V4).parse().unwrap();
+            let mut connected = std::collections::HashMap::new();
+            let (mut inbox, mut closed, mut longest) = (Inbox::new(), 0, Duration::ZERO);
+            let mut begun = 0;
+            while closed < count {
+                // As many at once as an exit lets one network begin.
+                while begun < count && begun < connected.len() + 50 {
+                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    socket.set_nonblocking(true).unwrap();
+                    endpoint.connect(socket, remote, &[exit_key]).unwrap();
+                    begun += 1;
+                }
+                poll_fn(|context| endpoint.poll(context, &mut inbox)).await;
+                for event in inbox.events.drain(..) {
+                    match event {
+                        Event::Connected { connection, .. } => {
+                            connected.insert(connection, Instant::now());
+                        }
+                        Event::Closed { connection, .. } => {
+                            closed += 1;
+                            if let Some(since) = connected.get(&connection) {
+                                longest = longest.max(since.elapsed());
+                            }
+                        }
+                        Event::Control { .. } | Event::Writable { .. } | Event::Answers { .. } => {}
+                    }
+                }
+                inbox.clear();
+            }
+            (connected.len(), longest)
+        })
+    };
+    host.enter(inside).join().unwrap()
+}
+
+fn connections(exit: &Exit<'_>) -> usize {
+    exit.status().list("/connections").len()
+}
+
+fn rss(exit: &Exit<'_>) -> u64 {
+    exit.status().number("/process/rss_kib")
+}
