@@ -84,6 +84,14 @@ ROWS = [
         {"WARREN_BLACK_HOLES": "2,2,2,2,2,2,20,120"},
     ),
     Row(
+        "holes",
+        "F11",
+        "the path's MTU goes from 1500 to 1400 to 1300 in silence under a TCP download, and back",
+        "never stands still for 10 s; every byte right; no reconnect",
+        1,
+        end_to_end("path_mtu::a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence"),
+    ),
+    Row(
         "flaps",
         "F9",
         "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",

@@ -10,6 +10,7 @@ use crate::support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds}
 #[test]
 fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_comes_back() {
     const FLOWS: std::ops::Range<u16> = 20_000..20_024;
+    const OFFERED: f64 = 8e6;
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
@@ -17,7 +18,14 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0);
 
+    let _server = net.internet.iperf3(5201);
+    let load = "iperf3 -R -P 8 -b 1M -l 2K -t 10 -i 0.5 -J -c 203.0.113.2".split(' ').collect::<Vec<_>>();
+    let mut load = net.client.start(&load);
+    let begun = Instant::now();
+    std::thread::sleep(seconds(1));
+
     let port = client.sh("ss -Huan | sed -n 's/.* 0.0.0.0:\\([0-9]*\\) .*/\\1/p' | head -n 1");
+    let swallowed = begun.elapsed().as_secs_f64();
     net.filter(&format!("udp sport {port} counter drop; udp dport {port} counter drop;"));
 
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
@@ -31,6 +39,20 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
         carried(&client).iter().zip(&before).all(|(now, before)| now > before)
     });
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    // Eight TCP flows beside it, some of them on the swallowed connection.
+    assert_eq!(load.wait(seconds(60)), Some(0), "{}", load.output());
+    let measured: serde_json::Value = serde_json::from_str(&load.output()).unwrap();
+    let number = |interval: &serde_json::Value, name: &str| interval["sum"][name].as_f64().unwrap();
+    let later =
+        measured["intervals"].as_array().unwrap().iter().filter(|one| number(one, "start") > swallowed + 2.0);
+    let (bytes, time) = later
+        .fold((0.0, 0.0), |(bytes, time), one| (bytes + number(one, "bytes"), time + number(one, "seconds")));
+    let carried = bytes * 8.0 / time;
+    println!(
+        "measured: goodput of eight flows from 2 s after on: {:.0} % of what is offered",
+        carried / OFFERED * 100.0
+    );
+    assert!(carried >= OFFERED * 0.75 * 0.9, "{carried} bit/s");
     client.down();
 }
 

@@ -1,5 +1,9 @@
 //! Narrow paths: a 1280-byte packet, the least that IPv6 asks for, passes wherever QUIC itself does.
 
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::{Duration, Instant};
+
 use crate::support::{Client, Exit, ExitOptions, Family, Net, eventually, seconds};
 
 #[test]
@@ -43,6 +47,50 @@ fn a_path_that_becomes_narrow_under_traffic_carries_packets_again() {
     let before = moved(&client);
     eventually(seconds(15), "TCP moves again", || moved(&client) > before + 1_000_000);
     assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+}
+
+#[test]
+#[ignore = "takes half a minute; `scripts/torture holes` runs it"]
+fn a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence() {
+    const BYTES: u64 = 60_000_000;
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let fetch = format!("curl -sS --max-time 80 http://203.0.113.2/bytes/{BYTES}");
+    let right = net.exit.sh(&format!("{fetch} | sha256sum")).ok();
+    client.up();
+    let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+    let file = directory.path().join("download");
+    net.router.sh("tc qdisc add dev to-client root tbf rate 20mbit burst 64kb latency 50ms").ok();
+    let mut download = net.client.start(&["sh", "-c", &format!("{fetch} > {}", file.display())]);
+    let arrived = || std::fs::metadata(&file).map_or(0, |file| file.len());
+    let (start, mut size, mut grew, mut longest) = (Instant::now(), 0, Instant::now(), Duration::ZERO);
+    let mut steps = [(4, Some(1400)), (12, Some(1300)), (20, None)].into_iter().peekable();
+
+    while download.is_running() {
+        if let Some((_, mtu)) = steps.next_if(|(at, _)| start.elapsed() > seconds(*at)) {
+            match mtu {
+                Some(mtu) => net.narrow_path_silently(mtu),
+                None => net.unfilter(),
+            }
+        }
+        if arrived() > size {
+            (size, grew) = (arrived(), Instant::now());
+        }
+        longest = longest.max(grew.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
+    println!(
+        "measured: stood still for {:.1} s at most; {:.0} s in all",
+        longest.as_secs_f64(),
+        start.elapsed().as_secs_f64()
+    );
+    assert!(steps.peek().is_none(), "it was over too soon");
+    assert!(longest < seconds(10), "{longest:?}");
+    assert_eq!(client.sh(&format!("sha256sum < {}", file.display())), right);
+    assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+    client.down();
 }
 
 fn assert_narrow_path_passes(outer: Family, mtu: u16) {

@@ -239,6 +239,17 @@ fn rules_of_others_that_lead_around_the_tunnel_are_found_and_passed() {
             assert_eq!(place.band.map(|band| band.priorities(0)), Some(priorities), "{rule}: {place:?}");
             assert!(!place.bypasses.is_empty());
         }
+        // Slots from 28 on have no place so early.
+        host.run("ip rule delete priority 5");
+        let late = warren.place(&tunnel, 28, Band::USUAL).await.unwrap();
+        assert!(late.band.is_none() && late.bypasses[0].remedy().contains("ip -4 rule delete priority"));
+        for priority in [3, 2] {
+            host.run(&format!("ip rule add priority {priority} lookup main"));
+            let place = found().await;
+            let remedy = format!("`ip -4 rule delete priority {priority}`");
+            assert!(place.band.is_none() && place.bypasses[0].remedy().contains(&remedy), "{place:?}");
+            host.run(&format!("ip rule delete priority {priority}"));
+        }
         host.run("ip -6 rule add priority 1 lookup main");
         let place = found().await;
         assert_eq!(place.band, None);
