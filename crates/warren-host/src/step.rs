@@ -243,7 +243,10 @@ fn pass_over_if_refused(
 ) -> Result<Option<nft::Owner>, StepError> {
     match made {
         Err(StepError::Nft(NftError::Refused(reason))) => {
-            tracing::warn!(table, "this kernel or nft cannot filter ARP: {reason}");
+            tracing::warn!(
+                table,
+                "this kernel or nft cannot filter ARP, so hosts of the LAN can learn the inner address: {reason}; update nftables where that matters"
+            );
             REFUSED_ARP.store(true, Relaxed);
             Ok(None)
         }

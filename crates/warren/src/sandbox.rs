@@ -58,7 +58,9 @@ pub(crate) fn in_force() -> Sandbox {
 /// When the kernel refuses; a kernel without landlock or seccomp only makes for a warning.
 pub(crate) fn enter(files: &Files) -> anyhow::Result<()> {
     if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
-        tracing::warn!("{SWITCH}=off: this daemon is not sandboxed");
+        tracing::warn!(
+            "{SWITCH}=off: this daemon is not sandboxed; take {SWITCH} out of its environment once the sandbox is not in the way any more"
+        );
         return Ok(());
     }
     let refused = || format!("cannot enter the sandbox; {SWITCH}=off in the environment runs without it");
@@ -66,13 +68,15 @@ pub(crate) fn enter(files: &Files) -> anyhow::Result<()> {
     let are_anothers = files.are_anothers();
     let files = files::confine(files).with_context(refused)?;
     if files == FileAccess::Unconfined {
-        tracing::warn!("this kernel has no landlock, so the daemon could open files that are not its own");
+        tracing::warn!(
+            "this kernel has no landlock (CONFIG_SECURITY_LANDLOCK, Linux 5.13), so the daemon could open files that are not its own; it works without"
+        );
     }
     capabilities::keep_network_administration_for_good(are_anothers).with_context(refused)?;
     let system_calls = system_calls::confine().with_context(refused)?;
     if !system_calls {
         tracing::warn!(
-            "this kernel has no seccomp filters, so the daemon could make system calls that it does not need"
+            "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER), so the daemon could make system calls that it does not need; it works without"
         );
     }
     // It is entered once.

@@ -162,6 +162,10 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     net.black_hole();
     eventually(seconds(15), "status says so", || client.status().text("/state") == "reconnecting");
     std::thread::sleep(seconds(8));
+    let reason = || client.status().0["last_error"].to_string();
+    eventually(seconds(15), "status says why", || {
+        reason().contains("allow UDP port 443 in the exit's firewall")
+    });
     let asking = flows::answers(&net.client, seconds(5));
     net.unfilter();
     let opened = Instant::now();

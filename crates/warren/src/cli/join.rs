@@ -99,7 +99,7 @@ impl Written {
             profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &ClientKey::Ours(key.clone()));
         storage::create_new(&path, text.as_bytes(), 0o600).map_err(|error| {
             if error.kind() == io::ErrorKind::AlreadyExists {
-                anyhow!("{} was made by somebody else meanwhile and is left as it is", path.display())
+                anyhow!("{} was made by somebody else meanwhile and is left as it is; choose another name with --name", path.display())
             } else {
                 anyhow!("{} cannot be written: {}; check its directory", path.display(), describe(&error))
             }

@@ -32,7 +32,7 @@ impl Alerts {
     /// Starts to watch; to be called within a tokio runtime.
     pub(crate) fn start() -> Self {
         let network = NetworkWatch::start().inspect_err(|error| {
-            tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}")
+            tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}; check the limits on descriptors")
         });
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

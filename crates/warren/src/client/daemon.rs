@@ -2,6 +2,7 @@
 
 mod answers;
 mod connecting;
+mod ends;
 mod grievances;
 mod probing;
 mod reload;
@@ -207,10 +208,10 @@ impl Daemon {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
-        let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
-        let mut successor = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
+        let mut terminate = signal(SignalKind::terminate()).context(CANNOT_WATCH)?;
+        let mut interrupt = signal(SignalKind::interrupt()).context(CANNOT_WATCH)?;
+        let mut hangup = signal(SignalKind::hangup()).context(CANNOT_WATCH)?;
+        let mut successor = signal(SignalKind::user_defined1()).context(CANNOT_WATCH)?;
         let mut watchdog = notify::Watchdog::of_this_process();
         self.session.start(Instant::now());
         loop {
@@ -374,7 +375,7 @@ impl Daemon {
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
             Report::DeviceFailed { device, error } => {
-                tracing::warn!("the TUN device failed: {error}");
+                tracing::warn!("the TUN device failed: {error}; it is made anew");
                 self.host.device_failed(device);
                 self.look_after_host().await;
             }
@@ -415,5 +416,6 @@ async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     }
 }
 
+const CANNOT_WATCH: &str = "cannot watch signals; check the limits on descriptors";
 /// How long a stopping daemon may take before whoever waits for it loses patience.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(5);

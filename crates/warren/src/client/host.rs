@@ -168,7 +168,9 @@ impl ClientHost {
         // A device that somebody has just taken away is the next look's to make.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
-            self.change(welcome).await.context("cannot go back to what the profile said before")?;
+            self.change(welcome).await.context(
+                "cannot go back to what the profile said before; run `warren down` and `warren up`",
+            )?;
             return Err(error);
         }
         Ok(())
@@ -210,9 +212,12 @@ impl ClientHost {
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
-            anyhow::bail!(
-                "{missing}, and cannot be made so: {error}; run `warren down` and `warren up` again"
-            );
+            // All others say what to do.
+            let advice = match matches!(error, StepError::Io(_)) {
+                true => "; run `warren down` and `warren up` again",
+                false => "",
+            };
+            anyhow::bail!("{missing}, and cannot be made so: {error}{advice}");
         }
         repaired.extend(found.repaired);
         if self.device_is_new {

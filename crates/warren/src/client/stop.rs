@@ -106,8 +106,9 @@ async fn wait_for_end(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     while directory.lock()?.is_none() {
         if Instant::now() > deadline {
-            let sentence =
-                format!("the daemon of {name} did not stop within 5 s; see `warren status {name}`");
+            let sentence = format!(
+                "the daemon of {name} did not stop within 5 s; run `warren down {name}` again, or see `warren status {name}`"
+            );
             return Err(Failure::new(ExitCode::TimedOut, sentence).into());
         }
         tokio::time::sleep(LOOK_AGAIN).await;

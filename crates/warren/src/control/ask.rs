@@ -22,8 +22,13 @@ pub(crate) enum AskError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The daemon runs but did not answer in time.
-    #[error("the daemon did not answer within 5 s; see its log")]
-    TimedOut,
+    #[error(
+        "the daemon did not answer within 5 s; see its log, or end it with `kill -9 {pid}` and run this again"
+    )]
+    TimedOut {
+        /// Its process, as far as it is known.
+        pid: String,
+    },
     /// The socket is not this user's to use.
     #[error("only root and the daemon's own user may ask it; run it as root")]
     Forbidden,
@@ -34,14 +39,16 @@ pub(crate) enum AskError {
 
 /// Asks one question.
 pub(crate) async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, AskError> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request)).await {
+    let mut pid = None;
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
         Ok(answer) => Ok(answer??),
-        Err(_) => Err(AskError::TimedOut),
+        Err(_) => Err(AskError::TimedOut { pid: pid.map_or("PID".to_owned(), |pid| pid.to_string()) }),
     }
 }
 
-async fn exchange(path: &Path, request: &Request) -> Result<Response, AskError> {
+async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
     let mut stream = UnixStream::connect(path).await?;
+    *pid = stream.peer_cred()?.pid();
     let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line).await?;

@@ -140,7 +140,7 @@ impl Helper {
 
     async fn ask(&self, request: Request) -> Reply {
         let (reply, answer) = oneshot::channel();
-        let gone = || Failed::Other("the daemon's helper process has ended".into());
+        let gone = || Failed::Other("the daemon's helper process has ended; run `warren up` again".into());
         self.orders.send(Order::Ask { request, reply }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -206,7 +206,9 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
 
 fn failure(reply: Reply) -> anyhow::Error {
     match reply {
-        Ok(_) => anyhow::anyhow!("the daemon's helper process answered another question"),
+        Ok(_) => anyhow::anyhow!(
+            "the daemon's helper process answered another question; this is a defect, report it"
+        ),
         Err(failed) => anyhow::anyhow!("{failed}"),
     }
 }

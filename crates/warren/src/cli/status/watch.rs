@@ -47,7 +47,7 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
                         notice = None;
                         history.add(Instant::now(), status);
                     }
-                    Err(AskError::TimedOut) => notice = Some("the daemon does not answer; these are its last words".to_owned()),
+                    Err(AskError::TimedOut { .. }) => notice = Some("the daemon does not answer; these are its last words, and its log may say more".to_owned()),
                     Err(error) => return Err(failure(error, directory, name)),
                 }
             }
@@ -70,7 +70,8 @@ async fn look(directory: &DaemonDir, pause: Duration) -> Result<Status, AskError
 fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::Error {
     match error {
         AskError::NotRunning => not_running(directory, name).into(),
-        other @ (AskError::Refused(_) | AskError::TimedOut | AskError::Forbidden | AskError::Io(_)) => {
+        other
+        @ (AskError::Refused(_) | AskError::TimedOut { .. } | AskError::Forbidden | AskError::Io(_)) => {
             other.into()
         }
     }

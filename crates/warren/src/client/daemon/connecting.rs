@@ -9,6 +9,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_session::client::{ClientAction, ClientSession, ConnectionEnd, Race, Stop};
 use warren_session::goodbye::Goodbye;
 
+use super::ends::end_of;
 use super::{Daemon, LookupAnswer};
 use crate::client::connect::{self, Way};
 use crate::client::lookup::lookup;
@@ -353,34 +354,7 @@ impl Daemon {
             .await;
     }
 
-    /// What a closed connection means for the session. A wrong key ends a client that never had a session; one that
-    /// had keeps trying, so that nobody on the path can end it with a forged answer.
     fn end_of(&self, place: usize, reason: CloseReason) -> ConnectionEnd {
-        let endpoint = &self.exits.exit(place).endpoint;
-        match reason {
-            CloseReason::Peer { code, reason } => {
-                match u32::try_from(code).ok().and_then(Goodbye::from_code) {
-                    Some(goodbye) => ConnectionEnd::Goodbye(goodbye),
-                    None => {
-                        ConnectionEnd::Lost(format!("the exit closed the connection: {reason}; see its log"))
-                    }
-                }
-            }
-            CloseReason::WrongPeerKey { presented } if self.welcome.is_none() => {
-                ConnectionEnd::Refused(format!(
-                    "{endpoint} showed another key than the profile's: {presented}; compare it with what \
-                 `warren status exit` shows there, and correct public_key in the profile if it is the exit's"
-                ))
-            }
-            CloseReason::NoCommonProtocol if self.welcome.is_none() => ConnectionEnd::Refused(format!(
-                "{endpoint} does not speak warren/1; check the endpoint in the profile"
-            )),
-            other @ (CloseReason::Local
-            | CloseReason::TimedOut
-            | CloseReason::Reset
-            | CloseReason::WrongPeerKey { .. }
-            | CloseReason::NoCommonProtocol
-            | CloseReason::Transport(_)) => ConnectionEnd::Lost(other.to_string()),
-        }
+        end_of(&self.exits.exit(place).endpoint, reason, self.welcome.is_some())
     }
 }

@@ -99,9 +99,14 @@ impl Daemon {
         }
     }
 
-    /// Whoever waits for `up` need not wait for the first attempt's end to learn why it takes so long.
+    /// Whoever waits for `up`, or wonders where the tunnel is, need not wait for an attempt's end to learn why it takes so long.
     pub(super) fn wonder(&mut self) {
-        if self.state == State::Connecting && self.welcome.is_none() && self.since.elapsed() >= WONDER_AFTER {
+        let is_waited_for = match self.state {
+            State::Connecting => self.welcome.is_none(),
+            State::Reconnecting => true,
+            State::Up | State::Error | State::Stopping => false,
+        };
+        if is_waited_for && self.since.elapsed() >= WONDER_AFTER {
             self.start_diagnosis();
         }
     }
@@ -138,5 +143,5 @@ impl Daemon {
 /// How often at most it is found out why an exit does not answer.
 const DIAGNOSE_EVERY: Duration = Duration::from_secs(15);
 
-/// How long the first attempt may take before it is found out why; those that work take a fraction of it.
+/// How long an attempt may take before it is found out why; those that work take a fraction of it.
 const WONDER_AFTER: Duration = Duration::from_secs(2);

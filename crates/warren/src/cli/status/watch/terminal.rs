@@ -59,7 +59,7 @@ impl Terminal {
             ],
         };
         give_back_on_panic();
-        take().context("cannot draw on this terminal")?;
+        take().context("cannot draw on this terminal; leave out --watch")?;
         Ok(terminal)
     }
 
@@ -94,7 +94,7 @@ impl Terminal {
     pub(super) fn suspend(&self) -> anyhow::Result<()> {
         give_back();
         kill_process(getpid(), ProcessSignal::STOP).context("cannot stop")?;
-        take().context("cannot draw on this terminal")
+        take().context("cannot draw on this terminal; leave out --watch")
     }
 }
 
