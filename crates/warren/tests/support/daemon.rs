@@ -293,7 +293,7 @@ impl<'net> Client<'net> {
         let profile = self.warren.config("home.toml");
         let line = format!("--log {log} client run {}", profile.display());
         let mut daemon = self.warren.start_under(program, &line);
-        eventually(seconds(15), "the tunnel is up", || {
+        eventually(seconds(40), "the tunnel is up", || {
             assert!(daemon.is_running(), "the client ended: {}", daemon.output());
             self.warren.status().is_some_and(|status| status.text("/state") == "up")
         });

@@ -232,7 +232,7 @@ impl Running {
     /// Waits until it has printed `text`.
     #[track_caller]
     pub fn wait_for_output(&mut self, text: &str) {
-        eventually(seconds(15), &format!("the program prints {text:?}"), || {
+        eventually(seconds(60), &format!("the program prints {text:?}"), || {
             assert!(self.is_running() || self.output().contains(text), "it ended: {}", self.output());
             self.output().contains(text)
         });

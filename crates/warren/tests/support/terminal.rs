@@ -85,7 +85,7 @@ impl Terminal {
     pub fn wait_for(&self, what: &str, shown: impl Fn(&[String]) -> bool) {
         let start = std::time::Instant::now();
         while !shown(&self.screen()) {
-            assert!(start.elapsed() < seconds(15), "not shown: {what}\n{}", self.screen().join("\n"));
+            assert!(start.elapsed() < seconds(40), "not shown: {what}\n{}", self.screen().join("\n"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
