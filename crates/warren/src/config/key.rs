@@ -61,7 +61,7 @@ impl KeySetting {
 
     /// An exit's keys, which never stand in its configuration itself.
     pub(super) fn resolve_exit(self, section: &Section<'_>) -> Result<ExitKeys, ConfigError> {
-        let Some(file) = self.file else { return Err(section.missing("private_key_file", WITHOUT_KEY)) };
+        let Some(file) = self.file else { return Err(section.missing("private_key_file", EXIT_WITHOUT_KEY)) };
         let path = credential(&file.value).unwrap_or_else(|| file.value.clone());
         let (current, old) =
             read_exit_key_file(&path).map_err(|error| section.error(file.line, key_file_sentence(&error)))?;
@@ -71,6 +71,8 @@ impl KeySetting {
 
 const WITHOUT_KEY: &str =
     "make a key with \"warren keygen\" and name its file here, or ask the exit's operator for a profile";
+const EXIT_WITHOUT_KEY: &str =
+    "make a key with \"warren keygen\" and name its file here, or let \"warren exit init\" write both";
 
 /// What an exit's key file holds.
 #[derive(Debug)]

@@ -347,7 +347,11 @@ fn broken_exit_gives_one_line_with_its_place_and_reason() {
             "[exit]\nprivate_key = \"x\"\n",
             "2: unknown key \"private_key\" in [exit]; did you mean \"private_key_file\"?",
         ),
-        ("[exit]\n", "1: private_key_file is missing in [exit]; make a key with"),
+        (
+            "[exit]\n",
+            "1: private_key_file is missing in [exit]; make a key with \"warren keygen\" and name its file here, \
+             or let \"warren exit init\" write both",
+        ),
         ("[exit]\nprivate_key_file = \"other.key\"\n", "2: private_key_file: cannot read "),
         (
             "[exit]\nprivate_key_file = \"exit.key\"\n",
