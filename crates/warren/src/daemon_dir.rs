@@ -2,11 +2,11 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
@@ -35,10 +35,31 @@ impl DaemonDir {
     }
 
     /// Makes the directory, for its owner alone.
+    ///
+    /// # Errors
+    /// When that cannot be, or when others may write to it or to the one above: who can put a socket or a link there is asked in
+    /// the daemon's place.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path).with_context(|| {
             format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display())
-        })
+        })?;
+        for directory in [Some(self.path.as_path()), self.path.parent()].into_iter().flatten() {
+            let mode = directory
+                .metadata()
+                .with_context(|| {
+                    format!("cannot look at {}; run as root, or choose --runtime-dir", directory.display())
+                })?
+                .mode();
+            if mode & 0o022 != 0 {
+                bail!(
+                    "others may write to {} (mode {:04o}); run: chmod go-w {}",
+                    directory.display(),
+                    mode & 0o7777,
+                    directory.display()
+                );
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn path(&self) -> &Path {

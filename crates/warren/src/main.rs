@@ -16,6 +16,7 @@ mod exit_code;
 mod helper;
 mod logging;
 mod notify;
+mod private_socket;
 mod resolvers;
 mod sandbox;
 mod status;

@@ -8,6 +8,7 @@ mod breakdown;
 mod clients;
 mod clock;
 mod connections;
+mod control_socket;
 mod crowd;
 mod cycles;
 mod dns;

@@ -1,6 +1,5 @@
 //! The daemon's side of the control socket.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::protocol::{Refusal, Request, Response};
+use crate::private_socket;
 
 /// A longer question is refused.
 const MAX_REQUEST: u64 = 4 * 1024 * 1024;
@@ -42,11 +42,9 @@ impl ControlSocket {
                 format!("cannot remove the old socket {}; check its directory", path.display())
             });
         }
-        let listener = UnixListener::bind(path).with_context(|| {
+        let listener = private_socket::listen(path).with_context(|| {
             format!("cannot bind {}; check that its directory can be written to", path.display())
         })?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-            .with_context(|| format!("cannot set the mode of {}; check its file system", path.display()))?;
         let (sender, asked) = mpsc::channel(WAITING);
         let accepting = tokio::spawn(accept(listener, sender));
         Ok(Self { path: path.to_owned(), asked, accepting })
@@ -129,6 +127,8 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request,
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::control::{AskError, ask};
 

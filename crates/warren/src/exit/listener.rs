@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::private_socket;
 
 /// Connections at once; one more ends the oldest, so that idle ones keep nobody out.
 pub(super) const CONNECTIONS: usize = 16;
@@ -62,9 +64,7 @@ pub(super) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyho
 pub(super) fn unix(path: &Path, what: &str, section: &str) -> anyhow::Result<Socket> {
     let bind = || {
         remove_abandoned(path)?;
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        Ok(Socket::Unix(listener, path.to_owned()))
+        Ok(Socket::Unix(private_socket::listen(path)?, path.to_owned()))
     };
     bind().map_err(|error: io::Error| {
         let path = path.display();
@@ -197,6 +197,8 @@ impl Drop for Connections {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[tokio::test]

@@ -1,0 +1,140 @@
+//! The control socket against other users of the host: who is not root reads nothing, changes nothing, and leads nobody astray.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
+
+/// Another user's attempts to have the socket's name, or the mode of what has it.
+const ATTEMPTS: &str = "
+refused=0 done=0
+while test ! -e stop; do
+  for act in 'rm -f' \"ln -sfn $2\" \"mv -f $2\" 'chmod 777'; do
+    if $act \"$1\" 2>/dev/null; then done=$((done + 1)); else refused=$((refused + 1)); fi
+  done
+done
+echo refused $refused done $done
+";
+
+/// Scorecard A9.
+#[test]
+fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start_and_stop() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+    let socket = exit.warren.state("../runtime/exit/control.sock");
+    // Readable and writable for all, so that a change of mode or content would show.
+    let target = tempfile::NamedTempFile::new().unwrap();
+    std::fs::set_permissions(target.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let work = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(work.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let script = work.path().join("attempts");
+    std::fs::write(&script, ATTEMPTS).unwrap();
+    let line = format!(
+        "chmod a+rx {0} && cd {0} && exec setpriv --reuid=65534 --regid=65534 --clear-groups sh {1} {2} {3}",
+        work.path().display(),
+        script.display(),
+        socket.canonicalize().unwrap().display(),
+        target.path().display()
+    );
+    // The way to the socket is open; its own directory is what keeps others out.
+    let above = exit.warren.state("../runtime").canonicalize().unwrap();
+    for directory in above.ancestors().take(2) {
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut attempts = net.exit.start(&["sh", "-c", &line]);
+
+    for _ in 0..10 {
+        exit.stop(Signal::TERM);
+        exit.run();
+        let metadata = std::fs::symlink_metadata(&socket).unwrap();
+        assert_eq!((metadata.permissions().mode() & 0o777, metadata.uid()), (0o600, 0));
+    }
+    std::fs::write(work.path().join("stop"), "").unwrap();
+    attempts.wait(seconds(30));
+    let counted = attempts.output();
+    println!("measured: of another user's attempts {}", counted.trim());
+    let refused: u64 = counted.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(refused > 100 && counted.trim_end().ends_with("done 0"), "{counted}");
+    assert_eq!(std::fs::metadata(target.path()).unwrap().permissions().mode() & 0o777, 0o666);
+
+    // The control: where the directory is open to all, the same attempts are done.
+    std::fs::remove_file(work.path().join("stop")).unwrap();
+    let open = socket.parent().unwrap();
+    std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut attempts = net.exit.start(&["sh", "-c", &line]);
+    eventually(seconds(20), "somebody else has the socket's name", || {
+        std::fs::symlink_metadata(&socket).is_ok_and(|metadata| metadata.is_symlink())
+    });
+    std::fs::write(work.path().join("stop"), "").unwrap();
+    attempts.wait(seconds(30));
+    assert!(!attempts.output().trim_end().ends_with("done 0"), "{}", attempts.output());
+    // And such a directory no daemon takes.
+    exit.daemon().signal(Signal::TERM);
+    exit.daemon().wait(seconds(10));
+    let refused = exit.warren.run("exit run");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("others may write to"), "{refused:?}");
+}
+
+#[test]
+fn no_daemon_starts_in_a_directory_that_others_can_write_to() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let before = HostState::of(&net.exit);
+    let runtime = |warren: &crate::support::daemon::Warren<'_>| warren.state("../runtime");
+    for warren in [&exit.warren, &client.warren] {
+        std::fs::set_permissions(runtime(warren), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+
+    for (warren, line) in [(&exit.warren, "exit run"), (&client.warren, "up home --timeout 5s")] {
+        let refused = warren.run(line);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert_eq!(refused.stderr.trim_end().lines().count(), 1, "{refused:?}");
+        assert!(refused.stderr.contains("others may write to"), "{refused:?}");
+    }
+    before.assert_same(&HostState::of(&net.exit));
+    client.assert_host_unchanged();
+}
+
+#[test]
+fn what_is_no_question_is_refused_and_the_daemon_goes_on() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let socket = exit.warren.state("../runtime/exit/control.sock");
+    let deep = [vec![b'['; 100_000], vec![b'\n']].concat();
+    let long_name = format!("{{\"request\":\"client_remove\",\"name\":\"{}\"}}\n", "x".repeat(1_000_000));
+    let questions: [(&[u8], &str); 7] = [
+        (&vec![b'x'; 10_000_000], "longer than 4 MiB"),
+        (&deep, "not understood"),
+        (b"{\"request\":\"status\"", "not a line"),
+        (b"{\"request\":\"fly\"}\n", "not understood"),
+        (b"\xff\xfe\x00\n", ""),
+        (b"\n", "not understood"),
+        (long_name.as_bytes(), "no client"),
+    ];
+    for (question, says) in questions {
+        let answer = ask(&socket, question);
+        assert!(answer.contains(says), "{says:?} is in: {answer}");
+        assert!(answer.len() < 2_000_000 && !answer.contains("\"Ok\""), "{answer}");
+        assert!(exit.warren.status().is_some(), "the exit answers after {says:?}");
+    }
+}
+
+/// Sends bytes to the socket and returns its answer; the daemon may stop reading.
+fn ask(socket: &Path, question: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(seconds(10))).unwrap();
+    let _ = stream.write_all(question);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    // Reset by a daemon that has not read all of it, after what it had to say.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
