@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Gid, Uid};
 use tempfile::NamedTempFile;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
 ///
@@ -35,6 +36,28 @@ pub(crate) fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<(
     let file = temporary(&directory, content, mode, None)?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
     sync_directory(&directory)
+}
+
+/// Removes what writers that were killed left in a directory. Nobody else may be writing there.
+pub(crate) fn remove_leftovers(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let is_leftover = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1));
+        if is_leftover {
+            // It takes room, and does no harm.
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+}
+
+/// From here on a write beyond the process's limit of file sizes fails, like one to a full disk, instead of ending the process.
+///
+/// # Errors
+/// When SIGXFSZ cannot be watched.
+pub(crate) fn survive_file_size_limit() -> io::Result<()> {
+    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
 /// Makes a directory, and those above it, that others may look into but not write, whatever the process's umask; says whether it
@@ -104,11 +127,14 @@ impl Owner {
     }
 }
 
+/// How the name of a file begins and ends that has not got its own yet.
+const TEMPORARY: (&str, &str) = (".warren-", ".tmp");
+
 /// A file in `directory` that already has everything but its name; it vanishes unless it is given one.
 fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new()
-        .prefix(".warren-")
-        .suffix(".tmp")
+        .prefix(TEMPORARY.0)
+        .suffix(TEMPORARY.1)
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(directory)?;
     file.write_all(content)?;
@@ -217,6 +243,21 @@ mod tests {
         assert!(write_atomic(&path, b"new", 0o600).is_err());
 
         assert_eq!(names_in(directory.path()), ["occupied"]);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = temporary(directory.path(), b"half", 0o600, None).unwrap();
+        std::mem::forget(left.into_temp_path());
+        for name in ["clients.toml", "clients.toml.lock", ".warren-notes"] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        assert_eq!(names_in(directory.path()).len(), 4);
+
+        remove_leftovers(directory.path());
+
+        assert_eq!(names_in(directory.path()), [".warren-notes", "clients.toml", "clients.toml.lock"]);
     }
 
     #[test]

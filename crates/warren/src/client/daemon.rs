@@ -39,6 +39,7 @@ use crate::deadline::until;
 use crate::helper::Helper;
 use crate::notify;
 use crate::status::{RateMeter, State};
+use crate::storage::survive_file_size_limit;
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
 
@@ -211,6 +212,7 @@ impl Daemon {
         let mut terminate = signal(SignalKind::terminate()).context(CANNOT_WATCH)?;
         let mut interrupt = signal(SignalKind::interrupt()).context(CANNOT_WATCH)?;
         let mut hangup = signal(SignalKind::hangup()).context(CANNOT_WATCH)?;
+        survive_file_size_limit().context(CANNOT_WATCH)?;
         let mut successor = signal(SignalKind::user_defined1()).context(CANNOT_WATCH)?;
         let mut watchdog = notify::Watchdog::of_this_process();
         self.session.start(Instant::now());

@@ -47,7 +47,10 @@ pub(crate) fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, Conf
     let lock = PathBuf::from(name);
     make_directory(path)?;
     match LockFile::acquire(&lock, wait) {
-        Ok(Some(held)) => Ok(held),
+        Ok(Some(held)) => {
+            path.parent().into_iter().for_each(storage::remove_leftovers);
+            Ok(held)
+        }
         Ok(None) => Err(ConfigError::of_file(
             &lock,
             "is held by a running exit or another command; wait for it to end and try again",

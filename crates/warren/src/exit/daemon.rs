@@ -30,6 +30,7 @@ use crate::helper::Helper;
 use crate::notify;
 use crate::sandbox::{self, Files};
 use crate::status::RateMeter;
+use crate::storage::survive_file_size_limit;
 use crate::tuning::Tuning;
 use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
 
@@ -207,6 +208,7 @@ impl Daemon {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
         let mut restart = signal(SignalKind::user_defined1()).context("cannot watch SIGUSR1")?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot watch SIGHUP")?;
+        survive_file_size_limit().context("cannot watch SIGXFSZ")?;
         let mut watchdog = notify::Watchdog::of_this_process();
         let listen: Vec<String> = self.config.listen.iter().map(ToString::to_string).collect();
         tracing::info!(

@@ -1,0 +1,85 @@
+//! A daemon that the kernel kills for want of memory: what it leaves is what SIGKILL leaves, and as easily undone.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::daemon::Warren;
+use crate::support::memory_limit::MemoryLimit;
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, Running, eventually, seconds};
+
+const LIMIT: u64 = 48 * 1024 * 1024;
+
+/// Scorecard C6.
+#[test]
+#[ignore = "needs a machine that lets tests limit memory; scripts/torture runs it"]
+fn daemons_killed_for_want_of_memory_are_undone_by_cleanup_or_by_the_next_start_and_stop() {
+    let Some(net) = Net::new() else { return };
+    let memory = MemoryLimit::new("out-of-memory", LIMIT);
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let profile = exit.enrol("laptop");
+    let exit_before = HostState::of(&net.exit);
+
+    for again in [false, true] {
+        let mut daemon = exit.warren.start_within(&memory, "exit run");
+        eventually(seconds(20), "the exit answers", || exit.warren.status().is_some());
+        use_up(&memory, &daemon);
+        daemon.wait(seconds(20));
+        assert!(exit.warren.status().is_none());
+        undo(&exit.warren, again, "exit run", || exit.warren.status().is_some());
+        eventually(seconds(10), "no process is left", || net.exit.pids().is_empty());
+        exit_before.assert_same(&HostState::of(&net.exit));
+    }
+
+    let mut exit = exit;
+    exit.run();
+    let locked = profile.with("kill_switch", "enabled", true);
+    let client = Client::with(&net, &locked);
+    let line = format!("client run {}", client.warren.config("home.toml").display());
+    let is_up = || client.warren.status().is_some_and(|status| status.text("/state") == "up");
+    for again in [false, true] {
+        let mut daemon = client.warren.start_within(&memory, &line);
+        eventually(seconds(20), "the tunnel is up", is_up);
+        use_up(&memory, &daemon);
+        daemon.wait(seconds(20));
+        assert!(client.warren.status().is_none());
+        let reached = net.client.sh(&format!("ping -c 1 -W 1 {}", Net::INTERNET_V4));
+        assert!(!reached.succeeded(), "the kill switch stays closed");
+        undo(&client.warren, again, &line, is_up);
+        client.warren.run("cleanup").ok();
+        eventually(seconds(10), "no process is left", || net.client.pids().is_empty());
+        client.assert_host_unchanged();
+    }
+    println!("measured: 4 daemons out of memory at 48 MiB, 0 lines of difference");
+    assert!(memory.killed() >= 8, "each of them, and each time who took the memory: {}", memory.killed());
+}
+
+/// Undoes what is left by `cleanup`, or by the same daemon once more and its orderly end.
+fn undo(warren: &Warren<'_>, again: bool, line: &str, is_up: impl FnMut() -> bool) {
+    if !again {
+        warren.run("cleanup").ok();
+        return;
+    }
+    let mut next = warren.start(line);
+    eventually(seconds(20), "the next one is there", is_up);
+    next.signal(Signal::TERM);
+    assert_eq!(next.wait(seconds(20)), Some(0), "{}", next.output());
+}
+
+/// Takes memory within the limit until the kernel has killed whoever else is there, and then who took it.
+fn use_up(memory: &MemoryLimit, daemon: &Running) {
+    // The first to be killed, with what it has started since.
+    for pid in [vec![daemon.pid()], children(daemon.pid())].concat() {
+        drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000"));
+    }
+    let mut hog = Command::new("python3");
+    hog.args(["-c", "room = [bytes([1]) * 1048576 for _ in range(200)]"]);
+    let ended = memory.bound(&hog).status().unwrap();
+    assert!(!ended.success(), "200 MiB are more than there is");
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
