@@ -62,6 +62,15 @@ impl LibraryClient {
         self.attached.len()
     }
 
+    /// Takes leave of the exit, and lets that be sent; a client that is dropped without it is one whose host has crashed.
+    pub async fn leave(mut self) {
+        self.session.stop(Instant::now());
+        self.carry_out();
+        for _ in 0..3 {
+            self.run(Duration::from_millis(2)).await;
+        }
+    }
+
     /// The next inner packet that the exit sent.
     pub fn received(&mut self) -> Option<Bytes> {
         self.packets.pop_front()
