@@ -5,6 +5,7 @@ mod bad_wire;
 mod balance;
 mod bounds;
 mod breakdown;
+mod broken_reload;
 mod clients;
 mod clock;
 mod connections;
