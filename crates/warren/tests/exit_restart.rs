@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::support::counters::packets_counted;
 use crate::support::{Client, Exit, Net, Running, eventually, flows, seconds};
 
 #[test]
@@ -89,9 +90,7 @@ impl<'net> Untranslated<'net> {
 
     fn packets(&self) -> u64 {
         let listed = self.0.router.sh("nft list table netdev untranslated").ok();
-        let words: Vec<&str> = listed.split_whitespace().collect();
-        let counts = words.windows(2).filter(|pair| pair[0] == "packets");
-        counts.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+        packets_counted(&listed).iter().sum()
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use warren_quic::key::PrivateKey;
 
+use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Exit, Net, eventually, seconds};
 
@@ -97,7 +98,5 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
 /// The sum of a chain's counters.
 fn packets(net: &Net, table: &str, chain: &str) -> u64 {
     let listed = net.exit.sh(&format!("nft list chain inet {table} {chain}")).ok();
-    let words: Vec<&str> = listed.split_whitespace().collect();
-    let counts = words.windows(2).filter(|pair| pair[0] == "packets");
-    counts.map(|pair| pair[1].parse::<u64>().unwrap()).sum()
+    packets_counted(&listed).iter().sum()
 }

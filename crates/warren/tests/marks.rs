@@ -5,6 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
+use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, LeakCounter, Net, eventually, finished, seconds};
 
 #[test]
@@ -20,8 +21,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     net.client.sh(&format!("nft '{table}'")).ok();
     let count = |counter: &str| {
         let listed = net.client.sh(&format!("nft list counter inet asked {counter}")).ok();
-        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).unwrap().parse::<usize>().unwrap()
+        packets_of_one(&listed)
     };
     net.client.sh("echo control | timeout 1 nc -u -w 1 198.51.100.2 443 || bash -c 'echo > /dev/udp/198.51.100.2/443'").ok();
     assert!(count("unmarked") > 0, "it would be seen");
