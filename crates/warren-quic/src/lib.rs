@@ -8,6 +8,8 @@ mod attempt;
 mod ciphers;
 pub mod driver;
 pub mod key;
+#[cfg(test)]
+mod listening;
 mod noq_driver;
 mod outcome;
 mod planted;

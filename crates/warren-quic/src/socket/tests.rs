@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::stats::MAX_SEGMENTS;
+use crate::{
+    listening::{Listening, listen},
+    stats::MAX_SEGMENTS,
+};
 
 fn local() -> SocketConfig {
     SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())
@@ -108,13 +111,13 @@ async fn segmentation_that_one_socket_finds_refused_is_off_for_every_socket_and_
             quic_socket_sharing(sending, lacking.clone())
         })
         .collect();
-    let (warnings, guard) = warnings();
+    let (warnings, listening) = warnings();
     for (socket, _) in &sockets {
         send(socket, to, &[1; 2_400], 1_200).await;
         assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
         assert_eq!(socket.create_sender().max_transmit_segments().get(), 1);
     }
-    drop(guard);
+    drop(listening);
 
     let refusals = sockets.iter().map(|(_, counters)| counters.snapshot().send_errors.total());
     assert_eq!(refusals.collect::<Vec<_>>(), [1, 0, 0]);
@@ -122,8 +125,8 @@ async fn segmentation_that_one_socket_finds_refused_is_off_for_every_socket_and_
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
 }
 
-/// Counts the warnings of this thread while the guard lives.
-fn warnings() -> (Arc<AtomicUsize>, tracing::subscriber::DefaultGuard) {
+/// Counts the warnings of this thread while it listens.
+fn warnings() -> (Arc<AtomicUsize>, Listening) {
     struct Count(Arc<AtomicUsize>);
     impl tracing::Subscriber for Count {
         fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -141,7 +144,7 @@ fn warnings() -> (Arc<AtomicUsize>, tracing::subscriber::DefaultGuard) {
         fn exit(&self, _: &tracing::span::Id) {}
     }
     let count = Arc::new(AtomicUsize::new(0));
-    (count.clone(), tracing::subscriber::set_default(Count(count)))
+    (count.clone(), listen(Count(count)))
 }
 
 #[tokio::test]
