@@ -186,15 +186,28 @@ struct Routes {
 }
 
 fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
-    const LIST: &str = "a list of networks such as [\"10.0.0.0/8\"]";
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
-    let include = section.or("include", everything, list(LIST, network))?;
-    let exclude = section.or("exclude", Vec::new(), list(LIST, network))?;
+    let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
+    let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
     let lan = section.or("lan", false, boolean)?;
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     section.finish()?;
     Ok(Routes { include, exclude, lan, prefixes })
+}
+
+const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";
+
+/// Networks none of which is included as it stands: one of the two would be ignored.
+fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, Problem> {
+    let networks = list(ANY_NETWORKS, network)(value)?;
+    let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
+    match networks.iter().copied().find(is_included) {
+        Some(both) => Err(value.problem(format!(
+            "has {both}, which include has too (everything unless said); leave it out of one of the two"
+        ))),
+        None => Ok(networks),
+    }
 }
 
 /// Networks as the exit takes them: whole ones, none of them everything, and not too many.

@@ -140,6 +140,18 @@ fn networks_behind_the_client_are_whole_ones_and_not_everything() {
 }
 
 #[test]
+fn a_network_is_included_or_excluded() {
+    let refused = |routes: &str| parse_profile(&profile_text(&format!("[routes]\n{routes}\n"))).map(|_| ());
+    for both in
+        ["exclude = [\"::/0\"]", "include = [\"10.0.0.0/8\"]\nexclude = [\"10.1.0.0/16\", \"10.0.0.0/8\"]"]
+    {
+        let why = refused(both).unwrap_err().to_string();
+        assert!(why.contains("exclude in [routes] has") && why.contains("which include has too"), "{why}");
+    }
+    refused("include = [\"10.0.0.0/8\"]\nexclude = [\"10.0.0.0/9\", \"0.0.0.0/0\"]").unwrap();
+}
+
+#[test]
 fn kill_switch_has_its_ports() {
     let text = profile_text("[kill_switch]\nenabled = true\nallow_inbound = [\"tcp/22\", \"udp/500\"]\n");
     let kill_switch = parse_profile(&text).unwrap().kill_switch;
