@@ -385,7 +385,7 @@ ROWS = [
         "pool",
         "A7 crash",
         "a client of a full pool crashes while another one waits",
-        "its address is the other's 5 s after the idle timeout at the latest",
+        "its address is the other's 10 s after the idle timeout of 24 s at the latest",
         0.7,
         end_to_end("small_pool::the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up"),
     ),
