@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
     DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, TableFamily, band::Band,
-    client_ruleset, foreign_rules::Tunnel, sysctl,
+    client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
 };
 
 /// What the plan of a client depends on.
@@ -102,7 +102,7 @@ pub fn client(host: &ClientHost) -> Plan {
         owned: false,
     }));
     if let (Some(firewall), Some(address)) = (&host.firewall, host.ipv4) {
-        let ruleset = client_ruleset::arp_ruleset(address);
+        let ruleset = ruleset_text::arp(address);
         let (family, table) = (TableFamily::Arp, firewall.table.clone());
         steps.push(Step::Nftables { family, table, ruleset, owned: false });
     }

@@ -1,11 +1,9 @@
 //! The text of a client's firewall: inbound connections are answered the way they came, nobody outside may use the inner
 //! addresses, what is forwarded into the tunnel gets them, and nothing leaves outside with them.
 
-use std::{fmt::Write, net::Ipv4Addr};
-
 use ipnet::IpNet;
 
-use crate::{DEVICE_GROUP, client_plan::ClientHost};
+use crate::{DEVICE_GROUP, client_plan::ClientHost, ruleset_text::chain};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
@@ -29,15 +27,6 @@ fn outside(host: &ClientHost) -> Vec<String> {
             format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
         })
         .collect()
-}
-
-/// The client's table of family `arp`: to somebody on the LAN who asks for the inner address, the kernel would answer although it is
-/// another device's. It answers neighbour discovery of IPv6 on the address's own link alone.
-pub(crate) fn arp_ruleset(address: Ipv4Addr) -> String {
-    let mut text = String::new();
-    let rule = format!("arp daddr ip {address} counter drop");
-    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
-    text
 }
 
 /// Connections that come to this host from outside any tunnel are marked; so are their answers that this host forwards.
@@ -115,13 +104,4 @@ fn inner(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {
 fn set(ports: &[u16]) -> Option<String> {
     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
     (!ports.is_empty()).then(|| ports.join(", "))
-}
-
-fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "chain {name} {{\n\t{header}");
-    for rule in rules {
-        let _ = writeln!(text, "\t{rule}");
-    }
-    text.push_str("}\n");
 }

@@ -2,7 +2,9 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::{DeviceName, Family, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, sysctl};
+use crate::{
+    DeviceName, Family, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, ruleset_text, sysctl,
+};
 
 /// The exit's own nftables table, of family `inet`, and the one of family `arp`.
 pub const TABLE: &str = "warren_exit";
@@ -90,7 +92,7 @@ pub fn exit(host: &ExitHost) -> Plan {
         steps.push(on("net.ipv4.ip_forward"));
     }
     if let Some(gateway) = gateway_ipv4(host) {
-        let ruleset = exit_ruleset::arp_ruleset(gateway);
+        let ruleset = ruleset_text::arp(gateway.addr());
         steps.push(Step::Nftables { family: TableFamily::Arp, table: TABLE.into(), ruleset, owned: false });
     }
     let ipv4 = gateway_ipv4(host).map(IpNet::V4);

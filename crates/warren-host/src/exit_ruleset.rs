@@ -1,11 +1,12 @@
 //! The text of the exit's firewall: what clients may reach, and whose address they get on the way.
 
-use std::{fmt::Write, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::Family;
 use crate::exit_plan::{Egress, ExitHost};
+use crate::ruleset_text::chain;
 
 /// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
@@ -120,15 +121,6 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// The exit's table of family `arp`: to who asks on another link, the kernel would answer for the gateway's address too. It
-/// answers neighbour discovery of IPv6 on the address's own link alone.
-pub(crate) fn arp_ruleset(gateway: Ipv4Net) -> String {
-    let rule = format!("arp daddr ip {} counter drop", gateway.addr());
-    let mut text = String::new();
-    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
-    text
-}
-
 /// Only what comes from or goes to the TUN is looked at.
 fn forward(host: &ExitHost) -> Vec<String> {
     let device = &host.device;
@@ -182,13 +174,6 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         rules.push(format!("{from_clients} masquerade"));
     }
     rules
-}
-
-fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
-    let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
-    let rules: String = rules.iter().map(|rule| format!("\t{rule}\n")).collect();
-    // Writing to a String cannot fail.
-    let _ = write!(text, "chain {name} {{\n{header}{rules}}}\n");
 }
 
 /// Flows that one address behind the TUN may have at a time: connection tracking and NAT's ports are there for all.

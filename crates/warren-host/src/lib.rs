@@ -27,6 +27,7 @@ mod netlink_request;
 pub mod network_watch;
 mod nft;
 pub mod plan;
+mod ruleset_text;
 pub mod snapshot;
 mod step;
 mod sysctl;

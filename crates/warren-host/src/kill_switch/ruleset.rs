@@ -1,11 +1,11 @@
 //! The text of a kill switch's table.
 
-use std::{fmt::Write, net::SocketAddr};
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
 use super::{InboundPort, InboundProtocol, KillSwitchRules};
-use crate::{CARRIER_MARK, DEVICE_GROUP, Family};
+use crate::{CARRIER_MARK, DEVICE_GROUP, Family, ruleset_text::chain};
 
 /// The chains of a kill switch's table, one statement per line.
 ///
@@ -142,18 +142,6 @@ fn elements(networks: &[IpNet], family: Family) -> Option<String> {
 
 fn is_default(elements: &str) -> bool {
     elements == "0.0.0.0/0" || elements == "::/0"
-}
-
-fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "chain {name} {{");
-    if !header.is_empty() {
-        let _ = writeln!(text, "\t{header}");
-    }
-    for rule in rules {
-        let _ = writeln!(text, "\t{rule}");
-    }
-    text.push_str("}\n");
 }
 
 /// The carrier's mark with a bit more, on packets that a kill switch has found to go to one of its exits.

@@ -1,0 +1,20 @@
+//! What the texts of all of Warren's nftables tables have in common.
+
+use std::{fmt::Write, net::Ipv4Addr};
+
+/// Writes a chain, one statement per line; an empty header is that of a chain that others jump to.
+pub(crate) fn chain(text: &mut String, name: &str, header: &str, rules: &[String]) {
+    let header = if header.is_empty() { String::new() } else { format!("\t{header}\n") };
+    let rules: String = rules.iter().map(|rule| format!("\t{rule}\n")).collect();
+    // Writing to a String cannot fail.
+    let _ = write!(text, "chain {name} {{\n{header}{rules}}}\n");
+}
+
+/// The chains of a table of family `arp`: to somebody on another link who asks for the TUN's own inner address, the kernel would
+/// answer. It answers neighbour discovery of IPv6 on the address's own link alone.
+pub(crate) fn arp(inner: Ipv4Addr) -> String {
+    let mut text = String::new();
+    let rule = format!("arp daddr ip {inner} counter drop");
+    chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &[rule]);
+    text
+}
