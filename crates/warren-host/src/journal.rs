@@ -10,9 +10,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::undo::Undo;
+use crate::{lock_file::open_lock_file, undo::Undo};
 
 /// An open, locked journal.
 #[derive(Debug)]
@@ -147,9 +147,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
         if attempt > 0 {
             thread::sleep(PAUSE);
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path)?;
+        let file = open_lock_file(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => continue,
             locked => locked?,

@@ -22,6 +22,7 @@ mod foreign_rules;
 mod host;
 mod journal;
 pub mod kill_switch;
+mod lock_file;
 mod netlink;
 mod netlink_request;
 pub mod network_watch;
@@ -43,6 +44,7 @@ pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
     recover,
 };
+pub use lock_file::open_lock_file;
 pub use nft::{NftCall, NftError, NftRunner, NftService, TableFamily, is_installed as has_nft, run_nft_by};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;

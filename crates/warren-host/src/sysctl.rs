@@ -99,8 +99,17 @@ pub(crate) fn devices(family: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The file of a setting. Dots and slashes swap their roles, as in sysctl(8).
+/// The file of a setting, which is one of networks. Dots and slashes swap their roles, as in sysctl(8).
+///
+/// Journals name settings too, and root undoes that of an exit, which runs as another user: what is beyond CAP_NET_ADMIN must not
+/// be written for it.
 fn path(key: &str) -> io::Result<PathBuf> {
+    if !key.starts_with("net.") {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{key:?} is no setting of networks"),
+        ));
+    }
     let mut path = PathBuf::from(ROOT);
     for part in key.split('.') {
         let part = part.replace('/', ".");
@@ -128,7 +137,7 @@ mod tests {
 
     #[test]
     fn key_cannot_leave_proc_sys() {
-        for key in ["", "net..x", "net.//.x", "net./.x"] {
+        for key in ["", "net..x", "net.//.x", "net./.x", "kernel.core_pattern", "net/.core_pattern"] {
             assert!(path(key).is_err(), "{key:?}");
         }
     }

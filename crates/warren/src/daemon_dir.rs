@@ -1,14 +1,15 @@
 //! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
+use warren_host::open_lock_file;
 
 use crate::control::{AskError, Request, SOCKET_NAME, ask};
 
@@ -51,12 +52,12 @@ impl DaemonDir {
                 })?
                 .mode();
             if mode & 0o022 != 0 {
-                bail!(
-                    "others may write to {} (mode {:04o}); run: chmod go-w {}",
-                    directory.display(),
-                    mode & 0o7777,
-                    directory.display()
-                );
+                // Such a directory is meant for everybody, as /tmp is.
+                let advice = match mode & 0o1000 {
+                    0 => format!("run: chmod go-w {}", directory.display()),
+                    _ => "choose another --runtime-dir, one below it for instance".to_owned(),
+                };
+                bail!("others may write to {} (mode {:04o}); {advice}", directory.display(), mode & 0o7777);
             }
         }
         Ok(())
@@ -104,15 +105,9 @@ impl DaemonDir {
     /// When the file cannot be made. `None` when another process has the lock.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<DaemonLock>> {
         let path = self.path.join("lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .with_context(|| {
-                format!("cannot open {}; run as root, or choose --runtime-dir", path.display())
-            })?;
+        let file = open_lock_file(&path).with_context(|| {
+            format!("cannot open {}; run as root, or choose --runtime-dir", path.display())
+        })?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(DaemonLock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

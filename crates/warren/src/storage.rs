@@ -1,18 +1,20 @@
 //! Files written durably and whole: what is read back is the old content or the new, whenever the machine stops.
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Gid, Uid};
 use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
+use warren_host::open_lock_file;
 
 /// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
 ///
-/// A symbolic link is followed, so that the file it names is replaced and not the link.
+/// A symbolic link of root's or this user's is followed, so that the file it names is replaced and not the link; another user
+/// could have root replace any file by one.
 pub(crate) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let directory = directory_of(&path);
@@ -81,8 +83,7 @@ impl LockFile {
     pub(crate) fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let is_new = !path.exists();
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = open_lock_file(path)?;
         if is_new {
             Owner::of_new_file_in(&directory_of(path))?.give(&file)?;
         }
@@ -161,6 +162,9 @@ fn directory_of(path: &Path) -> PathBuf {
 
 fn follow_link(path: &Path) -> io::Result<PathBuf> {
     match fs::symlink_metadata(path) {
+        Ok(link) if link.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) => {
+            Err(io::Error::other("it is a symbolic link of another user's; put the file itself in its place"))
+        }
         Ok(metadata) if metadata.is_symlink() => fs::canonicalize(path),
         _ => Ok(path.to_path_buf()),
     }
@@ -231,6 +235,23 @@ mod tests {
 
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn link_of_another_user_is_not_followed() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("real"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(1234), Some(1235)).unwrap();
+
+        assert!(write_atomic(&link, b"new", 0o600).is_err());
+
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names_in(directory.path()), ["link", "real"]);
     }
 
     #[test]

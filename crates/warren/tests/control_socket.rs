@@ -2,11 +2,12 @@
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
@@ -101,6 +102,71 @@ fn no_daemon_starts_in_a_directory_that_others_can_write_to() {
     }
     before.assert_same(&HostState::of(&net.exit));
     client.assert_host_unchanged();
+}
+
+/// The exit runs as a user of its own: whoever takes that user over must not become root by what root's commands do there.
+#[test]
+fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let runtime = exit.warren.state("../runtime/exit");
+    let clients = exit.warren.state("exit/clients.toml.lock");
+    let state = clients.parent().unwrap().to_path_buf();
+    for directory in [&runtime, &state] {
+        std::fs::create_dir_all(directory).unwrap();
+        chown(directory, Some(65_534), Some(65_534)).unwrap();
+    }
+    let place = net.exit.sh("cat /proc/sys/kernel/random/boot_id; stat -Lc %d:%i /proc/self/ns/net").ok();
+    let place: Vec<&str> = place.lines().collect();
+    let journal = |key: &str, set: &str, previous: &str| {
+        let lines = [
+            json!({"place": {"boot": place[0], "namespace": place[1]}}),
+            json!({"begin": {"entry": 0, "undo": {"sysctl":
+                {"key": key, "set": set, "previous": previous, "companions": []}}}}),
+        ];
+        std::fs::write(runtime.join("lock"), "").unwrap();
+        std::fs::write(runtime.join("journal"), lines.map(|line| format!("{line}\n")).concat()).unwrap();
+    };
+    let setting =
+        |key: &str| net.exit.sh(&format!("cat /proc/sys/{}", key.replace('.', "/"))).ok().trim().to_owned();
+
+    // The control: what is in a journal is done, if it is a setting of networks.
+    let ours = "net.ipv4.conf.lo.log_martians";
+    journal(ours, &setting(ours), "1");
+    assert_eq!(exit.warren.run("cleanup exit").code, Some(0));
+    assert_eq!(setting(ours), "1");
+    let theirs = "kernel.printk_ratelimit_burst";
+    let before = setting(theirs);
+    journal(theirs, &before, "77");
+    let refused = exit.warren.run("cleanup exit");
+    assert_eq!(setting(theirs), before);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("no setting of networks"), "{refused:?}");
+
+    let target = tempfile::NamedTempFile::new().unwrap();
+    let absent = target.path().with_extension("absent");
+    for (link, line) in [
+        (runtime.join("journal"), "cleanup exit"),
+        (runtime.join("lock"), "cleanup exit"),
+        (clients, "exit client add phone"),
+    ] {
+        for leads_to in [target.path(), &absent] {
+            std::fs::write(target.path(), "not a journal").unwrap();
+            let _ = std::fs::remove_file(&link);
+            symlink(leads_to, &link).unwrap();
+            let refused = exit.warren.run(line);
+            // A journal that leads nowhere is none.
+            if leads_to.exists() || !link.ends_with("journal") {
+                assert_eq!(refused.code, Some(1), "{line}: {refused:?}");
+                assert!(refused.stderr.contains("symbolic link"), "{line}: {refused:?}");
+            }
+            assert_eq!(std::fs::read_to_string(target.path()).unwrap(), "not a journal");
+            assert_eq!(std::fs::metadata(target.path()).unwrap().uid(), 0);
+            assert!(!absent.exists(), "{line}");
+        }
+        std::fs::remove_file(&link).unwrap();
+    }
+    std::fs::remove_file(runtime.join("journal")).ok();
 }
 
 #[test]

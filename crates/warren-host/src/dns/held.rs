@@ -2,10 +2,10 @@
 //! power cut.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File},
     io, iter,
     net::IpAddr,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +15,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::DeviceName;
+use crate::{DeviceName, lock_file::open_lock_file};
 
 use super::{
     DIRECTORY, DnsError, DnsPlan, command,
@@ -83,9 +83,7 @@ impl Held {
         let failed = |source| DnsError::State { path: directory.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let lock = directory.join(format!("{owner}{LOCK}"));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let alive = options.open(&lock).map_err(failed)?;
+        let alive = open_lock_file(&lock).map_err(failed)?;
         match flock(&alive, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(DnsError::Busy(lock)),
             locked => locked.map_err(|errno| failed(errno.into()))?,

@@ -9,10 +9,10 @@
 //! written is then nobody's original any more.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     net::IpAddr,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -21,6 +21,8 @@ use rustix::{
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::lock_file::open_lock_file;
 
 use super::{
     DnsError,
@@ -71,9 +73,7 @@ impl Record {
     pub(super) fn open(state: &Path, file: &Path) -> Result<Self, DnsError> {
         let path = state.join(name(state, file)?);
         let failed = |source| DnsError::State { path: path.clone(), source };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(state.join(LOCK)).map_err(failed)?;
+        let lock = open_lock_file(&state.join(LOCK)).map_err(failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
         let contents = match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| failed(error.into()))?,

@@ -1,5 +1,7 @@
 //! What a journal's text means, whole and torn, and that the file is one process's at a time.
 
+use std::fs::OpenOptions;
+
 use proptest::prelude::*;
 
 use super::*;
