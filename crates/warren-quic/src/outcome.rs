@@ -14,6 +14,8 @@ use crate::{
 
 /// TLS's no_application_protocol (RFC 7301 section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
+/// Letters of a peer's reason that are told.
+const LONGEST_WORDS: usize = 200;
 
 /// Reads the key that a peer proved.
 pub(crate) fn peer_key(identity: Option<Box<dyn Any>>) -> Option<PublicKey> {
@@ -31,7 +33,7 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
         ConnectionError::Reset => CloseReason::Reset,
         ConnectionError::ApplicationClosed(close) => CloseReason::Peer {
             code: close.error_code.into_inner(),
-            reason: String::from_utf8_lossy(&close.reason).into_owned(),
+            reason: printable(&String::from_utf8_lossy(&close.reason)),
         },
         ConnectionError::ConnectionClosed(close) if close.error_code == no_protocol => {
             CloseReason::NoCommonProtocol
@@ -39,12 +41,18 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
         ConnectionError::TransportError(error) if error.code == no_protocol => CloseReason::NoCommonProtocol,
         ConnectionError::TransportError(error) => match refused_key() {
             Some(presented) => CloseReason::WrongPeerKey { presented },
-            None => CloseReason::Transport(error.to_string()),
+            None => CloseReason::Transport(printable(&error.to_string())),
         },
         ConnectionError::ConnectionClosed(_)
         | ConnectionError::VersionMismatch
-        | ConnectionError::CidsExhausted => CloseReason::Transport(error.to_string()),
+        | ConnectionError::CidsExhausted => CloseReason::Transport(printable(&error.to_string())),
     }
+}
+
+/// The peer's words for a terminal or a log: without control characters and not endless. Before the handshake anybody on the path can
+/// put words there.
+fn printable(words: &str) -> String {
+    words.chars().filter(|letter| !letter.is_control()).take(LONGEST_WORDS).collect()
 }
 
 /// What a driver itself counted of a connection's datagrams.
@@ -97,5 +105,36 @@ pub(crate) fn connection_stats(
         acks_sent: stats.frame_tx.acks,
         acks_received: stats.frame_rx.acks,
         largest_drive: stats.largest_drive,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use noq_proto::{ApplicationClose, ConnectionClose, VarInt};
+
+    use super::*;
+
+    #[test]
+    fn words_of_a_peer_do_nothing_to_a_terminal() {
+        let words = format!("\x1b[2J\x07\u{9b}31mgone\n{}", "x".repeat(10_000));
+        let reason = words.clone().into();
+        let by_peer = ConnectionError::ApplicationClosed(ApplicationClose {
+            error_code: VarInt::from_u32(0x7777),
+            reason,
+        });
+        let by_anybody = ConnectionError::ConnectionClosed(ConnectionClose {
+            error_code: TransportErrorCode::CONNECTION_REFUSED,
+            frame_type: noq_proto::MaybeFrame::None,
+            reason: words.into(),
+        });
+
+        for error in [by_peer, by_anybody] {
+            let told = match close_reason(error, None) {
+                CloseReason::Peer { reason: told, .. } | CloseReason::Transport(told) => told,
+                other => panic!("{other:?}"),
+            };
+            assert!(told.contains("gone") && !told.contains(char::is_control), "{told:?}");
+            assert!(told.chars().count() <= LONGEST_WORDS, "{told:?}");
+        }
     }
 }
