@@ -7,19 +7,25 @@ use std::{
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use base64::{Engine, engine::general_purpose::STANDARD};
+use aws_lc_rs::{
+    encoding::{AsDer, Pkcs8V1Der},
+    error::Unspecified,
+    signature::{Ed25519KeyPair, KeyPair, Signature},
+};
+use base64::{Engine, decoded_len_estimate, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::Zeroizing;
 
 /// Bytes of a private key's seed and of a public key.
 pub const KEY_LENGTH: usize = 32;
 
-/// An Ed25519 private key: the 32-byte seed of RFC 8032, wiped from memory when dropped.
-#[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct PrivateKey([u8; KEY_LENGTH]);
+/// An Ed25519 private key. Clones have it together, so that it is in memory once: in aws-lc, which wipes it when the last of
+/// them is dropped.
+#[derive(Clone)]
+pub struct PrivateKey(Arc<Ed25519KeyPair>);
 
 impl PrivateKey {
     /// Makes a new key from the operating system's random source.
@@ -27,9 +33,9 @@ impl PrivateKey {
     /// # Errors
     /// When that source cannot be read.
     pub fn generate() -> Result<Self, KeyError> {
-        let mut seed = [0; KEY_LENGTH];
-        getrandom::fill(&mut seed).map_err(KeyError::Random)?;
-        Ok(Self(seed))
+        let mut seed = Zeroizing::new([0; KEY_LENGTH]);
+        getrandom::fill(seed.as_mut_slice()).map_err(KeyError::Random)?;
+        Ok(Self::of_seed(&seed))
     }
 
     /// Reads a key as it stands in a key file: standard base64 with padding.
@@ -37,25 +43,35 @@ impl PrivateKey {
     /// # Errors
     /// When the text is not base64 or not of 32 bytes; the message never repeats the text.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
-        decode(text).map(|seed| Self(*seed))
+        let bytes = decode(text)?;
+        let seed = bytes.as_slice().try_into().map_err(|_| KeyError::Length(bytes.len()))?;
+        Ok(Self::of_seed(seed))
     }
 
     /// Returns the key as it stands in a key file.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(STANDARD.encode(self.0))
+        // Unlike the other ways to the seed, this one is wiped.
+        let der: Pkcs8V1Der<'_> = self.0.as_der().expect("there is memory for a few bytes");
+        let seed = der.as_ref().last_chunk::<KEY_LENGTH>().expect("the seed stands at the end");
+        Zeroizing::new(STANDARD.encode(seed))
     }
 
     /// Returns the public key that belongs to it.
     pub fn public(&self) -> PublicKey {
-        let pair = Ed25519KeyPair::from_seed_unchecked(&self.0).expect("any 32 bytes are an Ed25519 seed");
         let mut public = [0; KEY_LENGTH];
-        public.copy_from_slice(pair.public_key().as_ref());
+        public.copy_from_slice(self.0.public_key().as_ref());
         PublicKey(public)
     }
 
-    /// Returns the seed, for the TLS layer.
-    pub(crate) fn seed(&self) -> &[u8; KEY_LENGTH] {
-        &self.0
+    /// Signs for the TLS layer.
+    pub(crate) fn sign(&self, message: &[u8]) -> Result<Signature, Unspecified> {
+        self.0.try_sign(message)
+    }
+
+    /// Takes the 32-byte seed of RFC 8032.
+    fn of_seed(seed: &[u8; KEY_LENGTH]) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed");
+        Self(Arc::new(pair))
     }
 }
 
@@ -142,7 +158,8 @@ impl FromStr for PublicKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let key = decode(text).map(|key| Self(*key))?;
+        let bytes = decode(text)?;
+        let key = Self(bytes.as_slice().try_into().map_err(|_| KeyError::Length(bytes.len()))?);
         if key.is_of_small_order() {
             return Err(KeyError::NobodysKey);
         }
@@ -229,14 +246,11 @@ pub enum KeyError {
     },
 }
 
-fn decode(text: &str) -> Result<Zeroizing<[u8; KEY_LENGTH]>, KeyError> {
-    let bytes = Zeroizing::new(STANDARD.decode(text).map_err(|_| KeyError::NotBase64)?);
-    let mut key = Zeroizing::new([0; KEY_LENGTH]);
-    if bytes.len() != key.len() {
-        return Err(KeyError::Length(bytes.len()));
-    }
-    key.copy_from_slice(&bytes);
-    Ok(key)
+fn decode(text: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    // With room for all of it, as what a vector leaves when it grows is not wiped.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(decoded_len_estimate(text.len())));
+    STANDARD.decode_vec(text, &mut bytes).map_err(|_| KeyError::NotBase64)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -259,7 +273,7 @@ mod tests {
             0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec, 0x2c, 0xc4,
             0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03, 0x1c, 0xae, 0x7f, 0x60,
         ];
-        let public = PrivateKey(seed).public();
+        let public = PrivateKey::of_seed(&seed).public();
         assert_eq!(public.0[..4], [0xd7, 0x5a, 0x98, 0x01]);
         assert_eq!(public.0[28..], [0xf7, 0x07, 0x51, 0x1a]);
     }

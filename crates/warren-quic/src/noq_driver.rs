@@ -73,7 +73,7 @@ impl NoqEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
-        let identities = tls::Identities::new(identities)?;
+        let identities = tls::Identities::new(identities);
         let mut gates = Vec::new();
         for (index, socket) in sockets.into_iter().enumerate() {
             let tls = tls::exit_of(identities.clone())?;
@@ -87,12 +87,11 @@ impl NoqEndpoint {
         Ok(this)
     }
 
-    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
-        let Some((identities, gates)) = &self.identities else { return Ok(()) };
-        identities.set(keys)?;
+    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) {
+        let Some((identities, gates)) = &self.identities else { return };
+        identities.set(keys);
         let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
         gates.iter().for_each(|gate| gate.set_keys(&known));
-        Ok(())
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {

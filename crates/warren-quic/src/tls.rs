@@ -1,6 +1,7 @@
 //! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
 
 mod identities;
+mod signing;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,20 +14,19 @@ use rustls::{
     },
     crypto::{
         CryptoProvider, WebPkiSupportedAlgorithms,
-        aws_lc_rs::{self, kx_group, sign::any_eddsa_type},
+        aws_lc_rs::{self, kx_group},
         verify_tls13_signature_with_raw_key,
     },
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
+    pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::{
         NoServerSessionStorage,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
-    sign::CertifiedKey,
     version::TLS13,
 };
-use zeroize::Zeroizing;
 
 pub(crate) use self::identities::Identities;
+use self::signing::certified;
 use crate::{
     ciphers,
     key::{KEY_LENGTH, PrivateKey, PublicKey},
@@ -42,10 +42,6 @@ const HINTS: usize = 8;
 /// The DER of a SubjectPublicKeyInfo up to the Ed25519 key itself (RFC 8410 section 4).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// The DER of a PKCS #8 private key up to the Ed25519 seed itself (RFC 8410 section 7).
-const PKCS8_PREFIX: [u8; 16] =
-    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
-
 /// Where a client's verifier leaves the key of a peer that it refused.
 pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
 
@@ -53,7 +49,7 @@ pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
 /// a cipher; for the one that this CPU is fastest at unless told.
 ///
 /// # Errors
-/// When the TLS library refuses the key, which no valid key makes it do.
+/// When the TLS library refuses its own ciphers, which it does not.
 pub fn client(
     identity: &PrivateKey,
     pinned: &[PublicKey],
@@ -67,7 +63,7 @@ pub fn client(
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity)?)));
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity))));
     config.alpn_protocols = [ALPN.to_vec()].into_iter().chain(pinned.iter().take(HINTS).map(hint)).collect();
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
@@ -79,9 +75,9 @@ pub fn client(
 /// `identities`, or another one that the client pins.
 ///
 /// # Errors
-/// When the TLS library refuses the key, which no valid key makes it do.
+/// When the TLS library refuses its own ciphers, which it does not.
 pub fn exit(identities: &[PrivateKey]) -> Result<ServerConfig, Error> {
-    exit_of(Identities::new(identities)?)
+    exit_of(Identities::new(identities))
 }
 
 /// The same with keys that may become others.
@@ -120,13 +116,6 @@ fn provider(first: Option<Cipher>) -> CryptoProvider {
         kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
         ..aws_lc_rs::default_provider()
     }
-}
-
-fn certified(identity: &PrivateKey) -> Result<Arc<CertifiedKey>, Error> {
-    let pkcs8 = Zeroizing::new([&PKCS8_PREFIX[..], identity.seed()].concat());
-    let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))?;
-    let spki = [&SPKI_PREFIX[..], &identity.public().0].concat();
-    Ok(Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signing)))
 }
 
 /// Checks that the signature is Ed25519's, by the raw key that was presented.
@@ -376,16 +365,16 @@ mod tests {
     #[test]
     fn keys_that_an_exit_takes_over_count_for_the_next_handshake() {
         let keys: Vec<_> = (0..2).map(|_| PrivateKey::generate().unwrap()).collect();
-        let identities = Identities::new(&keys[..1]).unwrap();
+        let identities = Identities::new(&keys[..1]);
         let of = |key: &PrivateKey| {
             let client = client(&keys[0], &[key.public()], PresentedKey::default(), None).unwrap();
             handshake(client, exit_of(identities.clone()).unwrap())
         };
         of(&keys[1]).unwrap_err();
-        identities.set(&keys).unwrap();
+        identities.set(&keys);
         of(&keys[0]).unwrap();
         of(&keys[1]).unwrap();
-        identities.set(&keys[1..]).unwrap();
+        identities.set(&keys[1..]);
         of(&keys[0]).unwrap_err();
         of(&keys[1]).unwrap();
     }
@@ -411,7 +400,7 @@ mod tests {
     struct NoKey;
 
     impl rustls::client::ResolvesClientCert for NoKey {
-        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
             None
         }
 

@@ -91,7 +91,7 @@ impl WarrenEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
-        let identities = tls::Identities::new(identities)?;
+        let identities = tls::Identities::new(identities);
         for socket in sockets {
             let tls = tls::exit_of(identities.clone())?;
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
@@ -103,14 +103,13 @@ impl WarrenEndpoint {
         Ok(this)
     }
 
-    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
-        let Some(identities) = &self.identities else { return Ok(()) };
-        identities.set(keys)?;
+    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) {
+        let Some(identities) = &self.identities else { return };
+        identities.set(keys);
         let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
         for gate in self.ports.iter().flatten().filter_map(|port| port.gate.as_ref()) {
             gate.set_keys(&known);
         }
-        Ok(())
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {

@@ -29,6 +29,7 @@ mod full_path;
 mod host;
 mod idle;
 mod join;
+mod key_memory;
 mod kill_switch;
 mod kills;
 mod liars;

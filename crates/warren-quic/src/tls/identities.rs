@@ -3,7 +3,6 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::{
-    Error,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
@@ -18,19 +17,18 @@ pub(crate) struct Identities(Arc<RwLock<Vec<Identity>>>);
 type Identity = (Vec<u8>, Arc<CertifiedKey>);
 
 impl Identities {
-    pub(crate) fn new(keys: &[PrivateKey]) -> Result<Self, Error> {
-        Ok(Self(Arc::new(RwLock::new(identities(keys)?))))
+    pub(crate) fn new(keys: &[PrivateKey]) -> Self {
+        Self(Arc::new(RwLock::new(identities(keys))))
     }
 
     /// Proves these keys from now on, in place of those before.
-    pub(crate) fn set(&self, keys: &[PrivateKey]) -> Result<(), Error> {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = identities(keys)?;
-        Ok(())
+    pub(crate) fn set(&self, keys: &[PrivateKey]) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = identities(keys);
     }
 }
 
-fn identities(keys: &[PrivateKey]) -> Result<Vec<Identity>, Error> {
-    keys.iter().map(|key| Ok((hint(&key.public()), certified(key)?))).collect()
+fn identities(keys: &[PrivateKey]) -> Vec<Identity> {
+    keys.iter().map(|key| (hint(&key.public()), certified(key))).collect()
 }
 
 impl ResolvesServerCert for Identities {

@@ -68,7 +68,8 @@ async fn tell(global: &GlobalArgs, keys: Vec<PrivateKey>) -> anyhow::Result<Opti
 }
 
 fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
-    let mut text = Zeroizing::new(String::new());
+    // With room for all of it, as what a string leaves when it grows is not wiped.
+    let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
         text.push_str(&key.to_base64());
         text.push('\n');

@@ -27,7 +27,9 @@ pub(super) fn read(path: &Path, if_missing: &str) -> Result<ConfigText, ConfigEr
     if metadata.len() > MAX_BYTES {
         return Err(too_large(path));
     }
-    let mut bytes = Zeroizing::new(Vec::new());
+    // With room for all of it, as what a vector leaves when it grows is not wiped.
+    let length = usize::try_from(metadata.len()).map_err(|_| too_large(path))?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     // One byte more than allowed shows a file that grew meanwhile.
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
     if bytes.len() as u64 > MAX_BYTES {

@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
 
 use super::protocol::{Refusal, Request, Response};
 use crate::private_socket;
 
 /// A longer question is refused.
-const MAX_REQUEST: u64 = 4 * 1024 * 1024;
+const MAX_REQUEST: usize = 4 * 1024 * 1024;
+/// Room for most questions.
+const FIRST_ROOM: usize = 4096;
 /// A peer that says nothing for this long is sent away.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Questions that may wait for the daemon.
@@ -114,15 +117,31 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::R
 }
 
 async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, Refusal>> {
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line).await?;
-    if !line.ends_with('\n') {
+    let line = read_line(stream).await?;
+    if line.last() != Some(&b'\n') {
         return Ok(Err(Refusal::new(
             "the question is longer than 4 MiB or not a line; ask with the daemon's own version of warren",
         )));
     }
-    Ok(serde_json::from_str(&line)
+    Ok(serde_json::from_slice(&line)
         .map_err(|error| Refusal::new(format!("the question is not understood: {error}; the daemon is of another version than this command, start it again"))))
+}
+
+/// Reads until a line ends, and leaves no piece of it in memory: it may hold a private key.
+async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
+    while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {
+        if line.len() == line.capacity() {
+            // What a vector leaves when it grows by itself is not wiped.
+            let mut longer = Zeroizing::new(Vec::with_capacity(2 * line.len()));
+            longer.extend_from_slice(&line);
+            line = longer;
+        }
+        if stream.read_buf(&mut *line).await? == 0 {
+            break;
+        }
+    }
+    Ok(line)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub mod internet_host;
 pub mod leaks;
 pub mod library_client;
 pub mod lying_exit;
+pub mod memory;
 pub mod memory_limit;
 pub mod namespace;
 pub mod net;
