@@ -33,7 +33,7 @@ pub(crate) fn run(
             if args.json {
                 return output::print_json(&clients);
             }
-            output::print(&view::list(&clients, &store.invitations()?))
+            output::print(&view::list(&clients, &store.invitations()?, &global.command("exit client add")))
         }
         ExitClientCommand::Show(args) => {
             let client = find(store.as_mut(), &args.name)?;
@@ -42,8 +42,9 @@ pub(crate) fn run(
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
             output::print(&format!(
-                "Removed {name}: its profile or invitation is of no use any more. Invite it again with: warren exit invite {name}\n",
-                name = args.name
+                "Removed {name}: its profile or invitation is of no use any more. Invite it again with: {invite} {name}\n",
+                name = args.name,
+                invite = global.command("exit invite"),
             ))
         }
         ExitClientCommand::Rename(args) => {
@@ -53,8 +54,9 @@ pub(crate) fn run(
         ExitClientCommand::Disable(args) => {
             store.change(&args.name, &ClientChange::Disable)?;
             output::print(&format!(
-                "Disabled {name}: it is refused, and its addresses stay its own. Admit it with: warren exit client enable {name}\n",
-                name = args.name
+                "Disabled {name}: it is refused, and its addresses stay its own. Admit it with: {enable} {name}\n",
+                name = args.name,
+                enable = global.command("exit client enable"),
             ))
         }
         ExitClientCommand::Enable(args) => {

@@ -106,7 +106,7 @@ fn told(
         prefixes = list(&prefixes),
         resolvers = list(&resolvers),
         start = start(global),
-        invite = command(global, "exit invite"),
+        invite = global.command("exit invite"),
     )
 }
 
@@ -227,23 +227,11 @@ fn start(global: &GlobalArgs) -> String {
     let has_unit = ["/usr/lib", "/lib", "/etc"]
         .iter()
         .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
-    let run = command(global, "exit run");
+    let run = global.command("exit run");
     if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
         return "systemctl enable --now warren-exit".to_owned();
     }
     run
-}
-
-/// The command as it has to be typed to work on the same directories.
-fn command(global: &GlobalArgs, words: &str) -> String {
-    let mut command = format!("warren {words}");
-    if global.config_dir != Path::new("/etc/warren") {
-        command += &format!(" --config-dir {}", global.config_dir.display());
-    }
-    if global.state_dir != Path::new("/var/lib/warren") {
-        command += &format!(" --state-dir {}", global.state_dir.display());
-    }
-    command
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -31,8 +31,9 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: JoinArgs) -> anyhow::Res
     };
     match enrolment.run(timeout).await {
         Ok(client) => output::print(&format!(
-            "Enrolled as {client} and wrote {}. Connect with: warren up {name}\n",
-            written.path.display()
+            "Enrolled as {client} and wrote {}. Connect with: {} {name}\n",
+            written.path.display(),
+            global.command("up"),
         )),
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(

@@ -5,7 +5,7 @@ use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::args::{GlobalArgs, RotateKeyArgs};
-use super::output;
+use super::{output, own_exit};
 use crate::config::{ExitConfig, describe, load_exit};
 use crate::control::{AskError, Request, Secret, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
@@ -17,20 +17,22 @@ use crate::storage;
 /// When there is a key to retire already, or none, the file cannot be written, or the exit that runs does not answer.
 pub(crate) async fn run(global: &GlobalArgs, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&global.config_dir.join("exit.toml"))?;
-    if arguments.retire { retire(global, &config).await } else { rotate(global, &config).await }
+    let runs = own_exit::runs(global, &config).await?;
+    if arguments.retire { retire(global, &config, runs).await } else { rotate(global, &config, runs).await }
 }
 
-async fn rotate(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> {
+async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
+    let retire = global.command("exit rotate-key --retire");
     if config.old_private_key.is_some() {
         bail!(
-            "{} holds an old key already; once no client pins it, run: warren exit rotate-key --retire",
+            "{} holds an old key already; once no client pins it, run: {retire}",
             config.key_file.display()
         );
     }
     let new = PrivateKey::generate()?;
     let old = &config.private_key;
     write(config, &[&new, old])?;
-    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()]).await?);
+    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()], runs).await?);
     let old = old.public();
     let now = now.unwrap_or("The exit does not run; it will serve both.");
     output::print(&format!(
@@ -38,17 +40,21 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> 
          Next: in each client's profile write both under [[exit]], and reload it:\n  \
          public_key = [\"{new}\", \"{old}\"]\n\
          New profiles have both already, and invitations the new one. Once every client has the new one, run:\n  \
-         warren exit rotate-key --retire\n",
+         {retire}\n",
         config.key_file.display(),
     ))
 }
 
-async fn retire(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> {
+async fn retire(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
     let Some(old) = &config.old_private_key else {
-        bail!("{} holds no old key; make a new one with: warren exit rotate-key", config.key_file.display());
+        bail!(
+            "{} holds no old key; make a new one with: {}",
+            config.key_file.display(),
+            global.command("exit rotate-key")
+        );
     };
     write(config, &[&config.private_key])?;
-    let now = tell(global, vec![config.private_key.clone()]).await?;
+    let now = tell(global, vec![config.private_key.clone()], runs).await?;
     output::print(&format!(
         "Took the old key {} out of {}. {}\nClients that pin the old key alone are refused from now on; who is connected stays so.\n",
         old.public(),
@@ -58,7 +64,14 @@ async fn retire(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<()> 
 }
 
 /// Gives the keys to the exit that runs, if one does, and says so.
-async fn tell(global: &GlobalArgs, keys: Vec<PrivateKey>) -> anyhow::Result<Option<&'static str>> {
+async fn tell(
+    global: &GlobalArgs,
+    keys: Vec<PrivateKey>,
+    runs: bool,
+) -> anyhow::Result<Option<&'static str>> {
+    if !runs {
+        return Ok(None);
+    }
     let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect() };
     match ask(&DaemonDir::new(&global.runtime_dir, EXIT).socket(), &request).await {
         Ok(_) => Ok(Some("The exit that runs has taken this over.")),

@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Set { change: Change },
     /// Read the configuration again.
     Reload,
+    /// Exit: the public keys that it serves, by which a command knows it.
+    PublicKeys,
     /// Exit: have these keys from now on, the newest first. A service may not be able to read its key's file again.
     SetKeys { keys: Vec<Secret> },
     /// Exit: tell clients to move to another exit, and end once they have, or after this many milliseconds.
@@ -57,6 +59,7 @@ impl Request {
             | Self::Stop
             | Self::Set { .. }
             | Self::Reload
+            | Self::PublicKeys
             | Self::SetKeys { .. }
             | Self::Drain { .. }
             | Self::ClientList

@@ -381,6 +381,7 @@ impl Daemon {
                 part.break_down(&self.worker).await;
                 Ok(serde_json::Value::Null)
             }
+            Request::PublicKeys => serde_json::to_value(self.config.public_keys()).map_err(Refusal::new),
             Request::SetKeys { keys } => {
                 let set = self.set_keys(keys).await;
                 set.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))

@@ -9,24 +9,20 @@ use crate::cli::args::GlobalArgs;
 use crate::cli::exit_client::{
     ClientChange, ClientStore, ClientView, InvitationView, NewClient, StoppedExit,
 };
+use crate::cli::own_exit;
 use crate::config::ExitConfig;
-use crate::control::{AskError, Request, ask};
+use crate::control::{Request, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
 
 /// The clients of the exit that runs, or those in the registry file when none does.
 ///
 /// # Errors
-/// When an exit runs but does not answer.
+/// When an exit runs but does not answer, or it is another one.
 pub(crate) fn client_store(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
-    let socket = DaemonDir::new(&global.runtime_dir, EXIT).socket();
-    let running = RunningExit { socket };
-    match running.ask(&Request::InvitationList) {
-        Ok(_) => Ok(Box::new(running)),
-        Err(error) if matches!(error.downcast_ref(), Some(AskError::NotRunning)) => {
-            Ok(Box::new(StoppedExit::new(config, &global.state_dir)))
-        }
-        Err(error) => Err(error),
+    if block_on(own_exit::runs(global, config))? {
+        return Ok(Box::new(RunningExit { socket: DaemonDir::new(&global.runtime_dir, EXIT).socket() }));
     }
+    Ok(Box::new(StoppedExit::new(config, &global.state_dir)))
 }
 
 struct RunningExit {
@@ -35,12 +31,16 @@ struct RunningExit {
 
 impl RunningExit {
     fn ask(&self, request: &Request) -> anyhow::Result<serde_json::Value> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the runtime")?;
-        Ok(runtime.block_on(ask(&self.socket, request))?)
+        block_on(async { Ok(ask(&self.socket, request).await?) })
     }
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(future)
 }
 
 impl ClientStore for RunningExit {

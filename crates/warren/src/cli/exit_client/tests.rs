@@ -255,12 +255,12 @@ fn views_survive_the_control_socket_and_read_well() {
 
     let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
     assert_eq!(again, clients);
-    let table = view::list(&clients, &[]);
+    let table = view::list(&clients, &[], "");
     assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
     assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
     let text = clients.first().unwrap().to_text();
     assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
-    assert!(view::list(&[], &[]).contains("warren exit client add NAME"));
+    assert!(view::list(&[], &[], "warren exit client add").contains("warren exit client add NAME"));
 }
 
 #[test]
@@ -276,8 +276,8 @@ fn open_invitations_are_listed_and_removed_by_name() {
 
     assert_eq!(open.iter().map(|invitation| invitation.name.as_str()).collect::<Vec<_>>(), ["laptop"]);
     assert!(
-        view::list(&[], &open).ends_with("\n")
-            && view::list(&[], &open).contains("laptop is invited until 2")
+        view::list(&[], &open, "").ends_with("\n")
+            && view::list(&[], &open, "").contains("laptop is invited until 2")
     );
     exit.run(&remove_command("laptop")).unwrap();
     assert!(store.invitations().unwrap().is_empty());

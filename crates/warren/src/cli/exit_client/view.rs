@@ -123,17 +123,17 @@ impl InvitationView {
     }
 }
 
-/// The clients as a table, and the open invitations below it.
-pub(super) fn list(clients: &[ClientView], invitations: &[InvitationView]) -> String {
+/// The clients as a table, and the open invitations below it; without any, how to `add` one.
+pub(super) fn list(clients: &[ClientView], invitations: &[InvitationView], add: &str) -> String {
     let invited = invitations
         .iter()
         .map(|invitation| format!("{} is invited until {}\n", invitation.name, invitation.expires));
-    table(clients) + &invited.collect::<String>()
+    table(clients, add) + &invited.collect::<String>()
 }
 
-fn table(clients: &[ClientView]) -> String {
+fn table(clients: &[ClientView], add: &str) -> String {
     if clients.is_empty() {
-        return "No client is enrolled; add one with: warren exit client add NAME\n".to_owned();
+        return format!("No client is enrolled; add one with: {add} NAME\n");
     }
     let row = |client: &ClientView| {
         let state = client.state().to_owned();

@@ -28,6 +28,7 @@ impl Daemon {
             | Request::InvitationList
             | Request::ClientRemove { .. }
             | Request::ClientChange { .. }
+            | Request::PublicKeys
             | Request::SetKeys { .. }
             | Request::Drain { .. } => Err(Refusal::new("this is a client; run it on the exit")),
         };
