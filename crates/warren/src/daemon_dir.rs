@@ -1,7 +1,7 @@
 //! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
 
 use std::fs::{DirBuilder, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 use warren_host::open_lock_file;
 
 use crate::control::{AskError, Request, SOCKET_NAME, ask};
+use crate::storage::make_directory;
 
 /// The exit's name among the daemons; no profile may have it.
 pub(crate) const EXIT: &str = "exit";
@@ -35,15 +36,15 @@ impl DaemonDir {
         Self { path: runtime_dir.join(name) }
     }
 
-    /// Makes the directory, for its owner alone.
+    /// Makes the directory, for its owner alone, in one that all may enter: an exit with a user of its own has its directory there too.
     ///
     /// # Errors
     /// When that cannot be, or when others may write to it or to the one above: who can put a socket or a link there is asked in
     /// the daemon's place.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.path).with_context(|| {
-            format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display())
-        })?;
+        self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
+            || format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display()),
+        )?;
         for directory in [Some(self.path.as_path()), self.path.parent()].into_iter().flatten() {
             let mode = directory
                 .metadata()
@@ -61,6 +62,13 @@ impl DaemonDir {
             }
         }
         Ok(())
+    }
+
+    fn make(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -206,7 +214,7 @@ impl DaemonLock {
     ///
     /// # Errors
     /// When this process has too many descriptors.
-    pub(crate) fn share(&self) -> std::io::Result<File> {
+    pub(crate) fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 }
@@ -216,7 +224,7 @@ impl DaemonLock {
 /// # Errors
 /// When the runtime directory is not this user's to read; one that is not there has none.
 pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
-    let cannot = |error: std::io::Error| {
+    let cannot = |error: io::Error| {
         let advice = if error.kind() == ErrorKind::PermissionDenied { "; run it as root" } else { "" };
         anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
     };
@@ -279,6 +287,16 @@ mod tests {
 
         assert!(directory.lock_of_the_dead().await.unwrap().is_some());
         end.await.unwrap();
+    }
+
+    #[test]
+    fn the_directory_above_is_open_to_other_daemons_users_and_its_own_is_not() {
+        let above = tempfile::tempdir().unwrap();
+        let runtime = above.path().join("run/warren");
+        DaemonDir::new(&runtime, "home").create().unwrap();
+
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&runtime), mode(&runtime.join("home"))), (0o755, 0o700));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) struct Status {
     pub(crate) since_seconds: f64,
     /// When it began, in UTC (RFC 3339).
     pub(crate) since: String,
+    /// Why the latest reload changed nothing; none if it did, or there was none.
+    pub(crate) reload_error: Option<String>,
     #[serde(flatten)]
     pub(crate) client: Option<ClientStatus>,
     #[serde(flatten)]
@@ -98,6 +100,7 @@ pub(crate) struct Observed<'a> {
     pub(crate) since: Instant,
     pub(crate) device: Option<DeviceStatus>,
     pub(crate) host_changes: Vec<String>,
+    pub(crate) reload_error: Option<String>,
     pub(crate) tuning: &'a Tuning,
     pub(crate) snapshot: Snapshot,
     pub(crate) meter: &'a RateMeter,
@@ -115,7 +118,7 @@ impl Status {
     }
 
     fn new(role: Role, observed: Observed<'_>) -> Self {
-        let Observed { state, since, device, host_changes, tuning, snapshot, meter } = observed;
+        let Observed { state, since, device, host_changes, reload_error, tuning, snapshot, meter } = observed;
         let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
         let drops_to_tun = by_name(&snapshot.drops_to_tun);
         let transport_drops = transport_drops(&snapshot);
@@ -133,6 +136,7 @@ impl Status {
             state,
             since_seconds: since.as_secs_f64(),
             since: humantime::format_rfc3339_seconds(SystemTime::now() - since).to_string(),
+            reload_error,
             client: None,
             exit: None,
             device,
@@ -227,7 +231,6 @@ mod tests {
             warnings: Vec::new(),
             last_error: None,
             kill_switch: false,
-            reload_error: None,
             reconnects: 2,
         };
         Status::client(client, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
@@ -247,7 +250,6 @@ mod tests {
             listen: Vec::new(),
             public_key: String::new(),
             old_public_key: None,
-            reload_error: None,
             clients: ClientCounts { enrolled: 1, connected: 1 },
             sessions: vec![session],
             silent: true,
@@ -274,6 +276,7 @@ mod tests {
             since: Instant::now(),
             device: Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1380, offload: true }),
             host_changes: Vec::new(),
+            reload_error: None,
             tuning,
             snapshot: Snapshot::of_all(vec![Snapshot {
                 connections: vec![connection],

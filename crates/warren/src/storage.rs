@@ -68,7 +68,12 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<bool> {
     if path.is_dir() {
         return Ok(false);
     }
+    let missing: Vec<&Path> =
+        path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    for made in missing {
+        fs::set_permissions(made, Permissions::from_mode(0o755))?;
+    }
     Ok(true)
 }
 

@@ -219,6 +219,8 @@ impl Daemon<'_> {
         let status =
             self.warren.status().unwrap_or_else(|| panic!("{} still answers after {said}", self.name));
         assert!(said.contains(status.text("/reload_error")), "{said}\n{}", status.text("/reload_error"));
+        let shown = self.warren.run(&format!("status {}", self.name)).ok();
+        assert!(shown.lines().any(|line| line.trim_start().starts_with("reload")), "{shown}");
     }
 }
 

@@ -17,8 +17,6 @@ pub(crate) struct ClientStatus {
     pub(crate) last_error: Option<String>,
     /// Whether nothing leaves the host outside the tunnel.
     pub(crate) kill_switch: bool,
-    /// Why the latest reload changed nothing; none if it did, or there was none.
-    pub(crate) reload_error: Option<String>,
     /// Times that every connection was lost since the start.
     pub(crate) reconnects: u64,
 }

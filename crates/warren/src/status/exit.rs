@@ -12,8 +12,6 @@ pub(crate) struct ExitStatus {
     pub(crate) public_key: String,
     /// The one that is served too until it is retired.
     pub(crate) old_public_key: Option<String>,
-    /// Why the latest reload changed nothing; none if it did, or there was none.
-    pub(crate) reload_error: Option<String>,
     pub(crate) clients: ClientCounts,
     pub(crate) sessions: Vec<SessionStatus>,
     /// Whether who does not know the exit's key gets no answer at all.

@@ -36,6 +36,7 @@ fn fields(status: &Status) -> Fields {
     if let Some(exit) = &status.exit {
         add_exit(&mut fields, exit);
     }
+    fields.add_some("reload", status.reload_error.clone());
     if let Some(device) = &status.device {
         let offload = if device.offload { "on" } else { "off" };
         fields.add("device", format!("{}, MTU {}, offload {offload}", device.name, device.mtu));
@@ -75,7 +76,6 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
             format!("closed: nothing leaves outside the tunnel until `warren down {name}`"),
         );
     }
-    fields.add_some("reload", client.reload_error.clone());
     if client.reconnects > 0 {
         fields.add("reconnects", client.reconnects.to_string());
     }
@@ -89,7 +89,6 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     fields
         .add("clients", format!("{} enrolled, {} connected", exit.clients.enrolled, exit.clients.connected));
     fields.add("strangers", strangers(exit));
-    fields.add_some("reload", exit.reload_error.clone());
 }
 
 /// What who does not know the exit gets, and what was turned away.

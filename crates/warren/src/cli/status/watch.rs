@@ -106,7 +106,6 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
         warnings: Vec::new(),
         last_error: None,
         kill_switch: false,
-        reload_error: None,
         reconnects: 0,
     };
     let observed = Observed {
@@ -114,6 +113,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
         since: now.checked_sub(Duration::from_secs(61)).unwrap_or(now),
         device: None,
         host_changes: Vec::new(),
+        reload_error: None,
         tuning: &Tuning::default(),
         snapshot: Snapshot::default(),
         meter: &RateMeter::new(now),

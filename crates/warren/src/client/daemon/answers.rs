@@ -65,7 +65,6 @@ impl Daemon {
             warnings: self.host.warnings(),
             last_error: self.last_error.clone(),
             kill_switch: self.lockdown.is_closed(),
-            reload_error: self.reload_error.clone(),
             reconnects: self.reconnects,
         };
         let (state, since) = self.shown_state();
@@ -74,6 +73,7 @@ impl Daemon {
             since,
             device: self.host.device(),
             host_changes: [self.lockdown.changes(), self.host.changes()].concat(),
+            reload_error: self.reload_error.clone(),
             tuning: &self.tuning,
             snapshot,
             meter: &self.meter,
