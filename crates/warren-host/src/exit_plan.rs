@@ -20,8 +20,10 @@ pub struct ExitHost {
     pub ipv4: Option<Ipv4Net>,
     /// As `ipv4`.
     pub ipv6: Option<Ipv6Net>,
-    /// Whether what leaves for the internet gets this host's address.
-    pub nat: bool,
+    /// Whether what leaves for the internet by IPv4 gets this host's address.
+    pub nat_ipv4: bool,
+    /// As `nat_ipv4`, by IPv6; not where the prefix is routed to this host.
+    pub nat_ipv6: bool,
     /// Where the internet is.
     pub interface: Egress,
     /// The UDP ports of the listener, and of any other service here, that no client's traffic may come to use as its
@@ -198,7 +200,8 @@ mod tests {
             mtu: 1380,
             ipv4: Some("10.66.0.0/16".parse().unwrap()),
             ipv6: Some("fd66:6666::/64".parse().unwrap()),
-            nat: true,
+            nat_ipv4: true,
+            nat_ipv6: true,
             interface: Egress::Auto,
             listen_ports: vec![443],
             allow: Vec::new(),

@@ -10,7 +10,9 @@ use crate::ruleset_text::chain;
 
 /// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
-    let mut pools: Vec<Pool> = ipv4.map(Pool::ipv4).into_iter().chain(ipv6.map(Pool::ipv6)).collect();
+    let ipv4 = ipv4.map(|gateway| Pool { is_translated: host.nat_ipv4, ..Pool::ipv4(gateway) });
+    let ipv6 = ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
+    let mut pools: Vec<Pool> = ipv4.into_iter().chain(ipv6).collect();
     for pool in &mut pools {
         let own: Vec<IpNet> = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
         pool.networks.extend(IpNet::aggregate(&own));
@@ -20,7 +22,8 @@ pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     chain(&mut text, "forward", "type filter hook forward priority filter; policy accept;", &forward(host));
     chain(&mut text, "from_clients", "", &from_clients(host, &pools));
     chain(&mut text, "to_clients", "", &to_clients());
-    if host.nat {
+    pools.retain(|pool| pool.is_translated);
+    if !pools.is_empty() {
         let header = "type nat hook postrouting priority srcnat; policy accept;";
         chain(&mut text, "postrouting", header, &postrouting(host, &pools));
     }
@@ -56,6 +59,8 @@ struct Pool {
     address: &'static str,
     echo: &'static str,
     not_internet: &'static [&'static str],
+    /// Whether what leaves for the internet gets this host's address.
+    is_translated: bool,
 }
 
 impl Pool {
@@ -67,6 +72,7 @@ impl Pool {
             address: "ipv4_addr",
             echo: "icmp type echo-request",
             not_internet: NOT_INTERNET_IPV4,
+            is_translated: true,
         }
     }
 
@@ -78,6 +84,7 @@ impl Pool {
             address: "ipv6_addr",
             echo: "icmpv6 type echo-request",
             not_internet: NOT_INTERNET_IPV6,
+            is_translated: true,
         }
     }
 
@@ -279,9 +286,21 @@ mod tests {
 
     #[test]
     fn without_nat_there_is_no_nat_chain() {
-        let text = ruleset(&ExitHost { nat: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+        let text =
+            ruleset(&ExitHost { nat_ipv4: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
 
         assert!(!text.contains("masquerade"), "{text}");
+    }
+
+    #[test]
+    fn routed_prefix_leaves_with_its_own_addresses_beside_a_translated_one() {
+        let gateways = ("10.66.0.1/16".parse().ok(), "2001:db8:66::1/64".parse().ok());
+
+        let text = ruleset(&ExitHost { nat_ipv6: false, ..host() }, gateways.0, gateways.1);
+
+        assert!(text.contains("ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
+        assert!(text.contains("\tip6 saddr 2001:db8:66::/64 accept\n"), "{text}");
+        assert!(!text.contains("ip6 saddr 2001:db8:66::/64 m"), "{text}");
     }
 
     #[test]
@@ -321,7 +340,8 @@ mod tests {
             mtu: 1380,
             ipv4: None,
             ipv6: None,
-            nat: true,
+            nat_ipv4: true,
+            nat_ipv6: true,
             interface: Egress::Auto,
             listen_ports: vec![443],
             allow: vec!["192.168.7.9/24".parse().unwrap()],

@@ -7,7 +7,7 @@ use warren_quic::key::PrivateKey;
 
 use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
-use crate::support::{Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
 /// Its loopback, its addresses and listen port, its inner address, the cloud's metadata service, and a LAN beside it.
 const TARGETS: [(&str, u16); 6] = [
@@ -99,4 +99,46 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
 fn packets(net: &Net, table: &str, chain: &str) -> u64 {
     let listed = net.exit.sh(&format!("nft list chain inet {table} {chain}")).ok();
     packets_counted(&listed).iter().sum()
+}
+
+/// A prefix that is routed to the exit needs no NAT66: the internet sees clients' own addresses. IPv4 beside it is translated.
+#[test]
+fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
+    let Some(net) = Net::new() else { return };
+    let prefix = "2001:db8:66::/64";
+    net.router.sh(&format!("ip -6 route add {prefix} via {}", Net::EXIT_V6)).ok();
+    let seen = "type filter hook input priority 0; ip6 saddr 2001:db8:66::/64 counter;";
+    let translated = format!("type filter hook input priority 0; ip6 saddr {} counter;", Net::EXIT_V6);
+    net.internet
+        .host
+        .sh(&format!("nft 'table inet seen {{ chain own {{ {seen} }}; chain exits {{ {translated} }}; }}'"))
+        .ok();
+    let counted = || {
+        ["own", "exits"].map(|chain| {
+            let listed = net.internet.host.sh(&format!("nft list chain inet seen {chain}")).ok();
+            packets_counted(&listed).iter().sum::<u64>()
+        })
+    };
+    let mut exit = Exit::init(&net, &ExitOptions { ipv6: prefix.into(), ..ExitOptions::default() });
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let ping = |address: &str| client.warren.host.sh(&format!("ping -c 5 -i 0.1 -W 5 {address}")).ok();
+
+    ping(Net::INTERNET_V6);
+    ping(Net::INTERNET_V4);
+    let [own, exits] = counted();
+    assert!(own >= 5 && exits == 0, "{own} {exits}");
+
+    // The control, and a setting that a running exit takes over.
+    let file = exit.warren.config("exit.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("[nat]"), "{text}");
+    std::fs::write(&file, text.replace("[nat]", "[nat]\nipv6 = true")).unwrap();
+    exit.warren.run("reload exit").ok();
+    eventually(seconds(10), "the internet sees the exit's address", || {
+        ping(Net::INTERNET_V6);
+        counted()[1] >= 5
+    });
+    client.down();
 }

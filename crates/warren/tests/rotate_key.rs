@@ -55,6 +55,22 @@ fn clients_of_either_key_are_served_until_the_old_one_is_retired() {
 }
 
 #[test]
+fn a_key_file_that_was_put_back_by_hand_is_taken_over() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let file = exit.warren.config("exit.key");
+    let (first, key) = (exit.status().text("/public_key").to_owned(), std::fs::read(&file).unwrap());
+    exit.warren.run("exit rotate-key").ok();
+    assert_ne!(exit.status().text("/public_key"), first);
+
+    std::fs::write(&file, key).unwrap();
+    exit.warren.run("reload exit").ok();
+
+    assert_eq!(exit.status().text("/public_key"), first);
+    assert_eq!(exit.status().0["old_public_key"], serde_json::Value::Null);
+}
+
+#[test]
 fn a_client_gets_another_key_and_keeps_its_session_until_it_uses_it_and_its_addresses_then() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

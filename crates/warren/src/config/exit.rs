@@ -24,6 +24,8 @@ pub(crate) struct ExitConfig {
     pub(crate) listen: Vec<SocketAddr>,
     /// Where the key stands; none but root may read it under a service manager, which hands it to the exit.
     pub(crate) key_file: PathBuf,
+    /// Whether the keys come from what the service manager handed over at the start, which never changes.
+    pub(crate) keys_are_a_copy: bool,
     pub(crate) private_key: PrivateKey,
     /// The one before it, served too until it is retired.
     pub(crate) old_private_key: Option<PrivateKey>,
@@ -34,6 +36,8 @@ pub(crate) struct ExitConfig {
     pub(crate) ipv6: Option<Ipv6Net>,
     /// Whether what clients send is masqueraded.
     pub(crate) nat: bool,
+    /// Whether that goes for IPv6 too; not unless it is said where the prefix is no private one, and so routed to this host.
+    pub(crate) nat_ipv6: bool,
     pub(crate) nat_interface: NatInterface,
     /// The registry; relative to the state directory.
     pub(crate) clients_file: PathBuf,
@@ -91,7 +95,7 @@ pub(crate) fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
 pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
     let mut document = Document::parse(path, text)?;
     let (ipv4, ipv6) = read_addresses(&mut document)?;
-    let (nat, nat_interface) = read_nat(&mut document)?;
+    let Nat { enabled: nat, ipv6: nat_ipv6, interface: nat_interface } = read_nat(&mut document, ipv6)?;
     let (clients_file, isolation) = read_clients(&mut document)?;
     let (silent, allow) = read_access(&mut document)?;
     let dns = read_dns(&mut document)?;
@@ -111,12 +115,14 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
         path: path.to_path_buf(),
         listen,
         key_file: keys.file,
+        keys_are_a_copy: keys.is_copy,
         private_key: keys.current,
         old_private_key: keys.old,
         endpoint,
         ipv4,
         ipv6,
         nat,
+        nat_ipv6,
         nat_interface,
         clients_file,
         isolation,
@@ -173,13 +179,21 @@ fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Optio
     Ok((ipv4.map(|ipv4| ipv4.value), ipv6.map(|ipv6| ipv6.value)))
 }
 
-fn read_nat(document: &mut Document<'_>) -> Result<(bool, NatInterface), ConfigError> {
+struct Nat {
+    enabled: bool,
+    ipv6: bool,
+    interface: NatInterface,
+}
+
+fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<Nat, ConfigError> {
     let mut section = document.section("nat")?;
     let enabled = section.or("enabled", true, boolean)?;
+    let is_private = pool.is_none_or(|pool| pool.addr().is_unique_local());
+    let ipv6 = section.or("ipv6", is_private, boolean)?;
     let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
     section.finish()?;
     let interface = if interface == "auto" { NatInterface::Auto } else { NatInterface::Name(interface) };
-    Ok((enabled, interface))
+    Ok(Nat { enabled, ipv6: enabled && ipv6, interface })
 }
 
 fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigError> {

@@ -62,10 +62,12 @@ impl KeySetting {
     /// An exit's keys, which never stand in its configuration itself.
     pub(super) fn resolve_exit(self, section: &Section<'_>) -> Result<ExitKeys, ConfigError> {
         let Some(file) = self.file else { return Err(section.missing("private_key_file", EXIT_WITHOUT_KEY)) };
-        let path = credential(&file.value).unwrap_or_else(|| file.value.clone());
+        let copy = credential(&file.value);
+        let is_copy = copy.is_some();
+        let path = copy.unwrap_or_else(|| file.value.clone());
         let (current, old) =
             read_exit_key_file(&path).map_err(|error| section.error(file.line, key_file_sentence(&error)))?;
-        Ok(ExitKeys { file: file.value, current, old })
+        Ok(ExitKeys { file: file.value, is_copy, current, old })
     }
 }
 
@@ -78,6 +80,7 @@ const EXIT_WITHOUT_KEY: &str =
 #[derive(Debug)]
 pub(super) struct ExitKeys {
     pub(super) file: PathBuf,
+    pub(super) is_copy: bool,
     pub(super) current: PrivateKey,
     pub(super) old: Option<PrivateKey>,
 }

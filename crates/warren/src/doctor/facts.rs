@@ -112,7 +112,8 @@ pub(super) struct ExitFacts {
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
-    pub(super) nat: bool,
+    /// Those that leave for the internet with their own addresses.
+    pub(super) untranslated: Vec<IpNet>,
     /// Whether the running exit's table translates.
     pub(super) translates: Option<bool>,
 }
@@ -244,8 +245,14 @@ fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
         ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),
         ports,
         pools: [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect(),
+        untranslated: [
+            config.ipv4.map(IpNet::V4).filter(|_| !config.nat),
+            config.ipv6.map(IpNet::V6).filter(|_| !config.nat_ipv6),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         resolvers: config.dns.clone(),
-        nat: config.nat,
         translates: said("nft", &["list", "table", "inet", exit_plan::TABLE])
             .map(|table| table.contains(" masquerade")),
     }

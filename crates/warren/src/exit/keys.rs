@@ -28,7 +28,7 @@ impl Daemon {
     /// never changes, says nothing about the keys that the exit was given since.
     pub(super) async fn take_keys_of(&mut self, read: &mut ExitConfig) {
         let keys = read.public_keys();
-        if keys == self.keys_read {
+        if read.keys_are_a_copy && keys == self.keys_read {
             read.private_key = self.config.private_key.clone();
             read.old_private_key = self.config.old_private_key.clone();
             return;

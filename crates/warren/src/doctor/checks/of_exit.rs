@@ -106,14 +106,14 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "nat";
     let why = "clients are connected but have no internet: answers to their inner addresses find no way back";
     let list = |pools: &[&IpNet]| pools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-    if !exit.nat {
-        let private: Vec<&IpNet> = exit.pools.iter().filter(|pool| is_private(pool)).collect();
-        if private.is_empty() {
-            return Finding::good(CHECK, "off, as exit.toml says; the inner prefixes are routed");
-        }
+    let private: Vec<&IpNet> = exit.untranslated.iter().filter(|pool| is_private(pool)).collect();
+    if !private.is_empty() {
         let found = format!("off, as exit.toml says, but {} is private", list(&private));
-        let fix = "write enabled = true in [nat] of exit.toml, then run: warren reload exit; or see that another router translates";
+        let fix = "write enabled = true in [nat] of exit.toml, and no ipv6 = false, then run: warren reload exit; or see that another router translates";
         return Finding::advice(CHECK, found, why, fix);
+    }
+    if exit.untranslated.len() == exit.pools.len() {
+        return Finding::good(CHECK, "off, as exit.toml says; the inner prefixes are routed");
     }
     let Some(egress) = &facts.egress else {
         let fix = "give this host a default route: ip route add default via ROUTER";

@@ -27,7 +27,7 @@ fn good() -> Facts {
             ports_in_use: vec![443],
             pools: vec!["10.66.0.0/16".parse().unwrap(), "fd66::/64".parse().unwrap()],
             resolvers: vec![[9, 9, 9, 9].into()],
-            nat: true,
+            untranslated: Vec::new(),
             translates: Some(true),
         }),
         path: Some(path(1_500)),
@@ -96,7 +96,7 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 31] = [
+    let cases: [Case; 32] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
@@ -121,7 +121,8 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
         }),
         ("nat", Problem, |facts| facts.egress = None),
         ("nat", Problem, |facts| exit(facts).translates = Some(false)),
-        ("nat", Advice, |facts| exit(facts).nat = false),
+        ("nat", Advice, |facts| exit(facts).untranslated = exit(facts).pools.clone()),
+        ("nat", Advice, |facts| exit(facts).untranslated = vec!["fd66::/64".parse().unwrap()]),
         ("udp offload of the link", Advice, |facts| {
             _ = egress(facts).features.insert("rx-gro-list".to_owned(), true)
         }),
@@ -193,8 +194,9 @@ fn what_is_not_known_is_not_judged() {
 fn routed_prefixes_need_no_translation() {
     let mut facts = good();
     let exit = exit(&mut facts);
-    (exit.nat, exit.translates) = (false, Some(false));
+    exit.translates = Some(false);
     exit.pools = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/64".parse().unwrap()];
+    exit.untranslated = exit.pools.clone();
     facts.networks.clear();
     assert!(all(&facts).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&facts));
 }
