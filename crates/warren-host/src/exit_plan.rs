@@ -95,7 +95,7 @@ pub fn exit(host: &ExitHost) -> Plan {
     }
     if let Some(gateway) = gateway_ipv4(host) {
         let ruleset = ruleset_text::arp(gateway.addr());
-        steps.push(Step::Nftables { family: TableFamily::Arp, table: TABLE.into(), ruleset, owned: false });
+        steps.push(Step::Nftables { family: TableFamily::Arp, table: TABLE.into(), ruleset, owned: true });
     }
     let ipv4 = gateway_ipv4(host).map(IpNet::V4);
     let ipv6 = gateway_ipv6(host).map(IpNet::V6);

@@ -31,13 +31,17 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     client.up();
     let own = client.inner_addresses();
     let own = [&own.0, &own.1].map(|address| address.as_str().unwrap().split('/').next().unwrap());
-    neighbour.forget();
-    for addresses in [gateway, own] {
-        neighbour.ask(addresses);
+    // A firewall's service that starts anew begins by flushing everything.
+    for happens in ["true", "nft flush ruleset"] {
+        net.exit.sh(happens).ok();
+        neighbour.forget();
+        for addresses in [gateway, own] {
+            neighbour.ask(addresses);
+        }
+        // What is asked of the exit itself, last, is answered.
+        net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
+        assert_eq!(neighbour.heard(), [0; 5], "ARP, IPv4, IPv6, and unreachables of both after {happens}");
     }
-    // What is asked of the exit itself, last, is answered.
-    net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
-    assert_eq!(neighbour.heard(), [0; 5], "ARP, IPv4, IPv6, and unreachables of both");
     client.sh("ping -c 1 -W 5 10.66.0.1 && ping -c 1 -W 5 fd66:6666::1");
     client.down();
 }
