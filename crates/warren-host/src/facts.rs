@@ -110,6 +110,19 @@ pub fn takes_ipv6(device: &DeviceName) -> io::Result<bool> {
     Ok(disabled.as_deref() == Some("0"))
 }
 
+/// Whether a device that is made now can have IPv6 addresses.
+///
+/// # Errors
+/// If `/proc/sys` cannot be read.
+pub fn new_devices_take_ipv6() -> io::Result<bool> {
+    for device in ["all", "default"] {
+        if sysctl::read(&format!("net.ipv6.conf.{device}.disable_ipv6"))?.as_deref() != Some("0") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn devices_where(
     family: &str,
     mut holds: impl FnMut(&DeviceName) -> io::Result<bool>,

@@ -38,7 +38,7 @@ pub enum StepError {
     NoSetting,
     /// The device takes no address of IPv6.
     #[error(
-        "IPv6 is switched off on {0}; set the sysctl net.ipv6.conf.{0}.disable_ipv6 to 0, or use no IPv6 addresses"
+        "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has none without ipv6 in [addresses] of exit.toml"
     )]
     Ipv6Disabled(DeviceName),
     /// The kernel refused for want of rights.

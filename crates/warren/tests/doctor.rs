@@ -57,7 +57,7 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     let broken = exit.warren.run("doctor --json");
     assert_eq!(broken.code, Some(1), "{broken:?}");
     let broken = findings(&broken);
-    assert_eq!((verdict(&broken, "forwarding"), verdict(&broken, "other firewalls")), ("problem", "advice"));
+    assert_eq!((verdict(&broken, "forwarding"), verdict(&broken, "other firewalls")), ("problem", "problem"));
     assert_eq!(verdict(&broken, "path mtu"), "advice", "{broken:#?}");
     net.unfilter();
     let text = exit.warren.run("doctor");
@@ -75,6 +75,43 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     exit.configure(|config| config.with("nat", "enabled", "maybe"));
     let broken = findings(&exit.warren.run("doctor --json"));
     assert_eq!(verdict(&broken, "configuration"), "problem");
+}
+
+/// What the doctor and the exit's log say is in the way is, and what they say to run lets clients through.
+#[test]
+fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_are_run() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    exit.stop(Signal::TERM);
+    let chain = |hook: &str, rules: &str| {
+        format!(
+            "chain {hook} {{ type filter hook {hook} priority 0; policy drop; ct state established,related accept; {rules} }};"
+        )
+    };
+    // Neighbour discovery is every firewall's to allow.
+    let input = chain("input", "meta l4proto ipv6-icmp accept;");
+    net.exit.sh(&format!("nft 'table inet other {{ {input} {} }}'", chain("forward", ""))).ok();
+    exit.run();
+    assert!(!client.warren.run("up home --timeout 3s").succeeded());
+    let said = exit.daemon().output();
+    let lines = said.lines().filter(|line| line.contains("has no rule for")).collect::<Vec<_>>();
+    assert_eq!(lines.len(), 2, "{said}");
+    let found = findings(&exit.warren.run("doctor --json"));
+    assert_eq!(verdict(&found, "other firewalls"), "problem", "{found:#?}");
+
+    for line in &lines {
+        let (_, run) = line.split_once("run: ").unwrap();
+        let run = run.split(", and add").next().unwrap();
+        net.exit.sh(run).ok();
+    }
+
+    client.up();
+    client.sh(&format!("ping -c 1 -W 5 {} && ping -c 1 -W 5 {}", Net::INTERNET_V4, Net::INTERNET_V6));
+    let found = findings(&exit.warren.run("doctor --json"));
+    assert_eq!(verdict(&found, "other firewalls"), "good", "{found:#?}");
+    client.down();
 }
 
 #[test]

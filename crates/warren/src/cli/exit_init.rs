@@ -45,7 +45,7 @@ fn run_with(
     };
     let taken = networks_of_this_host();
     warn_of_overlaps(args, &taken);
-    let host_has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let host_has_ipv6 = warren_host::facts::new_devices_take_ipv6().unwrap_or(false);
     let setup = Setup {
         endpoint: &endpoint,
         ipv4: match args.ipv4 {

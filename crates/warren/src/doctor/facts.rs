@@ -21,6 +21,7 @@ use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profi
 use crate::control::{Request, ask};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
 use crate::exit::DEVICE as TUN;
+use crate::exit::other_firewalls::{self, InTheWay};
 use crate::sandbox;
 use crate::status::Status;
 
@@ -52,8 +53,6 @@ pub(super) struct Facts {
     pub(super) networks: Vec<IpNet>,
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
-    /// Chains of others that drop what is forwarded.
-    pub(super) dropping_chains: Vec<String>,
     /// Entries of the connection tracking table, and how many it may have.
     pub(super) conntrack: Option<(u64, u64)>,
     /// Time since 1970 in seconds.
@@ -114,6 +113,10 @@ pub(super) struct ExitFacts {
     pub(super) resolvers: Vec<IpAddr>,
     /// Those that leave for the internet with their own addresses.
     pub(super) untranslated: Vec<IpNet>,
+    /// Chains of others that keep clients from it, or from the internet.
+    pub(super) in_the_way: Vec<InTheWay>,
+    /// Whether the host lets new devices have IPv6 addresses.
+    pub(super) takes_ipv6: bool,
     /// Whether the running exit's table translates.
     pub(super) translates: Option<bool>,
 }
@@ -132,10 +135,6 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
         networks: networks_of_this_host(),
         forwarding_ipv4: is_on("/proc/sys/net/ipv4/ip_forward"),
         forwarding_ipv6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
-        dropping_chains: said("nft", &["list", "chains"])
-            .as_deref()
-            .map(read::dropping_chains)
-            .unwrap_or_default(),
         conntrack: number("/proc/sys/net/netfilter/nf_conntrack_count")
             .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
         clock: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -242,6 +241,8 @@ fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
         .collect();
     ExitFacts {
         is_running: DaemonDir::new(&global.runtime_dir, EXIT).is_running().unwrap_or(false),
+        in_the_way: other_firewalls::look(&ports),
+        takes_ipv6: warren_host::facts::new_devices_take_ipv6().unwrap_or(true),
         ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),
         ports,
         pools: [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect(),

@@ -52,22 +52,6 @@ pub(super) fn udp_ports(text: &str) -> Vec<u16> {
     text.lines().skip(1).filter_map(port).collect()
 }
 
-/// The chains of `nft list chains` that drop what is forwarded unless a rule takes it, as `FAMILY TABLE CHAIN`.
-pub(super) fn dropping_chains(nft: &str) -> Vec<String> {
-    let (mut table, mut chain, mut found) = ("", "", Vec::new());
-    for line in nft.lines().map(str::trim) {
-        let name = |kind: &str| line.strip_prefix(kind).and_then(|rest| rest.strip_suffix(" {"));
-        if let Some(name) = name("table ") {
-            table = name;
-        } else if let Some(name) = name("chain ") {
-            chain = name;
-        } else if line.contains("hook forward") && line.ends_with("policy drop;") {
-            found.push(format!("{table} {chain}"));
-        }
-    }
-    found
-}
-
 /// The resolvers of a resolv.conf.
 pub(super) fn resolvers(text: &str) -> Vec<String> {
     let server =
@@ -101,17 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_firewalls_are_read() {
+    fn devices_are_read() {
         let features = features("Features for eth0:\nrx-gro-list: off\nrx-udp-gro-forwarding: on [fixed]\n");
         assert_eq!(
             (features.get("rx-gro-list"), features.get("rx-udp-gro-forwarding")),
             (Some(&false), Some(&true))
         );
         assert_eq!(qdisc("qdisc fq_codel 0: root refcnt 2 limit 10240p\n").as_deref(), Some("fq_codel"));
-        let chains = "table ip filter {\n\tchain INPUT {\n\t\ttype filter hook input priority filter; policy drop;\n\t}\n\
-                      \tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n\
-                      table inet warren_exit {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n\t}\n}\n";
-        assert_eq!(dropping_chains(chains), ["ip filter FORWARD"]);
         assert_eq!(resolvers("# x\nnameserver 9.9.9.9\n nameserver  ::1 \nsearch a\n"), ["9.9.9.9", "::1"]);
     }
 
@@ -119,7 +99,7 @@ mod tests {
         #[test]
         fn any_text_is_read(text in "(qdisc |table |chain |nameserver | \\{|: |[0-9a-f: \n]){0,60}|.{0,60}") {
             let _ = (kernel(&text), default_device_ipv4(&text), default_device_ipv6(&text), features(&text));
-            let _ = (qdisc(&text), udp_ports(&text), dropping_chains(&text), resolvers(&text));
+            let _ = (qdisc(&text), udp_ports(&text), resolvers(&text));
         }
     }
 }

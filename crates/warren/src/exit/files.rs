@@ -22,10 +22,13 @@ pub(crate) fn reset_key(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let key = crate::entropy::bytes::<64>()?;
-            write_new(&path, &key).with_context(|| format!("cannot write {}", path.display()))?;
+            write_new(&path, &key)
+                .with_context(|| format!("cannot write {}; check its directory", path.display()))?;
             Ok(key)
         }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => Err(error).with_context(|| {
+            format!("cannot read {}; give it to the user that the exit runs as", path.display())
+        }),
     }
 }
 

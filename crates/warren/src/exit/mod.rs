@@ -8,6 +8,7 @@ mod keys;
 mod limits;
 mod listener;
 mod metrics;
+pub(crate) mod other_firewalls;
 mod prefixes;
 mod reload;
 mod report;

@@ -1,20 +1,21 @@
 //! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing.
 
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_host::exit_hold::Hold;
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{DeviceName, Host, facts};
 use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
-use warren_tun::DeviceConfig;
+use warren_tun::{DeviceConfig, TunError};
 
 use super::daemon::{self, Ending, ExitStart};
-use super::{files, sockets};
+use super::{files, other_firewalls, sockets};
 use crate::cli::args::GlobalArgs;
 use crate::config::{ExitConfig, NatInterface, WebListen, load_clients, load_exit, lock_clients};
 use crate::daemon_dir::{DaemonDir, DaemonLock, EXIT};
@@ -65,6 +66,7 @@ async fn prepare_and_run(
 ) -> anyhow::Result<()> {
     let clients = config.clients_path(&global.state_dir);
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
+    refuse_others_directory(clients.parent().unwrap_or(&global.state_dir))?;
     let registry = load_clients(&clients)?;
     let reset_key = files::reset_key(clients.parent().unwrap_or(&global.state_dir))?;
     let tuning = config.transport.tuning();
@@ -84,7 +86,7 @@ async fn prepare_and_run(
         queues: usize::from(tuning.workers),
         offload: config.transport.tun_offload,
     };
-    let (device, queues) = warren_tun::create(&device)?;
+    let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
     let mut host = Host::open(&directory.journal()).await?;
     let facts = host_facts(&config, sessions.registry())?;
     let (helper, process) = Helper::start(global, EXIT, lock)?;
@@ -99,6 +101,10 @@ async fn prepare_and_run(
             return Err(error.into());
         }
     };
+    let ports: Vec<u16> = facts.listen_ports.clone();
+    for firewall in other_firewalls::look(&ports) {
+        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
+    }
     // The table that must not outlive this daemon is a child's by now.
     helper.run_nft();
     let files = files_of(&config, &clients, directory);
@@ -180,6 +186,29 @@ pub(super) fn host_facts(config: &ExitConfig, registry: &ClientRegistry) -> anyh
         isolation: config.isolation,
         router_advertisements: facts::devices_taking_router_advertisements()?,
     })
+}
+
+/// A name that is taken is not the operator's to choose.
+fn of_device(error: TunError) -> anyhow::Error {
+    if let TunError::NameTaken { name } = error {
+        return anyhow!(
+            "a network device named {name} exists already: a host has one exit, so stop the other (`warren status exit`), or run: ip link delete {name}"
+        );
+    }
+    error.into()
+}
+
+/// Root that has given its rights up could not leave the service's files to the service.
+fn refuse_others_directory(directory: &Path) -> anyhow::Result<()> {
+    let owner = std::fs::metadata(directory).map(|metadata| metadata.uid());
+    if !rustix::process::geteuid().is_root() || owner.as_ref().is_ok_and(|owner| *owner == 0) {
+        return Ok(());
+    }
+    bail!(
+        "{} belongs to another user, the service's: run `systemctl start warren-exit`, or, to run it as root, `chown -R root: {}`",
+        directory.display(),
+        directory.display()
+    )
 }
 
 /// The exit's own inner addresses: the first host of each pool.

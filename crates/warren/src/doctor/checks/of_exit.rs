@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 use super::super::facts::{ExitFacts, Facts};
 use super::super::finding::{Finding, Repair};
+use crate::exit::other_firewalls::InTheWay;
 
 /// A connection tracking table below this is soon full on an exit.
 const CONNTRACK: u64 = 65_536;
@@ -15,9 +16,10 @@ pub(super) fn all(facts: &Facts, exit: &ExitFacts) -> Vec<Finding> {
         addresses(facts, exit),
         forwarding(facts, exit),
         nat(facts, exit),
-        other_firewalls(facts),
+        other_firewalls(exit),
         clients_resolvers(exit),
     ];
+    findings.extend(ipv6(exit));
     findings.extend(path_mtu(facts));
     findings.extend(tun_offload(facts));
     findings.extend(receive_offload(facts));
@@ -169,19 +171,25 @@ fn tun_offload(facts: &Facts) -> Option<Finding> {
     Some(Finding::advice(CHECK, lacking, why, fix))
 }
 
-fn other_firewalls(facts: &Facts) -> Finding {
+fn other_firewalls(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "other firewalls";
-    if facts.dropping_chains.is_empty() {
-        return Finding::good(CHECK, "none drops what is forwarded");
+    if exit.in_the_way.is_empty() {
+        return Finding::good(CHECK, "none that drops what is not named has no rule for the exit");
     }
-    let chains = facts.dropping_chains.join(" and ");
-    let lines = facts.dropping_chains.iter().map(|chain| {
-        format!("nft insert rule {chain} iifname warren-exit accept; nft insert rule {chain} oifname warren-exit accept")
-    });
-    let why = "a packet needs every chain's consent, so that clients may be connected but have no internet";
-    let fix =
-        format!("unless it has rules for clients already, run: {}", lines.collect::<Vec<_>>().join("; "));
-    Finding::advice(CHECK, format!("the chain {chains} drops what no rule of its own takes"), why, fix)
+    let list = |of: &dyn Fn(&InTheWay) -> String| exit.in_the_way.iter().map(of).collect::<Vec<_>>();
+    let why = "a packet needs every chain's consent: clients do not reach the exit, or are connected and have no internet";
+    let fix = list(&|chain| chain.fix(&exit.ports)).join(". And ");
+    Finding::problem(CHECK, list(&InTheWay::found).join("; "), why, fix)
+}
+
+fn ipv6(exit: &ExitFacts) -> Option<Finding> {
+    const CHECK: &str = "ipv6";
+    if exit.takes_ipv6 || !exit.pools.iter().any(|pool| pool.addr().is_ipv6()) {
+        return None;
+    }
+    let found = "IPv6 is switched off on this host, and exit.toml has an inner prefix of it";
+    let fix = "set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or take ipv6 out of [addresses] in exit.toml";
+    Some(Finding::problem(CHECK, found, "the exit does not start", fix))
 }
 
 fn receive_offload(facts: &Facts) -> Option<Finding> {

@@ -6,6 +6,7 @@ use warren_quic::socket::UdpOffload;
 use super::super::finding::Verdict;
 use super::super::path::Path;
 use super::*;
+use crate::exit::other_firewalls::in_the_way;
 
 /// An exit that runs on a good host.
 fn good() -> Facts {
@@ -28,6 +29,8 @@ fn good() -> Facts {
             pools: vec!["10.66.0.0/16".parse().unwrap(), "fd66::/64".parse().unwrap()],
             resolvers: vec![[9, 9, 9, 9].into()],
             untranslated: Vec::new(),
+            in_the_way: Vec::new(),
+            takes_ipv6: true,
             translates: Some(true),
         }),
         path: Some(path(1_500)),
@@ -96,7 +99,7 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 32] = [
+    let cases: [Case; 33] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
@@ -131,7 +134,11 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
         ("port", Problem, |facts| exit(facts).is_running = false),
         ("port", Problem, |facts| exit(facts).ports_in_use.clear()),
         ("addresses", Problem, |facts| facts.networks.push("10.0.0.0/8".parse().unwrap())),
-        ("other firewalls", Advice, |facts| facts.dropping_chains.push("ip filter FORWARD".to_owned())),
+        ("other firewalls", Problem, |facts| {
+            let drops = "table ip f {\n\tchain x {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n";
+            exit(facts).in_the_way = in_the_way(drops, &[443]);
+        }),
+        ("ipv6", Problem, |facts| exit(facts).takes_ipv6 = false),
         ("connection tracking", Problem, |facts| facts.conntrack = Some((90, 100))),
         ("connection tracking", Advice, |facts| facts.conntrack = Some((0, 4_096))),
         ("clients' resolvers", Advice, |facts| exit(facts).resolvers.clear()),
