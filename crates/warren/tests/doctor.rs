@@ -52,6 +52,8 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     }
 
     net.filter("ip saddr 198.51.100.2 ip length > 1400 drop;");
+    // It would turn it on again.
+    exit.daemon().signal(Signal::STOP);
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=0").ok();
     net.exit.sh("nft add table ip other && nft add chain ip other f '{ type filter hook forward priority 0; policy drop; }'").ok();
     let broken = exit.warren.run("doctor --json");
@@ -65,6 +67,7 @@ fn doctor_finds_and_mends_what_keeps_a_running_exit_from_forwarding() {
     assert!(text.stdout.contains("nft insert rule ip other f iifname warren-exit accept"), "{text:?}");
 
     let fixed = exit.warren.run("doctor --fix --json");
+    exit.daemon().signal(Signal::CONT);
 
     assert!(fixed.stderr.contains("sysctl -w net.ipv4.ip_forward=1"), "{fixed:?}");
     assert_eq!(verdict(&findings(&fixed), "forwarding"), "good");

@@ -3,11 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
 use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
-use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
 /// Its loopback, its addresses and listen port, its inner address, the cloud's metadata service, and a LAN beside it.
 const TARGETS: [(&str, u16); 6] = [
@@ -141,4 +142,37 @@ fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
         counted()[1] >= 5
     });
     client.down();
+}
+
+/// "Connected but no internet": another program's settings are applied while the exit runs.
+#[test]
+fn forwarding_and_the_exits_addresses_are_its_own_while_it_runs() {
+    let Some(net) = Net::new() else { return };
+    let before = HostState::of(&net.exit);
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let reaches = || {
+        [Net::INTERNET_V4, Net::INTERNET_V6, "10.66.0.1"]
+            .iter()
+            .all(|address| client.warren.host.sh(&format!("ping -c 1 -W 1 {address}")).succeeded())
+    };
+    assert!(reaches());
+
+    for line in [
+        "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0",
+        "ip address flush dev warren-exit",
+        "ip link set warren-exit mtu 1300",
+    ] {
+        net.exit.sh(line).ok();
+        eventually(seconds(30), line, || {
+            let mtu = net.exit.sh("cat /sys/class/net/warren-exit/mtu").ok();
+            reaches() && mtu == "1380"
+        });
+    }
+    client.down();
+    exit.stop(Signal::TERM);
+    exit.warren.run("cleanup exit").ok();
+    before.assert_same(&HostState::of(&net.exit));
 }

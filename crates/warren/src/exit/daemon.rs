@@ -21,6 +21,7 @@ use warren_tun::{Device, Queue};
 use super::limits::ClientLimits;
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
+use super::upkeep::Upkeep;
 use super::web::WebServer;
 use crate::config::{ConfigError, ExitConfig, save_clients};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
@@ -53,7 +54,7 @@ pub(crate) struct ExitStart {
     /// The rules of the firewall table that stands.
     pub(crate) ruleset: String,
     pub(crate) host: Host,
-    pub(crate) applied: Applied,
+    pub(crate) upkeep: Upkeep,
     pub(crate) control: PathBuf,
     pub(crate) mtu: u16,
     pub(crate) helper: Helper,
@@ -87,7 +88,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         gateways,
         ruleset,
         mut host,
-        applied,
+        mut upkeep,
         control,
         mtu,
         helper,
@@ -137,7 +138,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         let forwarding = daemon.forwarding();
         daemon.worker.open_device(queues, &forwarding).await;
         let outcome = match daemon.follow_prefixes(&mut host).await {
-            Ok(()) => daemon.serve(&mut host, deleted, &helper).await,
+            Ok(()) => daemon.serve(&mut host, &mut upkeep, deleted, &helper).await,
             Err(error) => Err(error),
         };
         notify::stopping();
@@ -147,7 +148,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     }
     .await;
     // With what was made since.
-    drop(applied);
+    drop(upkeep);
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = served?;
     undone?;
@@ -201,6 +202,7 @@ impl Daemon {
     async fn serve(
         &mut self,
         host: &mut Host,
+        upkeep: &mut Upkeep,
         deleted: impl Future<Output = ()>,
         helper: &Helper,
     ) -> anyhow::Result<Ending> {
@@ -237,6 +239,7 @@ impl Daemon {
                 },
                 () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(self.save_again) => self.save_again(),
+                () = until(Some(upkeep.due())) => upkeep.look(host).await,
                 () = until(timeout) => self.sessions.handle_timeout(Instant::now()),
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),

@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod sockets;
 mod store;
+mod upkeep;
 mod web;
 
 pub(crate) use hold::{release, release_hold};

@@ -15,6 +15,7 @@ use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
 use warren_tun::{DeviceConfig, TunError};
 
 use super::daemon::{self, Ending, ExitStart};
+use super::upkeep::Upkeep;
 use super::{files, other_firewalls, sockets};
 use crate::cli::args::GlobalArgs;
 use crate::config::{ExitConfig, NatInterface, WebListen, load_clients, load_exit, lock_clients};
@@ -94,8 +95,9 @@ async fn prepare_and_run(
     hold.put(&facts.device, config.ipv4, config.ipv6)
         .await
         .context("cannot make the table that keeps flows alive")?;
-    let applied = match host.apply(&exit_plan::exit(&facts)).await {
-        Ok(applied) => applied,
+    let plan = exit_plan::exit(&facts);
+    let upkeep = match host.apply(&plan).await {
+        Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
         Err(error) => {
             hold.remove().await?;
             return Err(error.into());
@@ -121,7 +123,7 @@ async fn prepare_and_run(
         gateways,
         ruleset: exit_plan::ruleset(&facts),
         host,
-        applied,
+        upkeep,
         control: directory.socket(),
         mtu: INNER_MTU,
         helper: helper.clone(),
