@@ -44,16 +44,17 @@ const MTU_PROBES: usize = 5;
 /// shrunk: random loss of 15 % does that in one of four million cases. Each costs a round trip and a probe timeout.
 const MTU_CONFIRMATION_PROBES: usize = 8;
 
-/// Time without a packet of the current size after which one is sent to see whether it still gets through. Less than two
-/// keep-alives, since only a packet makes an idle connection look.
-const MTU_CONFIRMATION: Duration = Duration::from_secs(9);
+/// Time without a packet of the current size after which one is sent to see whether it still gets through. Rare, because
+/// whoever sends such packets finds out within a second or two by their loss, and others have no use for the answer.
+const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// The search ends when its steps fall below this, and then still tries the upper bound if that is at least as far: with
 /// 10, 1,472 and 1,452 are both reached exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// By how much an exit waits longer than a client before it sends a keep-alive.
-const LATER_KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// An idle timeout below which noq sends loss probes each second at least, where it else waits for two: a path that comes back
+/// is found within that. It is told to noq as that of a path, which ends nothing without QUIC multipath.
+const FAST_PROBES: Duration = Duration::from_secs(24);
 
 /// Checks the settings that noq would take wrong or panic over.
 pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
@@ -148,11 +149,8 @@ pub(crate) fn exit(
     let tls = QuicServerConfig::try_from(tls)
         .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
     let mut transport = transport(settings, local);
-    // The control stream.
+    // The control stream. There are no keep-alives: nothing is to begin the idle timeout of a client that is gone anew.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
-    // Due only once a client's own has not come: what it sends then begins the idle timeout anew (RFC 9000 section 10.1), so that the
-    // silence before a path broke does not count, and asks every second until the client answers.
-    transport.keep_alive_interval(settings.keep_alive.map(|interval| interval + LATER_KEEP_ALIVE));
     let mut config = ServerConfig::new(Arc::new(tls), Arc::new(secrets.retry_tokens.clone()));
     config
         .transport_config(Arc::new(transport))
@@ -184,6 +182,7 @@ fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConf
         .max_idle_timeout(Some(
             IdleTimeout::try_from(settings.idle_timeout).expect("it is checked to be at most 1 h"),
         ))
+        .default_path_max_idle_timeout(Some(FAST_PROBES))
         .initial_mtu(settings.initial_mtu)
         .min_mtu(settings.min_mtu)
         .mtu_discovery_config(Some(mtu_discovery(settings, address)))

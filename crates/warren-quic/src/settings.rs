@@ -22,6 +22,15 @@ pub const MINIMUM_MTU: u16 = 1_200;
 /// The largest UDP payload of an Ethernet path (1,500 bytes) under IPv4.
 pub const ETHERNET_MTU: u16 = 1_472;
 
+/// Silence after which a client sends a keep-alive: below the 30 s after which the most forgetful NATs lose a mapping, and rare
+/// enough that it and its answer are less than a packet in ten seconds. It is not how a dead path is found: whatever is sent and
+/// not answered tells within a second.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
+
+/// Silence after which a connection is given up: a path may be away for 20 s just when a keep-alive was due, and the loss probes
+/// that come each second still find the connection there.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+
 /// Settings of every connection of an endpoint.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
@@ -36,7 +45,7 @@ pub struct TransportSettings {
     pub congestion: CongestionChoice,
     /// The controller's first window in bytes (cubic, bbr3 and newreno).
     pub initial_window: u64,
-    /// Silence after which a keep-alive is sent; the client's side alone needs one. `None` is off.
+    /// Silence after which a client sends a keep-alive; an exit sends none. `None` is off.
     pub keep_alive: Option<Duration>,
     /// Silence after which a connection is given up.
     pub idle_timeout: Duration,
@@ -82,9 +91,8 @@ impl Default for TransportSettings {
             receive_batches: ReceiveBatches::default(),
             congestion: CongestionChoice::default(),
             initial_window: 256 * 1024,
-            keep_alive: Some(Duration::from_secs(5)),
-            // Below 25 s, noq sends a loss probe each second at least, so a path that comes back is found within one.
-            idle_timeout: Duration::from_secs(24),
+            keep_alive: Some(KEEP_ALIVE),
+            idle_timeout: IDLE_TIMEOUT,
             initial_mtu: MINIMUM_MTU,
             min_mtu: MINIMUM_MTU,
             max_mtu: ETHERNET_MTU,

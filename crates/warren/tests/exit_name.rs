@@ -25,6 +25,7 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
         meanwhile();
         exit.run();
         let took = eventually(seconds(40), why, || {
+            net.client.sh("ping -c 1 -W 1 203.0.113.2");
             let status = client.status();
             status.number("/session/id") != session && status.text("/state") == "up"
         });

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::flows::{Flood, flood};
+use crate::support::flows::{Flood, echo_sized, flood};
 use crate::support::{Client, Exit, Net, Profile, eventually, seconds};
 
 /// Mbit/s that a busy test machine carries without thinking, in packets as large as the TUN takes.
@@ -47,7 +47,7 @@ fn random_loss_leaves_the_mtu_alone_and_takes_only_its_share() {
 }
 
 #[test]
-fn a_path_that_shrinks_in_silence_is_noticed_while_nobody_speaks() {
+fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody_does() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
@@ -56,7 +56,9 @@ fn a_path_that_shrinks_in_silence_is_noticed_while_nobody_speaks() {
 
     net.narrow_path_silently(1400);
 
+    // Each from another port, and one at least on every connection.
     eventually(seconds(25), "both sides know the narrow path", || {
+        echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         let known = |mtus: Vec<u64>| mtus.iter().all(|mtu| (1340..=1372).contains(mtu));
         known(client.status().each("mtu")) && known(exit.status().each("mtu"))
     });

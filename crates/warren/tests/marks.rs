@@ -38,6 +38,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     let before = ports();
     net.black_hole();
     eventually(seconds(20), "other ports are tried", || {
+        net.client.sh(passes);
         client.status().text("/state") == "reconnecting" && ports() != before
     });
     net.unfilter();
@@ -45,7 +46,10 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     net.client.sh("ip address delete 192.0.2.2/24 dev eth0; ip address add 192.0.2.9/24 dev eth0; ip route add default via 192.0.2.1").ok();
     goes_on("the address is another");
     exit.stop(Signal::KILL);
-    eventually(seconds(40), "the client notices", || client.status().text("/state") == "reconnecting");
+    eventually(seconds(40), "the client notices", || {
+        net.client.sh(passes);
+        client.status().text("/state") == "reconnecting"
+    });
     exit.run();
     goes_on("the exit runs again");
 

@@ -1,7 +1,7 @@
 //! `warren set`: what it changes acts at once, on connections that run.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
-use crate::support::{Client, Exit, Net, Status, eventually, seconds};
+use crate::support::{Client, Exit, Net, Status, eventually, flows, seconds};
 
 #[test]
 fn segments_per_send_follow_a_changed_cap_while_traffic_runs() {
@@ -55,8 +55,9 @@ fn every_tunable_changes_on_a_running_tunnel_and_traffic_goes_on() {
         }
         client.sh("curl -sS --max-time 20 http://203.0.113.2/bytes/3000000 | wc -c | grep -qx 3000000");
     }
-    // One that carries nothing changes with its next keep-alive.
+    // One that carries nothing changes with its next packet.
     eventually(seconds(15), "no connection has congestion control any more", || {
+        flows::unanswered(&net.client, 20_000..20_032);
         client.status().each("cwnd").iter().all(|window| *window > 1 << 32)
     });
 }

@@ -108,8 +108,9 @@ fn an_exit_that_comes_back_with_another_number_of_workers_has_every_connection_a
     exit.configure(|exit| exit.with("transport", "workers", 2));
     exit.run();
 
-    // Without a reset a connection would be missed for its idle timeout, 24 s.
+    // Without a reset a connection would be missed for its idle timeout, 50 s.
     eventually(seconds(20), "every connection is a new one", || {
+        flows::unanswered(&net.client, 20_000..20_064);
         let status = client.status();
         status.number("/totals/connections_ended") >= u64::from(CONNECTIONS)
             && ids(&exit.status()).len() == usize::from(CONNECTIONS)

@@ -79,7 +79,7 @@ pub enum ExitAction {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// It had no connection for [`super::SESSION_TIMEOUT`].
+    /// It had no connection for [`super::SESSION_TIMEOUT`], or heard nothing on its last one for the idle timeout.
     TimedOut,
     /// Another host opened a newer session with the same key.
     Replaced,
@@ -142,7 +142,7 @@ impl EndReason {
 impl std::fmt::Display for EndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::TimedOut => "no connection for 30 s",
+            Self::TimedOut => "its client is away",
             Self::Replaced => "replaced by a newer session of the same key",
             Self::Superseded => "the client began anew",
             Self::Revoked => "the client was removed",

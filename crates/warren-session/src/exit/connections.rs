@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::{Deadline, ExitSessions, SessionId};
+use super::{Absence, Deadline, ExitSessions, SessionId};
 use crate::PeerKey;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{Message, MessageDecoder, MessageError};
@@ -156,14 +156,23 @@ impl ExitSessions {
         }
     }
 
-    /// The connection is gone: closed by the client, lost, or timed out.
+    /// The connection is gone: closed by the client, or lost.
     pub fn closed(&mut self, now: Instant, connection: u64) {
+        self.forget(now, connection, Absence::Fresh);
+    }
+
+    /// The connection is gone because its client has said nothing for the idle timeout.
+    pub fn timed_out(&mut self, now: Instant, connection: u64) {
+        self.forget(now, connection, Absence::Long);
+    }
+
+    fn forget(&mut self, now: Instant, connection: u64, absence: Absence) {
         let Some((_, phase)) = self.connections.phase(connection) else { return };
         if let Some(Some(deadline)) = self.connections.remove(connection) {
             self.deadlines.remove(deadline, Deadline::Handshake(connection));
         }
         if let Phase::Attached { session, index } = phase {
-            self.detach(now, session, connection, index);
+            self.detach(now, session, connection, index, absence);
         }
     }
 
@@ -190,7 +199,7 @@ impl ExitSessions {
         let hears = self.registry.by_key(key).is_some() || reason == Goodbye::InvitationVoid;
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
-            self.detach(now, session, connection, index);
+            self.detach(now, session, connection, index, Absence::Fresh);
         }
         self.dismiss(connection, reason);
     }

@@ -34,7 +34,7 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 use crate::{Entropy, PeerKey};
 
-/// Time that a session without connections stays attachable.
+/// Time that a session without connections stays attachable, unless the last of them ended by the idle timeout, which is longer.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval at which `last_seen` of clients that are online is brought up to date, for the order in which a full pool takes
@@ -60,6 +60,15 @@ pub struct ExitSessions {
     next_session: u64,
     /// Set by [`Self::shutdown`]: what every later connection is told.
     leaving: Option<Goodbye>,
+}
+
+/// Since when a client is away whose connection is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Absence {
+    /// It was there a moment ago.
+    Fresh,
+    /// It was last heard of an idle timeout ago.
+    Long,
 }
 
 /// One moment on both clocks: turns the monotonic time that calls carry into dates for the registry.
@@ -240,8 +249,8 @@ impl ExitSessions {
         self.actions.push_back(ExitAction::Close { connection, reason });
     }
 
-    /// Takes a connection away from its session, which stays attachable for a while.
-    fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32) {
+    /// Takes a connection away from its session, which stays attachable for a while if it is without one since now.
+    fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32, absence: Absence) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         if !state.detach(connection, index) {
             return;
@@ -252,12 +261,16 @@ impl ExitSessions {
         }
         if let Some(reason) = self.leaving {
             self.end(now, session, EndReason::Shutdown(reason));
+            return;
+        }
+        if is_planted(Bug::SessionNeverTimesOut) {
+            return;
+        }
+        if absence == Absence::Long {
+            self.end(now, session, EndReason::TimedOut);
         } else if let Some(state) = self.sessions.get_mut(&session) {
             let deadline = now + SESSION_TIMEOUT;
             state.offline_deadline = Some(deadline);
-            if is_planted(Bug::SessionNeverTimesOut) {
-                return;
-            }
             self.deadlines.add(deadline, Deadline::Session(session));
         }
     }

@@ -218,7 +218,11 @@ impl World {
             if std::mem::take(&mut wire.exit_has_it)
                 && let Some(exit) = &mut self.exit
             {
-                exit.closed(now, number);
+                if number.is_multiple_of(2) {
+                    exit.closed(now, number);
+                } else {
+                    exit.timed_out(now, number);
+                }
             }
         }
     }

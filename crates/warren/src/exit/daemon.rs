@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use warren_host::{Applied, Host, tracking};
-use warren_quic::driver::ConnectionId;
+use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::PublicKey;
 use warren_session::PeerKey;
 use warren_session::exit::{EndReason, ExitAction, ExitSessions, SessionId};
@@ -353,7 +353,11 @@ impl Daemon {
             Report::Control { connection, data } => self.sessions.received(now, connection.0, &data),
             Report::Closed { connection, reason } => {
                 tracing::debug!(connection = connection.0, "connection closed: {reason}");
-                self.sessions.closed(now, connection.0);
+                if reason == CloseReason::TimedOut {
+                    self.sessions.timed_out(now, connection.0);
+                } else {
+                    self.sessions.closed(now, connection.0);
+                }
             }
             // The worker moves its flows; a client that is gone for good ends with the idle timeout.
             Report::Answers { connection, answers } => {

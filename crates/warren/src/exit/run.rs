@@ -30,8 +30,6 @@ pub(crate) const DEVICE: &str = "warren-exit";
 /// The inner MTU that is granted: a 1500-byte path's QUIC datagram less the slack that keeps GSO batches whole
 /// (`noq-hot-path.md` section 3).
 const INNER_MTU: u16 = 1380;
-/// How often a client shows that its connections live.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// A command that changes the registry has its lock for an instant.
 const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -156,7 +154,7 @@ fn session_config(config: &ExitConfig) -> SessionConfig {
         dns: config.dns.clone(),
         routes: Vec::new(),
         max_connections: config.transport.connections,
-        keep_alive: KEEP_ALIVE,
+        keep_alive: warren_quic::settings::KEEP_ALIVE,
         features: 0,
     }
 }

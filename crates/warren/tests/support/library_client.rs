@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use warren_packet::datagram::{Datagram, Flags, write_packet};
 use warren_quic::driver::{CloseReason, ConnectionId, Endpoint, Event, Inbox};
 use warren_quic::key::{PrivateKey, PublicKey};
-use warren_quic::settings::TransportSettings;
+use warren_quic::settings::{Driver, TransportSettings};
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, Welcome};
 use warren_session::goodbye::Goodbye;
 
@@ -34,8 +34,10 @@ impl LibraryClient {
         let entropy = Box::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap());
         let mut session = ClientSession::new(config, entropy);
         session.start(Instant::now());
+        // The other driver says goodbye when it is dropped.
+        let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
         let mut client = Self {
-            endpoint: Endpoint::client(TransportSettings::default(), key).unwrap(),
+            endpoint: Endpoint::client(settings, key).unwrap(),
             session,
             exit: (SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443), exit_key),
             connections: BTreeMap::new(),

@@ -73,6 +73,26 @@ impl Net {
         client
     }
 
+    /// Makes `count` more clients' hosts, number N with 192.0.(10 + N).2, each on a link of its own.
+    pub fn clients_beside(&self, count: u8) -> Vec<Namespace> {
+        let make = |number: u8| {
+            let host = Namespace::new(&format!("beside{number}"));
+            let (v4, v6) =
+                (format!("192.0.{}", 10 + number), format!("2001:db8:{:x}:", 0x100 + u16::from(number)));
+            connect(
+                &self.router,
+                &format!("beside{number}"),
+                &format!("{v4}.1/24"),
+                &format!("{v6}:1/64"),
+                &host,
+                &format!("{v4}.2"),
+                &format!("{v6}:2"),
+            );
+            host
+        };
+        (0..count).map(make).collect()
+    }
+
     /// Makes a namespace that reaches the net through the client's host, as a container does.
     pub fn container_behind_client(&self) -> Namespace {
         let container = Namespace::new("container");

@@ -17,7 +17,7 @@ use warren_session::{
 
 use super::{EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
 use crate::{
-    driver::{ConnectionId, Event},
+    driver::{CloseReason, ConnectionId, Event},
     key::{PrivateKey, PublicKey},
     planted::{Bug, is_planted},
     quic_config,
@@ -170,6 +170,7 @@ impl Exit {
                     life.sessions.connected(now, number, PeerKey(peer.0));
                 }
                 Event::Control { data, .. } => life.sessions.received(now, number, &data),
+                Event::Closed { reason: CloseReason::TimedOut, .. } => life.sessions.timed_out(now, number),
                 Event::Closed { .. } => life.sessions.closed(now, number),
                 Event::Writable { .. } | Event::Answers { .. } => {}
             }

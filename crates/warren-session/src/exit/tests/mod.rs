@@ -238,6 +238,18 @@ fn a_session_without_connections_can_be_attached_to_until_it_times_out() {
 }
 
 #[test]
+fn a_session_ends_with_its_last_connection_if_that_was_silent_for_the_idle_timeout() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let attach = exit.attach(2);
+    exit.say(2, ALICE, &attach);
+    exit.sessions.timed_out(exit.now, 1);
+    assert_eq!(exit.sessions.sessions().count(), 1);
+    exit.sessions.timed_out(exit.now, 2);
+    assert_eq!(exit.sessions.sessions().count(), 0);
+}
+
+#[test]
 fn a_connection_that_says_nothing_is_closed_after_five_seconds() {
     let mut exit = Exit::new();
     exit.sessions.connected(exit.now, 1, ALICE);
