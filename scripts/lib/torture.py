@@ -92,6 +92,15 @@ ROWS = [
         end_to_end("path_mtu::a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence"),
     ),
     Row(
+        "holes",
+        "F11 again",
+        "an idle tunnel whose path was narrow and is wide again",
+        "known on each of four connections, both ways, within 650 s",
+        11.5,
+        end_to_end("path_mtu::a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel"),
+        tier=2,
+    ),
+    Row(
         "flaps",
         "F9",
         "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::flows::echo_sized;
 use crate::support::{Client, Exit, ExitOptions, Family, Net, eventually, seconds};
 
 #[test]
@@ -90,6 +91,47 @@ fn a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence() {
     assert!(longest < seconds(10), "{longest:?}");
     assert_eq!(client.sh(&format!("sha256sum < {}", file.display())), right);
     assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+    client.down();
+}
+
+/// The rest of scorecard F11.
+#[test]
+#[ignore = "takes eleven minutes; `scripts/torture holes --release` runs it"]
+fn a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel() {
+    const WITHIN: Duration = seconds(650);
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let all = |holds: &dyn Fn(u64) -> bool| {
+        client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(holds)
+    };
+    eventually(seconds(10), "the wide path is found to be wide", || all(&|mtu| mtu > 1400));
+    net.narrow_path_silently(1300);
+    eventually(seconds(60), "the narrow path is known", || {
+        echo_sized(&net.client, Net::INTERNET_V4, 1_352);
+        all(&|mtu| mtu <= 1272)
+    });
+    // An exit searches when its client has spoken.
+    eventually(seconds(60), "the search on the narrow path is over", || {
+        all(&|mtu| (1240..=1272).contains(&mtu))
+    });
+
+    net.unfilter();
+    let restored = Instant::now();
+    while !all(&|mtu| mtu > 1400) {
+        assert!(restored.elapsed() < WITHIN, "{:?}", client.status().each("mtu"));
+        std::thread::sleep(seconds(1));
+    }
+
+    println!(
+        "measured: wide again on every connection, both ways, {:.0?} after the path",
+        restored.elapsed()
+    );
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    let fragments = client.status().number("/totals/fragments_sent");
+    assert!(echo_sized(&net.client, Net::INTERNET_V4, 1_352));
+    assert_eq!(client.status().number("/totals/fragments_sent"), fragments, "whole packets again");
     client.down();
 }
 
