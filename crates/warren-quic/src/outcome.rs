@@ -129,9 +129,9 @@ mod tests {
         });
 
         for error in [by_peer, by_anybody] {
-            let told = match close_reason(error, None) {
-                CloseReason::Peer { reason: told, .. } | CloseReason::Transport(told) => told,
-                other => panic!("{other:?}"),
+            let reason = close_reason(error, None);
+            let (CloseReason::Peer { reason: told, .. } | CloseReason::Transport(told)) = reason else {
+                panic!("{reason:?}")
             };
             assert!(told.contains("gone") && !told.contains(char::is_control), "{told:?}");
             assert!(told.chars().count() <= LONGEST_WORDS, "{told:?}");

@@ -38,6 +38,27 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
     }
 }
 
+/// Scorecard S10: also not from an exit that answers whoever speaks QUIC.
+#[test]
+fn who_speaks_another_protocol_hears_nothing() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    for silent in [true, false] {
+        exit.configure(|config| config.with("access", "silent", silent));
+        exit.warren.run("reload").ok();
+        let (before, probes) = (received_by(&net.exit), probes());
+        let scanner = socket_on(&net.client);
+        send(&scanner, &probes);
+        eventually(seconds(10), "all were received", || received_by(&net.exit) >= before + probes.len());
+        assert_eq!(heard(&scanner), 0, "silent: {silent}");
+
+        send(&scanner, &peer::first_flight_of_plain_quic());
+        if !silent {
+            eventually(seconds(10), "the control: QUIC is answered", || heard(&scanner) > 0);
+        }
+    }
+}
+
 #[test]
 fn a_client_s_first_packets_are_worth_nothing_to_who_repeats_them() {
     let Some(net) = Net::new() else { return };
@@ -67,6 +88,24 @@ fn noise() -> Vec<Vec<u8>> {
     [0x00, 0x40, 0x5f, 0xc0].map(packet).into()
 }
 
+/// What scanners ask a port of UDP, in protocols that are not QUIC, and some bytes without a meaning.
+fn probes() -> Vec<Vec<u8>> {
+    let dns = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03";
+    let ntp = [&[0xe3][..], &[0; 47]].concat();
+    let stun = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12]].concat();
+    let dtls = [&[22, 0xfe, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 54, 1, 0, 0, 42][..], &[3; 50]].concat();
+    let wireguard = [&[1, 0, 0, 0][..], &[9; 144]].concat();
+    let openvpn = [&[0x38][..], &[5; 8], &[0; 5]].concat();
+    let ike = [&[4; 8][..], &[0; 8], &[0x21, 0x20, 0x22, 0x08, 0, 0, 0, 0, 0, 0, 0, 28]].concat();
+    let snmp = b"\x30\x26\x02\x01\x01\x04\x06public\xa1\x19\x02\x04\0\0\0\x01\x02\x01\0\x02\x01\0";
+    let sip = b"OPTIONS sip:a@b SIP/2.0\r\nVia: SIP/2.0/UDP c;branch=z9hG4bK1\r\nCSeq: 1 OPTIONS\r\n\r\n";
+    let http = b"GET / HTTP/1.1\r\nHost: exit\r\n\r\n";
+    let short = [b"".to_vec(), b"\n".to_vec(), vec![0xff; 3], vec![0x55; 1_200]];
+    let others = [dtls, ntp, stun, wireguard, openvpn, ike];
+    let texts = [&dns[..], snmp, sip, http].map(<[u8]>::to_vec);
+    others.into_iter().chain(texts).chain(short).collect()
+}
+
 /// An Initial of a version that nobody speaks.
 fn of_another_version() -> Vec<u8> {
     let mut packet = [&[0xc0, 0xba, 0xba, 0xba, 0xba, 8][..], &[2; 8], &[8], &[1; 8]].concat();
@@ -90,6 +129,12 @@ fn send(socket: &UdpSocket, packets: &[Vec<u8>]) {
     for packet in packets {
         socket.send(packet).unwrap();
     }
+}
+
+/// Datagrams that programs on a host have taken from their sockets.
+fn received_by(host: &Namespace) -> usize {
+    let counted = host.sh("grep '^Udp: [0-9]' /proc/net/snmp").ok();
+    counted.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 /// Bytes that came since the last look.

@@ -3,7 +3,7 @@
 //!
 //! | advisory | what | here |
 //! |---|---|---|
-//! | RUSTSEC-2021-0035 | the memory layout of socket addresses was assumed | not tried: noq-udp takes them from socket2 |
+//! | RUSTSEC-2021-0035 | the memory layout of socket addresses was assumed | `socket_addresses_are_the_kernel_s`; noq-udp has them made by socket2, which copies them field by field |
 //! | RUSTSEC-2023-0063 | a frame of an unknown type panicked | `frames_of_unknown_types_end_the_attempt` |
 //! | RUSTSEC-2024-0373 | attempts asked to prove their address left a state behind that panicked | `attempts_leave_nothing_behind_however_they_are_dealt_with` |
 //! | RUSTSEC-2026-0037 | transport parameters with invalid values panicked | `invalid_transport_parameters_end_the_attempt` |
@@ -11,6 +11,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod attacker;
+
+use std::io::IoSliceMut;
+use std::net::UdpSocket;
+use std::time::Duration;
 
 use attacker::{Attacker, Exit, Fate, crypto_frame, variable_length_integer};
 
@@ -20,6 +24,36 @@ fn a_whole_hello_is_answered() {
     let attacker = Attacker::new(1);
     let fate = exit.take_in(&attacker.hello(&attacker.usual_parameters()));
     assert_eq!(fate, Fate::Answered, "else the tests below would show nothing");
+}
+
+#[test]
+fn socket_addresses_are_the_kernel_s() {
+    for (from, to) in [("127.1.2.3:0", "127.4.5.6:0"), ("[::1]:0", "[::1]:0")] {
+        let [from, to] = [from, to].map(|address| UdpSocket::bind(address).unwrap());
+        let [from_address, to_address] = [&from, &to].map(|socket| socket.local_addr().unwrap());
+        let [sender, receiver] =
+            [&from, &to].map(|socket| noq_udp::UdpSocketState::new(socket.into()).unwrap());
+        let transmit = noq_udp::Transmit {
+            destination: to_address,
+            ecn: None,
+            contents: b"hello",
+            segment_size: None,
+            src_ip: Some(from_address.ip()),
+        };
+
+        sender.try_send((&from).into(), &transmit).unwrap();
+
+        let mut buffer = [0; 64];
+        let mut meta = [noq_udp::RecvMeta::default()];
+        let received = (0..10_000).find_map(|_| {
+            let received = receiver.recv((&to).into(), &mut [IoSliceMut::new(&mut buffer)], &mut meta);
+            // The socket does not block any more.
+            received.inspect_err(|_| std::thread::sleep(Duration::from_millis(1))).ok()
+        });
+        assert_eq!(received, Some(1));
+        assert_eq!((meta[0].addr, meta[0].dst_ip), (from_address, Some(to_address.ip())));
+        assert_eq!(&buffer[..meta[0].len], b"hello");
+    }
 }
 
 #[test]
