@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what is said of Warren's parts: how much of them is unsafe, and the bill of materials.
+"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, and the bill of
+materials.
 
     python3 scripts/tests/supply_test.py
 """
@@ -7,11 +8,14 @@
 import json
 import subprocess
 import sys
+import tempfile
+import tomllib
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+import hardening
 import sbom
 import unsafe_budget
 
@@ -28,6 +32,42 @@ class UnsafeBudgetTest(unittest.TestCase):
             unsafe { one() } unsafe fn two() {} unsafe impl Three for Four {} let raw = r#"unsafe { " }"#;
         """
         self.assertEqual(len(unsafe_budget.UNSAFE.findall(unsafe_budget.NOT_CODE.sub(" ", text))), 3)
+
+
+class DependenciesTest(unittest.TestCase):
+    def test_no_advisory_is_passed_over(self):
+        deny = tomllib.loads((ROOT / "deny.toml").read_text())
+        self.assertEqual(deny["advisories"].get("ignore", []), [], "each needs a day, within 90, on which it is looked at again")
+
+    def test_all_come_from_one_registry_by_checksum_and_none_from_a_repository(self):
+        packages = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+        sources = {package["source"] for package in packages if "source" in package}
+        self.assertEqual([source.split("+")[0] for source in sources], ["registry"])
+        self.assertEqual([package["name"] for package in packages if "source" in package and "checksum" not in package], [])
+
+    def test_the_fork_is_of_a_version_that_bounds_gaps_in_streams(self):
+        crates = tomllib.loads((ROOT / "vendor/upstream.toml").read_text())["crate"]
+        version = next(crate["version"] for crate in crates if crate["name"] == "noq-proto")
+        self.assertGreaterEqual(tuple(map(int, version.split("."))), (1, 4, 0))
+
+
+class HardeningTest(unittest.TestCase):
+    def hardening_of(self, *options):
+        with tempfile.TemporaryDirectory() as directory:
+            source, binary = Path(directory, "main.c"), Path(directory, "main")
+            source.write_text("int main(void) { return 0; }")
+            subprocess.run(["cc", *options, "-o", str(binary), str(source)], check=True)
+            return hardening.hardening(hardening.readelf(str(binary)))
+
+    def test_a_binary_that_has_everything_is_told_from_one_that_has_nothing(self):
+        every = self.hardening_of("-fPIE", "-pie", "-Wl,-z,relro,-z,now,-z,noexecstack")
+        self.assertEqual({what for what, holds in every.items() if not holds}, set())
+        none = self.hardening_of("-no-pie", "-Wl,-z,norelro,-z,lazy,-z,execstack")
+        self.assertEqual({what for what, holds in none.items() if holds}, {"code never relocated"})
+
+    def test_relocations_bound_when_they_are_used_are_half_of_relro(self):
+        lazy = self.hardening_of("-fPIE", "-pie", "-Wl,-z,relro,-z,lazy")
+        self.assertEqual({what for what, holds in lazy.items() if not holds}, {"full RELRO", "bound at the start"})
 
 
 class BillTest(unittest.TestCase):
