@@ -12,5 +12,5 @@ mod timestamp;
 pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
-pub use self::registry::ClientRegistry;
+pub use self::registry::{ClientRegistry, MAX_CLIENTS};
 pub use self::registry_error::RegistryError;

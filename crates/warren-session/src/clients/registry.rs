@@ -1,8 +1,10 @@
 //! All enrolled clients: names, keys, static addresses and prefixes are unique among them.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::SystemTime;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::client::{Client, is_valid_name};
@@ -11,6 +13,9 @@ use super::registry_error::RegistryError;
 use crate::PeerKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::pool::Lease;
+
+/// The most clients of one exit; each is looked at when another is added.
+pub const MAX_CLIENTS: usize = 16_384;
 
 /// The enrolled clients of one exit; reads and writes the shape of `clients.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -257,6 +262,9 @@ impl ClientRegistry {
 
     /// Checks that a client can be added.
     pub(crate) fn check(&self, client: &Client) -> Result<(), RegistryError> {
+        if self.clients.len() >= MAX_CLIENTS {
+            return Err(RegistryError::Full);
+        }
         let name = || client.name.clone();
         if !is_valid_name(&client.name) {
             return Err(RegistryError::BadName { name: name() });
@@ -294,20 +302,47 @@ impl ClientRegistry {
             if prefix.prefix_len() == 0 {
                 return Err(RegistryError::WholeInternet { name: name(), prefix });
             }
-            let own = client.prefixes.iter().take(position).map(|other| (client, other));
-            let others = self
+            if let Some((reserved, what)) = reserved().into_iter().find(|(other, _)| overlap(other, &prefix))
+            {
+                return Err(RegistryError::ReservedPrefix { name: name(), prefix, reserved, what });
+            }
+            if let Some(&other) = client.prefixes.iter().take(position).find(|other| overlap(other, &prefix))
+            {
+                return Err(RegistryError::PrefixTwice { name: name(), prefix, other });
+            }
+            let mut others = self
                 .clients
                 .values()
                 .flat_map(|holder| holder.prefixes.iter().map(move |other| (holder, other)));
-            let overlap =
-                own.chain(others).find(|(_, other)| other.contains(&prefix) || prefix.contains(*other));
-            if let Some((holder, other)) = overlap {
+            if let Some((holder, other)) = others.find(|(_, other)| overlap(other, &prefix)) {
                 let (other, holder) = (*other, holder.name.clone());
                 return Err(RegistryError::PrefixTaken { name: name(), prefix, other, holder });
             }
         }
         Ok(())
     }
+}
+
+/// Whether two networks have an address in common.
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
+
+/// Networks that no client has behind it (RFC 6890), and what their addresses are.
+fn reserved() -> [(IpNet, &'static str); 8] {
+    let ipv4 = |a, b, length| IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, 0, 0), length));
+    let ipv6 =
+        |first, length| IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), length));
+    [
+        (ipv4(0, 0, 8), "unspecified"),
+        (ipv4(127, 0, 8), "loopback"),
+        (ipv4(169, 254, 16), "link-local"),
+        (ipv4(224, 0, 4), "multicast"),
+        (ipv4(240, 0, 4), "reserved"),
+        (ipv6(0, 127), "unspecified and loopback"),
+        (ipv6(0xfe80, 10), "link-local"),
+        (ipv6(0xff00, 8), "multicast"),
+    ]
 }
 
 impl TryFrom<ClientsFile> for ClientRegistry {

@@ -75,8 +75,32 @@ pub enum RegistryError {
         prefix: IpNet,
         /// The prefix that overlaps.
         other: IpNet,
-        /// The client that has that one; may be the same.
+        /// The client that has that one.
         holder: String,
+    },
+    /// A prefix has addresses that no network behind a client has.
+    #[error(
+        "client {name:?} cannot have the prefix {prefix}: it overlaps {reserved}, {what} addresses, which no client has behind it; write the networks that it has"
+    )]
+    ReservedPrefix {
+        /// The client that was to be added.
+        name: String,
+        /// The refused prefix.
+        prefix: IpNet,
+        /// The part of it, or what it is part of.
+        reserved: IpNet,
+        /// What that is for.
+        what: &'static str,
+    },
+    /// Two prefixes of one client overlap.
+    #[error("client {name:?}: its prefixes {other} and {prefix} overlap; write one of the two")]
+    PrefixTwice {
+        /// The client that was to be added.
+        name: String,
+        /// The later one.
+        prefix: IpNet,
+        /// The one before it.
+        other: IpNet,
     },
     /// More prefixes than one client may have.
     #[error("client {name:?} has {count} prefixes: at most {} are possible", crate::MAX_PREFIXES)]
@@ -86,6 +110,12 @@ pub enum RegistryError {
         /// How many it has.
         count: usize,
     },
+    /// There are as many clients as an exit has at most.
+    #[error(
+        "there are {} clients already, and an exit has no more; remove those that are gone, or set up another exit",
+        super::MAX_CLIENTS
+    )]
+    Full,
     /// No client has the name.
     #[error("there is no client {name:?}: `warren exit client list` shows those there are")]
     NoSuchClient {

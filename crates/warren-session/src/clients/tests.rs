@@ -93,6 +93,49 @@ fn prefixes_of_clients_do_not_overlap() {
 }
 
 #[test]
+fn prefix_is_a_network_that_can_be_behind_a_client() {
+    let with = |prefixes: &[&str]| {
+        let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
+        ClientRegistry::new().add(Client { prefixes, ..client("a", 1) })
+    };
+    for (prefix, what) in [
+        ("127.0.0.0/8", "loopback"),
+        ("127.0.0.53/32", "loopback"),
+        ("0.0.0.0/1", "unspecified"),
+        ("128.0.0.0/1", "link-local"),
+        ("169.254.1.0/24", "link-local"),
+        ("224.0.0.0/24", "multicast"),
+        ("255.255.255.255/32", "reserved"),
+        ("::1/128", "loopback"),
+        ("fe80::/64", "link-local"),
+        ("ff02::/16", "multicast"),
+    ] {
+        let refused = with(&[prefix]).unwrap_err().to_string();
+        assert!(refused.contains(prefix) && refused.contains(what), "{refused}");
+    }
+    let twice = with(&["10.1.0.0/16", "10.1.0.0/16"]).unwrap_err().to_string();
+    assert!(twice.contains("its prefixes 10.1.0.0/16 and 10.1.0.0/16 overlap"), "{twice}");
+    with(&["10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12", "2000::/3", "fd00::/8"]).unwrap();
+}
+
+#[test]
+fn there_is_an_end_of_clients() {
+    let mut registry = ClientRegistry::new();
+    let numbered = |number: usize| {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&number.to_be_bytes());
+        Client::new(format!("client-{number}"), PeerKey(key), UNIX_EPOCH)
+    };
+    for number in 0..MAX_CLIENTS {
+        registry.add(numbered(number)).unwrap();
+    }
+    assert_eq!(registry.add(numbered(MAX_CLIENTS)), Err(RegistryError::Full));
+    registry.replace(Client { disabled: true, ..numbered(7) }).unwrap();
+    registry.remove("client-7").unwrap();
+    registry.add(numbered(MAX_CLIENTS)).unwrap();
+}
+
+#[test]
 fn a_client_can_be_renamed_disabled_and_removed() {
     let mut registry = ClientRegistry::new();
     registry.add(client("a", 1)).unwrap();

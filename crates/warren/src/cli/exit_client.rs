@@ -8,7 +8,7 @@ mod view;
 use anyhow::bail;
 
 use super::args::{ClientSetArgs, ExitClientCommand, GlobalArgs, InviteArgs};
-use super::output;
+use super::{output, own_networks};
 use crate::config::{ExitConfig, load_exit};
 
 pub(crate) use add::{ClientKey, endpoint, profile};
@@ -68,6 +68,7 @@ pub(crate) fn run(
             let prefixes = is_given.then(|| args.prefixes.clone());
             let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, .. } = *args;
             add::check_key(&config, public_key)?;
+            own_networks::refuse(&args.prefixes, &config)?;
             let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key };
             store.change(&args.name, &ClientChange::Set(settings))?;
             let next = match public_key {

@@ -9,6 +9,7 @@ pub(crate) mod keys;
 mod next_command;
 pub(crate) mod output;
 pub(crate) mod own_exit;
+pub(crate) mod own_networks;
 pub(crate) mod reload;
 pub(crate) mod rotate_key;
 pub(crate) mod set;

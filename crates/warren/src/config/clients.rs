@@ -1,8 +1,8 @@
 //! The client registry's file, `clients.toml` in the exit's state directory.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, Metadata};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,18 +16,12 @@ use crate::storage::{self, LockFile};
 /// The registry's mode when it is made: who may connect is nobody else's business.
 const MODE: u32 = 0o600;
 
+/// Room for as many clients as a registry takes, of 1 KiB each; one without prefixes has 600 bytes at most.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Reads the registry; a file that does not exist yet has no clients.
 pub(crate) fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientRegistry::new()),
-        _ => {}
-    }
-    let text = file::read(path, "restore it from a backup")?.text;
-    toml::from_str(&text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        let sentence = document::deserialization_sentence(error.message());
-        Source { path, text: &text }.error(offset, sentence)
-    })
+    ClientsFile::open(path.to_path_buf()).map(|(_, registry)| registry)
 }
 
 /// Replaces the registry's file, durably.
@@ -36,7 +30,114 @@ pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(),
         ConfigError::of_file(path, format!("cannot be written: {reason}; check its directory"))
     };
     let text = toml::to_string(registry).map_err(|error| refuse(error.to_string()))?;
+    if text.len() as u64 > MOST_BYTES {
+        let sentence = format!("would be larger than {} MiB; remove clients first", MOST_BYTES >> 20);
+        return Err(ConfigError::of_file(path, sentence));
+    }
     storage::write_atomic(path, text.as_bytes(), MODE).map_err(|error| refuse(describe(&error)))
+}
+
+/// The registry's file, and what a running exit knows of it.
+#[derive(Debug)]
+pub(crate) struct ClientsFile {
+    path: PathBuf,
+    /// As it was last read or written; nothing if there was none.
+    known: Option<Stamp>,
+    /// Whether it was read without saying who the clients are, not even that there is none.
+    is_silent: bool,
+}
+
+impl ClientsFile {
+    /// Reads the registry; a file that does not exist yet has no clients.
+    pub(crate) fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
+        match std::fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((Self { path, known: None, is_silent: true }, ClientRegistry::new()));
+            }
+            _ => {}
+        }
+        let file::ConfigText { text, metadata } =
+            file::read_up_to(MOST_BYTES, &path, "restore it from a backup")?;
+        refuse_what_others_write(&path, &metadata)?;
+        let registry: ClientRegistry = toml::from_str(&text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            let sentence = document::deserialization_sentence(error.message());
+            Source { path: &path, text: &text }.error(offset, sentence)
+        })?;
+        let says_who = !registry.is_empty()
+            || toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.contains_key("client"));
+        Ok((Self { path, known: Some(Stamp::of(&metadata)), is_silent: !says_who }, registry))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it was read without saying who the clients are, as an emptied file does; one with `client = []` says it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent
+    }
+
+    /// Replaces the file, durably, but not what somebody else put there.
+    pub(crate) fn save(&mut self, registry: &ClientRegistry) -> Result<(), ConfigError> {
+        self.refuse_if_edited()?;
+        let saved = save_clients(&self.path, registry);
+        // Also where it has its name and only the directory could not be synchronized.
+        self.known = Stamp::at(&self.path);
+        saved
+    }
+
+    /// Refuses to go on beside a change by somebody else, which the next save would undo. A file that is gone is none.
+    pub(crate) fn refuse_if_edited(&self) -> Result<(), ConfigError> {
+        let now = Stamp::at(&self.path);
+        if now.is_none() || now == self.known {
+            return Ok(());
+        }
+        Err(ConfigError::of_file(
+            &self.path,
+            "was changed by somebody else while the exit runs; run `warren reload exit` first, which takes the change over",
+        ))
+    }
+}
+
+/// What shows that a file is another one, or has other content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { inode: metadata.ino(), length: metadata.len(), modified }
+    }
+
+    fn at(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().as_ref().map(Self::of)
+    }
+}
+
+/// Who may write to the file enrols whom they like.
+fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), ConfigError> {
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    if mode & 0o022 != 0 {
+        let sentence = format!(
+            "may be written by other users (mode {mode:04o}); see who is in it, then run: chmod 600 {}",
+            path.display()
+        );
+        return Err(ConfigError::of_file(path, sentence));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let of_directory = path.parent().and_then(|parent| std::fs::metadata(parent).ok());
+    if [Some(0), Some(own), of_directory.map(|directory| directory.uid())].contains(&Some(owner)) {
+        return Ok(());
+    }
+    let sentence = format!(
+        "belongs to another user ({owner}) than its directory; see who is in it, then give it to the directory's with chown"
+    );
+    Err(ConfigError::of_file(path, sentence))
 }
 
 /// Takes the lock that whoever changes the registry holds: a command for one change, a running exit for its life. Makes the
@@ -71,4 +172,95 @@ fn make_directory(registry: &Path) -> Result<(), ConfigError> {
         let sentence = format!("cannot be made: {}; choose another --state-dir", describe(&error));
         ConfigError::of_file(directory, sentence)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::SystemTime;
+
+    use warren_session::PeerKey;
+    use warren_session::clients::Client;
+
+    use super::*;
+
+    fn registry_of(clients: u32) -> ClientRegistry {
+        let mut registry = ClientRegistry::new();
+        for number in 0..clients {
+            let mut key = [0; 32];
+            key[..4].copy_from_slice(&number.to_be_bytes());
+            let name = format!("client-{number}");
+            registry.add(Client::new(name, PeerKey(key), SystemTime::UNIX_EPOCH)).unwrap();
+        }
+        registry
+    }
+
+    fn saved(directory: &tempfile::TempDir, clients: u32) -> PathBuf {
+        let path = directory.path().join("clients.toml");
+        save_clients(&path, &registry_of(clients)).unwrap();
+        path
+    }
+
+    #[test]
+    fn registry_of_more_than_a_mebibyte_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = saved(&directory, 9_000);
+        assert!(fs::metadata(&path).unwrap().len() > 1 << 20);
+        assert_eq!(load_clients(&path).unwrap().len(), 9_000);
+    }
+
+    #[test]
+    fn emptied_file_is_told_from_one_that_says_there_is_no_client() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = saved(&directory, 0);
+        let is_silent = || ClientsFile::open(path.clone()).unwrap().0.is_silent();
+        assert!(!is_silent(), "as the exit writes it once the last client is removed");
+        for (text, expected) in [("", true), ("# gone\n", true), ("client = []\n", false)] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(is_silent(), expected, "{text:?}");
+        }
+        save_clients(&path, &registry_of(1)).unwrap();
+        assert!(!is_silent());
+    }
+
+    #[test]
+    fn file_that_others_may_write_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = saved(&directory, 1);
+        for (mode, is_refused) in
+            [(0o666, true), (0o620, true), (0o602, true), (0o644, false), (0o400, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(load_clients(&path).is_err(), is_refused, "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+            let error = load_clients(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to another user (1234)"), "{error}");
+            std::os::unix::fs::chown(directory.path(), Some(1234), None).unwrap();
+            load_clients(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_not_overwritten_until_it_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = saved(&directory, 1);
+        let (mut file, registry) = ClientsFile::open(path.clone()).unwrap();
+        file.save(&registry).unwrap();
+        file.save(&registry).unwrap();
+
+        let edited = fs::read_to_string(&path).unwrap() + "# by hand\n";
+        fs::write(&path, &edited).unwrap();
+
+        let refused = file.save(&registry).unwrap_err().to_string();
+        assert!(refused.contains("run `warren reload exit` first"), "{refused}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+        let (mut file, registry) = ClientsFile::open(path.clone()).unwrap();
+        file.save(&registry).unwrap();
+        fs::remove_file(&path).unwrap();
+        file.save(&registry).unwrap();
+        assert!(path.exists(), "one that is gone is written anew");
+    }
 }

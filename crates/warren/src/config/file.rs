@@ -17,25 +17,37 @@ const MAX_BYTES: u64 = 1024 * 1024;
 pub(super) struct ConfigText {
     /// May hold a private key, hence erased when dropped.
     pub(super) text: Zeroizing<String>,
+    /// Of the file that was read, whatever has its name by now.
+    pub(super) metadata: Metadata,
+}
+
+impl ConfigText {
     /// The permission bits of the file.
-    pub(super) mode: u32,
+    pub(super) fn mode(&self) -> u32 {
+        self.metadata.mode() & 0o7777
+    }
 }
 
 /// Reads a configuration file; `if_missing` says what to do when there is none.
 pub(super) fn read(path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
+    read_up_to(MAX_BYTES, path, if_missing)
+}
+
+/// As [`read`], for a file that may have more bytes, or fewer.
+pub(super) fn read_up_to(most: u64, path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
     let (file, metadata) = open(path, if_missing)?;
-    if metadata.len() > MAX_BYTES {
-        return Err(too_large(path));
+    if metadata.len() > most {
+        return Err(too_large(path, most));
     }
     // With room for all of it, as what a vector leaves when it grows is not wiped.
-    let length = usize::try_from(metadata.len()).map_err(|_| too_large(path))?;
+    let length = usize::try_from(metadata.len()).map_err(|_| too_large(path, most))?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
     // One byte more than allowed shows a file that grew meanwhile.
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(too_large(path));
+    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
+    if bytes.len() as u64 > most {
+        return Err(too_large(path, most));
     }
-    Ok(ConfigText { text: Zeroizing::new(decode(path, &bytes)?.to_owned()), mode: metadata.mode() & 0o7777 })
+    Ok(ConfigText { text: Zeroizing::new(decode(path, &bytes)?.to_owned()), metadata })
 }
 
 fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> {
@@ -75,8 +87,9 @@ pub(super) fn line_of(bytes: &[u8], offset: usize) -> usize {
     1 + bytes.iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
-fn too_large(path: &Path) -> ConfigError {
-    ConfigError::of_file(path, "is larger than 1 MiB; this is no Warren configuration")
+fn too_large(path: &Path, most: u64) -> ConfigError {
+    let sentence = format!("is larger than {} MiB; this is no Warren configuration", most >> 20);
+    ConfigError::of_file(path, sentence)
 }
 
 fn unreadable(path: &Path, error: &io::Error, if_missing: &str) -> ConfigError {

@@ -20,7 +20,7 @@ mod transport;
 mod value;
 mod web;
 
-pub(crate) use clients::{load_clients, lock_clients, save_clients};
+pub(crate) use clients::{ClientsFile, load_clients, lock_clients, save_clients};
 pub(crate) use endpoint::{DEFAULT_PORT, Endpoint};
 pub(crate) use error::ConfigError;
 pub(crate) use exit::{ExitConfig, NatInterface, load_exit};

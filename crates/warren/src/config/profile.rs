@@ -74,9 +74,8 @@ pub(crate) struct RemoteExit {
 /// Names the line and says what to do, for whatever is wrong with the file or its key file.
 pub(crate) fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
     let name = ProfileName::of_file(path)?;
-    let file::ConfigText { text, mode } =
-        file::read(path, "check the name, or ask the exit's operator for a profile")?;
-    parse(name, path, &text, mode)
+    let file = file::read(path, "check the name, or ask the exit's operator for a profile")?;
+    parse(name, path, &file.text, file.mode())
 }
 
 /// Reads a profile's text; `mode` is its file's.

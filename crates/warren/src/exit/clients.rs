@@ -10,7 +10,6 @@ use warren_session::exit::{ExitSessions, SessionId};
 
 use super::daemon::Daemon;
 use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient};
-use crate::config::save_clients;
 use crate::control::Refusal;
 
 impl Daemon {
@@ -65,6 +64,7 @@ impl Daemon {
     }
 
     pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
+        self.clients.refuse_if_edited().map_err(Refusal::new)?;
         let removed = self.sessions.remove_client(Instant::now(), name).map_err(Refusal::new)?;
         self.limits.follow(self.sessions.registry());
         self.keep_shut(if removed.is_some() {
@@ -89,6 +89,7 @@ impl Daemon {
                 }
             }
             ClientChange::Disable => {
+                self.clients.refuse_if_edited().map_err(Refusal::new)?;
                 self.sessions.set_client_disabled(now, name, true).map_err(Refusal::new)?;
                 self.keep_shut("the client is cut off")?;
             }
@@ -110,7 +111,8 @@ impl Daemon {
         let Self { sessions, clients, .. } = self;
         let changed = sessions.attempt(|sessions| {
             let changed = change(sessions)?;
-            save_clients(clients, sessions.registry())
+            clients
+                .save(sessions.registry())
                 .map_err(|error| Refusal::new(format!("{error}; nothing was changed")))?;
             Ok(changed)
         })?;

@@ -23,7 +23,7 @@ use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
 use super::upkeep::Upkeep;
 use super::web::WebServer;
-use crate::config::{ConfigError, ExitConfig, save_clients};
+use crate::config::{ClientsFile, ConfigError, ExitConfig};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
 use crate::device_watch;
@@ -42,7 +42,7 @@ const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct ExitStart {
     pub(crate) config: ExitConfig,
     pub(crate) sessions: ExitSessions,
-    pub(crate) clients: PathBuf,
+    pub(crate) clients: ClientsFile,
     pub(crate) tuning: Tuning,
     /// Each worker's.
     pub(crate) sockets: Vec<Vec<UdpSocket>>,
@@ -159,7 +159,7 @@ pub(super) struct Daemon {
     pub(super) config: ExitConfig,
     pub(super) sessions: ExitSessions,
     /// The registry's file, which this process has locked.
-    pub(super) clients: PathBuf,
+    pub(super) clients: ClientsFile,
     pub(super) tuning: Tuning,
     pub(super) worker: WorkerHandle,
     reports: Reports,
@@ -417,7 +417,7 @@ impl Daemon {
 
     /// Saves the registry; if that fails, it is tried again later.
     pub(super) fn save(&mut self) -> Result<(), ConfigError> {
-        let saved = save_clients(&self.clients, self.sessions.registry());
+        let saved = self.clients.save(self.sessions.registry());
         self.save_again = saved.is_err().then(|| Instant::now() + SAVE_AGAIN_AFTER);
         saved
     }

@@ -7,7 +7,7 @@ use warren_host::Host;
 
 use super::daemon::Daemon;
 use super::run::host_facts;
-use crate::config::{ExitConfig, load_clients, load_exit};
+use crate::config::{ClientsFile, ExitConfig, load_exit};
 use crate::control::Refusal;
 use crate::transport::TAKES_RESTART as TRANSPORT;
 use crate::worker::Command;
@@ -30,14 +30,16 @@ impl Daemon {
     async fn take_over(&mut self, host: &mut Host) -> anyhow::Result<()> {
         let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
-        // As good as an empty one at the start, but hardly meant to end every session.
-        if !self.clients.exists() && !self.sessions.registry().is_empty() {
+        let (file, clients) = ClientsFile::open(self.clients.path().to_path_buf())?;
+        // As good as one without clients at the start, but hardly meant to end every session.
+        if file.is_silent() && !self.sessions.registry().is_empty() {
+            let path = file.path();
+            let what = if path.exists() { "names no client any more" } else { "is gone" };
             bail!(
-                "{} is gone; put it back, or restart the exit to begin without clients",
-                self.clients.display()
+                "{} {what}; put it back, or write `client = []` into it to remove every client",
+                path.display()
             );
         }
-        let clients = load_clients(&self.clients)?;
         self.sessions.check(&clients)?;
         host_facts(&config, &clients)?;
         if self.config.metrics.listen != config.metrics.listen {
@@ -46,6 +48,7 @@ impl Daemon {
         self.move_web(config.web.as_ref()).await?;
         self.sessions.set_dns(config.dns.clone())?;
         self.sessions.adopt(Instant::now(), clients)?;
+        self.clients = file;
         self.limits.follow(self.sessions.registry());
         self.take_keys_of(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);

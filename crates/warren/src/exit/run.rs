@@ -18,7 +18,7 @@ use super::daemon::{self, Ending, ExitStart};
 use super::upkeep::Upkeep;
 use super::{files, other_firewalls, sockets};
 use crate::cli::args::GlobalArgs;
-use crate::config::{ExitConfig, NatInterface, WebListen, load_clients, load_exit, lock_clients};
+use crate::config::{ClientsFile, ExitConfig, NatInterface, WebListen, load_exit, lock_clients};
 use crate::daemon_dir::{DaemonDir, DaemonLock, EXIT};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
@@ -66,8 +66,8 @@ async fn prepare_and_run(
     let clients = config.clients_path(&global.state_dir);
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
     refuse_others_directory(clients.parent().unwrap_or(&global.state_dir))?;
-    let registry = load_clients(&clients)?;
-    let reset_key = files::reset_key(clients.parent().unwrap_or(&global.state_dir))?;
+    let (clients, registry) = ClientsFile::open(clients)?;
+    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&global.state_dir))?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // A port below 1024 is bound; nothing after this needs more.
@@ -107,7 +107,7 @@ async fn prepare_and_run(
     }
     // The table that must not outlive this daemon is a child's by now.
     helper.run_nft();
-    let files = files_of(&config, &clients, directory);
+    let files = files_of(&config, clients.path(), directory);
     let gateways = gateways(config.ipv4, config.ipv6);
     let ended = daemon::run(ExitStart {
         config,

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::store::{ClientStore, NewClient};
 use crate::cli::args::ClientAddArgs;
-use crate::cli::{keys, output};
+use crate::cli::{keys, output, own_networks};
 use crate::config::{Endpoint, ExitConfig, ProfileName, client_address, describe};
 use crate::storage;
 
@@ -68,6 +68,7 @@ impl ClientKey {
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
     check_name(&args.name)?;
     check_key(config, args.public_key)?;
+    own_networks::refuse(&args.prefixes, config)?;
     for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
         client_address(address, config.ipv4, config.ipv6).map_err(|sentence| anyhow!(sentence))?;
     }

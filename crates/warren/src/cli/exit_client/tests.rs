@@ -180,13 +180,13 @@ fn change_with_which_the_exit_could_not_start_is_refused() {
         (set(Some("10.66.0.1"), &[]), "10.66.0.1"),
         (set(None, &["10.66.0.128/25"]), "overlaps the exit's inner network 10.66.0.0/24"),
         (set(None, &["0.0.0.0/0"]), "a client cannot be an exit"),
-        (set(None, &["10.1.0.1/16"]), "write 10.1.0.0/16"),
+        (set(None, &["198.18.0.1/16"]), "write 198.18.0.0/16"),
     ] {
         let error = exit.run(&command).unwrap_err();
         assert!(error.contains(part), "{error}");
         assert_eq!(fs::read(&path).unwrap(), before, "nothing was written");
     }
-    exit.run(&set(Some("10.66.0.9"), &["10.1.0.0/16"])).unwrap();
+    exit.run(&set(Some("10.66.0.9"), &["198.18.0.0/16"])).unwrap();
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::cli::own_networks::local_addresses;
+
 /// Room for 4,093 clients, and 4,096 such networks to draw from.
 const IPV4_PREFIX_LENGTH: u8 = 20;
 
@@ -66,18 +68,8 @@ fn ipv4_routes(text: &str) -> Vec<IpNet> {
     text.lines().skip(1).filter_map(route).collect()
 }
 
-/// Local addresses in `/proc/net/fib_trie`: a leaf and below it `/32 host LOCAL`.
-fn ipv4_addresses(text: &str) -> Vec<IpNet> {
-    let mut leaf = None;
-    let mut addresses = Vec::new();
-    for line in text.lines() {
-        if let Some((_, address)) = line.split_once("|-- ") {
-            leaf = address.trim().parse::<Ipv4Addr>().ok();
-        } else if line.contains("/32 host LOCAL") {
-            addresses.extend(leaf.map(|address| IpNet::from(IpAddr::V4(address))));
-        }
-    }
-    addresses
+fn ipv4_addresses(trie: &str) -> Vec<IpNet> {
+    local_addresses(trie).into_iter().map(|address| IpAddr::V4(address).into()).collect()
 }
 
 /// Destinations in `/proc/net/ipv6_route`: 32 hexadecimal digits and a prefix length in hexadecimal.

@@ -72,7 +72,7 @@ impl Daemon {
     pub(in crate::exit) async fn serve_web(&mut self, listen: Option<&WebListen>) -> anyhow::Result<()> {
         self.web = match listen {
             Some(listen) => {
-                let state = self.clients.parent().context("the clients' file has no directory")?;
+                let state = self.clients.path().parent().context("the clients' file has no directory")?;
                 Some(WebServer::bind(listen, state).await?)
             }
             None => None,

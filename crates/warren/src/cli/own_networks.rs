@@ -1,0 +1,172 @@
+//! Networks that this host is in itself, so that they are behind no client of its exit.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::bail;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::config::ExitConfig;
+use crate::exit::DEVICE;
+
+/// Refuses prefixes of clients that would take traffic to this host's own networks, gateways or resolvers.
+///
+/// # Errors
+/// Which prefix, and what it overlaps.
+pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitConfig) -> anyhow::Result<()> {
+    if prefixes.is_empty() {
+        return Ok(());
+    }
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut own = ipv4(&read("/proc/net/route"), &read("/proc/net/fib_trie"));
+    own.extend(ipv6_networks(&read("/proc/net/if_inet6")));
+    own.extend(ipv6_gateways(&read("/proc/net/ipv6_route")));
+    refuse_overlap(prefixes, &own, &config.dns)
+}
+
+fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> anyhow::Result<()> {
+    // What is everything is no client's either, and refused as that.
+    for prefix in prefixes.iter().filter(|prefix| prefix.prefix_len() > 0) {
+        if let Some(network) = own.iter().find(|own| own.contains(prefix) || prefix.contains(*own)) {
+            bail!("the prefix {prefix} overlaps {network}, which the exit's own host is in; choose another");
+        }
+        if let Some(resolver) = resolvers.iter().find(|resolver| prefix.contains(*resolver)) {
+            bail!("the prefix {prefix} has {resolver} in it, which exit.toml names in [dns]; choose another");
+        }
+    }
+    Ok(())
+}
+
+/// Local addresses, the networks on a link that they are in, and gateways; not what is merely routed to another device.
+fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
+    let routes: Vec<Ipv4Route> = routes.lines().skip(1).filter_map(Ipv4Route::read).collect();
+    let is_inner = |address: &Ipv4Addr| {
+        routes.iter().any(|route| route.device == DEVICE && route.network.contains(address))
+    };
+    let locals: Vec<Ipv4Addr> =
+        local_addresses(trie).into_iter().filter(|local| !local.is_loopback() && !is_inner(local)).collect();
+    let on_link = routes.iter().filter(|route| route.gateway.is_unspecified() && route.device != DEVICE);
+    let on_link = on_link
+        .filter(|route| {
+            route.network.prefix_len() > 0 && locals.iter().any(|local| route.network.contains(local))
+        })
+        .map(|route| IpNet::V4(route.network));
+    let gateways = routes.iter().map(|route| route.gateway).filter(|gateway| !gateway.is_unspecified());
+    on_link.chain(locals.iter().copied().chain(gateways).map(|address| IpAddr::V4(address).into())).collect()
+}
+
+/// A line of `/proc/net/route`, whose addresses are hexadecimal words in the host's byte order.
+struct Ipv4Route<'a> {
+    device: &'a str,
+    network: Ipv4Net,
+    gateway: Ipv4Addr,
+}
+
+impl<'a> Ipv4Route<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let mut fields = line.split_whitespace();
+        let word =
+            |field: &str| u32::from_str_radix(field, 16).ok().map(|word| Ipv4Addr::from(word.to_ne_bytes()));
+        let device = fields.next()?;
+        let destination = word(fields.next()?)?;
+        let gateway = word(fields.next()?)?;
+        let mask = word(fields.nth(4)?)?;
+        Some(Self { device, network: Ipv4Net::with_netmask(destination, mask).ok()?, gateway })
+    }
+}
+
+/// Local addresses in `/proc/net/fib_trie`: a leaf and below it `/32 host LOCAL`.
+pub(super) fn local_addresses(trie: &str) -> Vec<Ipv4Addr> {
+    let mut leaf = None;
+    let mut addresses = Vec::new();
+    for line in trie.lines() {
+        if let Some((_, address)) = line.split_once("|-- ") {
+            leaf = address.trim().parse::<Ipv4Addr>().ok();
+        } else if line.contains("/32 host LOCAL") {
+            addresses.extend(leaf);
+        }
+    }
+    addresses
+}
+
+/// The networks of `/proc/net/if_inet6`: address, index, prefix length, scope, flags and device.
+fn ipv6_networks(text: &str) -> Vec<IpNet> {
+    let network = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, length, _, _, device] = fields.as_slice() else { return None };
+        let address = Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?);
+        let is_elsewhere = *device == DEVICE || address.is_loopback() || address.is_unicast_link_local();
+        let network = Ipv6Net::new(address, u8::from_str_radix(length, 16).ok()?).ok()?;
+        (!is_elsewhere).then(|| IpNet::V6(network.trunc()))
+    };
+    text.lines().filter_map(network).collect()
+}
+
+/// Next hops in `/proc/net/ipv6_route`, the fifth field; those on a link alone have an address of that link.
+fn ipv6_gateways(text: &str) -> Vec<IpNet> {
+    let gateway = |line: &str| {
+        let next_hop = line.split_whitespace().nth(4)?;
+        let address = Ipv6Addr::from(u128::from_str_radix(next_hop, 16).ok()?);
+        let is_somewhere = !address.is_unspecified() && !address.is_unicast_link_local();
+        is_somewhere.then(|| IpAddr::V6(address).into())
+    };
+    text.lines().filter_map(gateway).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
+
+    fn route(device: &str, destination: &str, gateway: &str) -> String {
+        let word = |address: Ipv4Addr| format!("{:08X}", u32::from_ne_bytes(address.octets()));
+        let network: Ipv4Net = destination.parse().unwrap();
+        let [to, mask] = [network.network(), network.netmask()].map(word);
+        format!("{device}\t{to}\t{}\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n", word(gateway.parse().unwrap()))
+    }
+
+    #[test]
+    fn own_networks_are_those_with_an_own_address_and_not_what_is_routed_to_others() {
+        let routes = HEADER.to_owned()
+            + &route("eth0", "0.0.0.0/0", "192.0.2.1")
+            + &route("eth1", "192.168.1.0/24", "0.0.0.0")
+            + &route("wg0", "192.168.7.0/24", "0.0.0.0")
+            + &route(DEVICE, "10.66.0.0/16", "0.0.0.0")
+            + &route(DEVICE, "172.30.0.0/24", "0.0.0.0");
+        let leaf = |address: &str| format!("     |-- {address}\n        /32 host LOCAL\n");
+        let trie = leaf("127.0.0.1") + &leaf("192.168.1.5") + &leaf("203.0.113.9") + &leaf("10.66.0.1");
+        let network = |text: &str| text.parse::<IpNet>().unwrap();
+
+        let own = ipv4(&routes, &trie);
+
+        let expected = ["192.168.1.0/24", "192.168.1.5/32", "203.0.113.9/32", "192.0.2.1/32"];
+        assert_eq!(own, expected.map(network));
+        let resolvers = ["192.168.9.53".parse().unwrap()];
+        for (prefix, says) in [
+            ("192.168.1.128/25", "overlaps 192.168.1.0/24"),
+            ("192.0.0.0/16", "overlaps 192.0.2.1/32"),
+            ("192.168.9.0/24", "has 192.168.9.53 in it"),
+        ] {
+            let refused = refuse_overlap(&[network(prefix)], &own, &resolvers).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        for free in ["192.168.7.0/24", "172.30.0.0/24"] {
+            refuse_overlap(&[network(free)], &own, &resolvers).unwrap();
+        }
+    }
+
+    #[test]
+    fn ipv6_networks_and_gateways_of_the_host_are_read() {
+        let addresses = "20010db8000000000000000000000005 02 40 00 80     eth0\n\
+                         fe800000000000000000000000000005 02 40 20 80     eth0\n\
+                         00000000000000000000000000000001 01 80 10 80       lo\n\
+                         fd660000000000000000000000000001 05 40 00 80 warren-exit\n";
+        assert_eq!(ipv6_networks(addresses), ["2001:db8::/64".parse().unwrap()]);
+        let zero = "0".repeat(32);
+        let routes = format!(
+            "{zero} 00 {zero} 00 20010db8000000010000000000000001 00000400 00000001 00000000 00000003 eth0\n{zero} 00 {zero} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth0\n"
+        );
+        assert_eq!(ipv6_gateways(&routes), ["2001:db8:0:1::1/128".parse().unwrap()]);
+    }
+}
