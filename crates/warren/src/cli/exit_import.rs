@@ -1,22 +1,24 @@
 //! `warren exit import wireguard`: the peers of a WireGuard server as clients of this exit, with keys made here.
 
+mod label;
 mod wireguard;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use ipnet::IpNet;
 use warren_quic::key::PrivateKey;
 use warren_session::PeerKey;
-use warren_session::clients::{Client, ClientRegistry};
+use warren_session::clients::{Client, ClientRegistry, RegistryError};
+use warren_session::exit::check_clients;
 
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::{GlobalArgs, ImportWireGuardArgs};
 use super::exit_client::{ClientKey, ClientStore, ClientView, NewClient, endpoint, profile};
 use super::output;
-use crate::config::{ExitConfig, ProfileName, describe, load_exit};
+use crate::config::{ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile};
 use crate::storage;
 
 /// Enrols every peer and writes its profile, or does nothing.
@@ -31,10 +33,14 @@ pub(crate) fn run(
     let config = load_exit(&global.config_dir.join("exit.toml"))?;
     let endpoint = endpoint(&config)?;
     let file = args.file.display();
-    let text = fs::read_to_string(&args.file).map_err(|error| {
+    let bytes = fs::read(&args.file).map_err(|error| {
         anyhow!("{file} cannot be read: {}; name a WireGuard server's file", describe(&error))
     })?;
-    let server = wireguard::parse(&text)
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
+        anyhow!("{file}:{line}: is not UTF-8 text; save the file as UTF-8")
+    })?;
+    let server = wireguard::parse(text)
         .map_err(|mistake| anyhow!("{file}:{}: {}; correct the line", mistake.line, mistake.sentence))?;
     let mut store = open(&config)?;
     let planned = plan(&server, &config, &store.list()?)
@@ -42,6 +48,12 @@ pub(crate) fn run(
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
+    let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
+    let exit = RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys() };
+    let keys = planned
+        .iter()
+        .map(|client| left_behind(&profile_path(&directory, client), &exit))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     output::print(&table(&planned))?;
     if args.dry_run {
         return output::print(&format!(
@@ -49,19 +61,23 @@ pub(crate) fn run(
             planned.len()
         ));
     }
-    let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
-    let exit_keys = config.public_keys();
     let mut clients = Vec::new();
     let mut written = Profiles::default();
     storage::make_directory(&directory).map_err(|error| {
         anyhow!("{} cannot be made: {}; name another with --output", directory.display(), describe(&error))
     })?;
-    for client in &planned {
-        let key = PrivateKey::generate()?;
-        let client = NewClient { public_key: key.public(), ..client.clone() };
-        let text = profile(&client.name, endpoint, &exit_keys, &ClientKey::Ours(key));
-        written.write(directory.join(format!("{}.toml", client.name)), text.as_bytes())?;
-        clients.push(client);
+    for (client, left) in planned.iter().zip(keys) {
+        let public_key = match left {
+            Some(key) => key.public(),
+            None => {
+                let key = PrivateKey::generate()?;
+                let public_key = key.public();
+                let text = profile(&client.name, endpoint, &exit.public_keys, &ClientKey::Ours(key));
+                written.write(profile_path(&directory, client), text.as_bytes())?;
+                public_key
+            }
+        };
+        clients.push(NewClient { public_key, ..client.clone() });
     }
     store.add_all(&clients)?;
     written.keep();
@@ -74,6 +90,24 @@ pub(crate) fn run(
         output::note(format!("Stop the WireGuard server before the exit runs: both use {network}."));
     }
     Ok(())
+}
+
+fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
+    directory.join(format!("{}.toml", client.name))
+}
+
+/// The key of a profile that an import which was killed left: nobody is enrolled before all are written, so it goes on there.
+fn left_behind(path: &Path, exit: &RemoteExit) -> anyhow::Result<Option<PrivateKey>> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    match load_profile(path) {
+        Ok(profile) if profile.exit == *exit => Ok(Some(profile.private_key)),
+        _ => bail!(
+            "{} exists already; nothing was changed; name another directory with --output",
+            path.display()
+        ),
+    }
 }
 
 /// Why the peers cannot be clients of this exit.
@@ -90,18 +124,6 @@ fn plan(
     enrolled: &[ClientView],
 ) -> Result<Vec<NewClient>, Refused> {
     let mut registry = ClientRegistry::new();
-    let mut place = 0_u32;
-    let mut enrol = |client: &NewClient| {
-        // Only clashes matter here, so each gets some key.
-        place += 1;
-        let mut key = u128::from(place).to_be_bytes().repeat(2);
-        key.truncate(32);
-        let key = PeerKey(key.try_into().unwrap_or_default());
-        let mut entry = Client::new(client.name.clone(), key, SystemTime::UNIX_EPOCH);
-        (entry.ipv4, entry.ipv6) = (client.ipv4, client.ipv6);
-        entry.prefixes.clone_from(&client.prefixes);
-        registry.add(entry)
-    };
     for view in enrolled {
         let client = NewClient {
             name: view.name.clone(),
@@ -112,16 +134,54 @@ fn plan(
             rate_limit: None,
         };
         // They are enrolled, so they do not clash with each other.
-        drop(enrol(&client));
+        drop(enrol(&mut registry, &client));
     }
-    let mut planned = Vec::new();
+    let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
+    let mut planned: Vec<NewClient> = Vec::new();
     for peer in &server.peers {
         let refused = |sentence: String| Refused { line: peer.line, sentence };
         let client = client_of(peer, config).map_err(refused)?;
-        enrol(&client).map_err(|error| refused(error.to_string()))?;
+        enrol(&mut registry, &client).map_err(|error| {
+            let holder = planned.iter().zip(&server.peers).find(|(other, _)| holder(&error) == Some(&other.name));
+            refused(match (&error, holder) {
+                (RegistryError::NameTaken { name }, Some((_, other))) => format!(
+                    "{name:?} is the name of the peer at line {} too; give one of them another in a comment: # Name = laptop",
+                    other.line
+                ),
+                (error, Some((client, other))) => {
+                    format!("{error} ({:?} is the peer at line {})", client.name, other.line)
+                }
+                (error, None) => error.to_string(),
+            })
+        })?;
+        // The rest of what an exit asks of its clients, whose first fault is this peer's.
+        if could_start {
+            check_clients(config.ipv4, config.ipv6, &registry).map_err(|error| refused(error.to_string()))?;
+        }
         planned.push(client);
     }
     Ok(planned)
+}
+
+/// Puts a client among the others; only clashes matter here, so it gets some key.
+fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&(registry.len() as u64).to_be_bytes());
+    let mut entry = Client::new(client.name.clone(), PeerKey(key), SystemTime::UNIX_EPOCH);
+    (entry.ipv4, entry.ipv6) = (client.ipv4, client.ipv6);
+    entry.prefixes.clone_from(&client.prefixes);
+    registry.add(entry)
+}
+
+/// The client that has already what another one is refused.
+fn holder(error: &RegistryError) -> Option<&String> {
+    if let RegistryError::NameTaken { name: holder }
+    | RegistryError::AddressTaken { holder, .. }
+    | RegistryError::PrefixTaken { holder, .. } = error
+    {
+        return Some(holder);
+    }
+    None
 }
 
 fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {

@@ -81,7 +81,10 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
     let peer = |name: &str, networks: &str| format!("# {name}\n[Peer]\nAllowedIPs = {networks}\n");
     let one = peer("laptop", "10.8.0.2");
     for (text, expected) in [
-        (one.clone() + &peer("laptop", "10.8.0.3"), "wg0.conf:5: there is a client \"laptop\" already"),
+        (
+            one.clone() + &peer("laptop", "10.8.0.3"),
+            "wg0.conf:5: \"laptop\" is the name of the peer at line 2 too",
+        ),
         (
             one.clone() + &peer("phone", "10.8.0.2"),
             "wg0.conf:5: client \"phone\" cannot have the address 10.8.0.2",
@@ -96,6 +99,12 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
             peer("a", "192.168.0.0/16") + &peer("b", "192.168.7.0/24"),
             "wg0.conf:5: client \"b\" cannot have the prefix 192.168.7.0/24: it overlaps",
         ),
+        (
+            one.clone() + &peer("phone", "10.8.0.5/24"),
+            "wg0.conf:5: client \"phone\": the prefix 10.8.0.0/24 overlaps",
+        ),
+        (one.clone() + &peer("phone", "127.0.0.0/8"), "wg0.conf:5: client \"phone\" cannot have the prefix"),
+        (one.clone() + &peer("phone", "10.8.0.2"), "(\"laptop\" is the peer at line 2)"),
         (one.clone() + &peer("exit", "10.8.0.3"), "wg0.conf:5: the name \"exit\" is the exit's own"),
         (one + "AllowedIPs = no\n", "wg0.conf:4: \"no\" is no network; correct the line"),
     ] {
@@ -114,7 +123,7 @@ fn a_second_import_and_a_profile_that_is_there_change_nothing() {
     fs::create_dir(exit.profiles()).unwrap();
     fs::write(exit.profiles().join("peer-10-8-0-3.toml"), "mine").unwrap();
     let refused = exit.import(TWO, false).unwrap_err();
-    assert!(refused.contains("peer-10-8-0-3.toml cannot be written"), "{refused}");
+    assert!(refused.contains("peer-10-8-0-3.toml exists already"), "{refused}");
     assert_eq!((exit.names().len(), exit.files()), (0, 1));
     fs::remove_dir_all(exit.profiles()).unwrap();
 
@@ -124,4 +133,49 @@ fn a_second_import_and_a_profile_that_is_there_change_nothing() {
     assert!(refused.contains("there is a client \"laptop\" already"), "{refused}");
     assert_eq!(fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap(), before);
     assert_eq!(exit.names().len(), 2);
+}
+
+#[test]
+fn an_import_that_was_killed_is_gone_on_with() {
+    let exit = Exit::new();
+    exit.import(TWO, false).unwrap();
+    // As if it had been killed before the clients were enrolled, and one profile not yet written.
+    fs::remove_file(exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    fs::remove_file(exit.profiles().join("peer-10-8-0-3.toml")).unwrap();
+    let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();
+
+    exit.import(TWO, true).unwrap();
+    exit.import(TWO, false).unwrap();
+
+    assert_eq!(fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap(), before);
+    assert_eq!((exit.names().len(), exit.files()), (2, 2));
+    let registry = load_clients(&exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    for name in ["laptop", "peer-10-8-0-3"] {
+        let profile = load_profile(&exit.profiles().join(format!("{name}.toml"))).unwrap();
+        assert_eq!(profile.private_key.public().0, registry.by_name(name).unwrap().public_key.0);
+    }
+}
+
+#[test]
+fn a_profile_of_another_exit_is_not_taken_for_an_imports_own() {
+    let (exit, other) = (Exit::new(), Exit::new());
+    other.import(TWO, false).unwrap();
+    fs::create_dir(exit.profiles()).unwrap();
+    fs::copy(other.profiles().join("laptop.toml"), exit.profiles().join("laptop.toml")).unwrap();
+    for dry_run in [true, false] {
+        let refused = exit.import(TWO, dry_run).unwrap_err();
+        assert!(refused.contains("laptop.toml exists already"), "{refused}");
+    }
+    assert_eq!((exit.names().len(), exit.files()), (0, 1));
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
+    let exit = Exit::new();
+    let file = exit.write("");
+    fs::write(&file, b"[Interface]\n# B\xfcro\n[Peer]\n").unwrap();
+    let args = ImportWireGuardArgs { file, output: Some(exit.profiles()), dry_run: true };
+    let refused =
+        run(&exit.global, &args, |_| unreachable!("the file is read first")).unwrap_err().to_string();
+    assert!(refused.ends_with("wg0.conf:2: is not UTF-8 text; save the file as UTF-8"), "{refused}");
 }

@@ -2,8 +2,7 @@
 
 use ipnet::IpNet;
 
-/// A profile's name, which the client's becomes, is no longer.
-const LONGEST_NAME: usize = 32;
+use super::label::Label;
 
 /// What the file says of the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +46,8 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
     // What the comments say that stand right before a [Peer].
     let mut before: Option<Label> = None;
     let mut label: Option<Label> = None;
+    // Editors of other systems put a mark of the byte order first.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (line, content) in (1..).zip(text.lines()) {
         let content = content.trim();
         let mistake = |sentence: String| Mistake { line, sentence };
@@ -61,7 +62,9 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
             }
             continue;
         }
-        let content = content.split('#').next().unwrap_or_default().trim();
+        let (content, beside) = content
+            .split_once('#')
+            .map_or((content, None), |(content, comment)| (content.trim_end(), Some(comment)));
         if content.is_empty() {
             continue;
         }
@@ -73,7 +76,7 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
             };
             if matches!(section, Section::Peer) {
                 server.peers.push(Peer { line, ..Peer::default() });
-                label = before.take();
+                label = Label::better(before.take(), beside.and_then(Label::of));
                 name_last(&mut server, label.as_ref());
             }
             before = None;
@@ -104,64 +107,6 @@ fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
     if let Some(peer) = server.peers.last_mut() {
         peer.name = label.map(|label| label.name.clone());
     }
-}
-
-/// A name that a comment may be meant to give.
-#[derive(Clone)]
-struct Label {
-    name: String,
-    /// Whether the comment says that it is a name.
-    is_explicit: bool,
-}
-
-impl Label {
-    /// What the text behind the first `#` calls a peer, as the usual set-up programs write it.
-    fn of(comment: &str) -> Option<Self> {
-        const MARKERS: [&str; 6] = ["begin_peer ", "client ", "peer ", "user ", "name ", "friendly_name "];
-        const KEYS: [&str; 6] =
-            ["publickey", "presharedkey", "allowedips", "endpoint", "persistentkeepalive", "privatekey"];
-        let text = comment.trim_start_matches('#').trim();
-        let lowered = text.to_ascii_lowercase();
-        let is_no_name = lowered.starts_with("end_")
-            || text.starts_with(['{', '['])
-            || lowered.starts_with("friendly_json");
-        if is_no_name {
-            return None;
-        }
-        let (key, value) = lowered
-            .split_once(['=', ':'])
-            .map_or((None, lowered.as_str()), |(key, value)| (Some(key.trim()), value.trim()));
-        let is_explicit = matches!(key, Some("name" | "friendly_name" | "client" | "peer" | "user"));
-        if key.is_some() && !is_explicit || key.is_some_and(|key| KEYS.contains(&key)) {
-            return None;
-        }
-        let marked = MARKERS.iter().find_map(|marker| value.strip_prefix(marker)).filter(|_| !is_explicit);
-        let name = client_name(marked.unwrap_or(value))?;
-        Some(Self { name, is_explicit: is_explicit || marked.is_some() })
-    }
-
-    /// The one that says more; of two that say as much, the later, which stands nearer to its peer.
-    fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        match (one, other) {
-            (Some(one), Some(other)) if one.is_explicit && !other.is_explicit => Some(one),
-            (one, other) => other.or(one),
-        }
-    }
-}
-
-/// A text in the characters of a client's name; nothing if none of it is left.
-fn client_name(text: &str) -> Option<String> {
-    let mut name = String::new();
-    for c in text.chars().flat_map(char::to_lowercase) {
-        if c.is_ascii_lowercase() || c.is_ascii_digit() || (matches!(c, '.' | '_') && !name.is_empty()) {
-            name.push(c);
-        } else if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    name.truncate(LONGEST_NAME);
-    let name = name.trim_end_matches(['-', '.', '_']);
-    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// Networks between commas, with an address for a network of itself; the first that is none.
@@ -214,9 +159,18 @@ mod tests {
             ("# Client: alice\n# her old laptop\n[Peer]\n", "alice"),
             ("# her old laptop\n[Peer]\n# name = alice\n", "alice"),
             ("[Peer]\n#PresharedKey = x\n# alice\n", "alice"),
+            ("### begin alice ###\n[Peer]\nAllowedIPs = 10.8.0.2\n### end alice ###\n", "alice"),
+            ("# Client: alice (3e7a0c50-6a4f-4c2e-9d0b-1f2e3d4c5b6a)\n[Peer]\n", "alice"),
+            ("# alice: the old laptop\n[Peer]\n", "alice"),
+            ("[Peer] # alice\nAllowedIPs = 10.8.0.2\n", "alice"),
+            ("\u{feff}# alice\n[Peer]\n", "alice"),
         ] {
             assert_eq!(names(text), [Some(name.to_owned())], "{text}");
         }
+        assert_eq!(
+            names("# one\n[Peer]\nAllowedIPs = 10.8.0.2\n### end one ###\n\n[Peer]\n").last(),
+            Some(&None)
+        );
         let two = "# one\n[Peer]\nAllowedIPs = 10.8.0.2\n# two\n[Peer]\nAllowedIPs = 10.8.0.3\n[Peer]\n";
         assert_eq!(names(two), [Some("one".to_owned()), Some("two".to_owned()), None]);
     }
