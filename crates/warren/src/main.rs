@@ -144,6 +144,9 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
 
 /// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
 async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
+    for directory in [global.config_dir.clone(), global.config_dir.join("clients")] {
+        storage::remove_abandoned(&directory);
+    }
     let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
     // The helper of a daemon that was killed a moment ago may still hold the resolvers.
     for (_, directory) in daemon_dir::all(&global.runtime_dir)? {

@@ -42,16 +42,38 @@ pub(crate) fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<(
 
 /// Removes what writers that were killed left in a directory. Nobody else may be writing there.
 pub(crate) fn remove_leftovers(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let is_leftover = entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1));
-        if is_leftover {
-            // It takes room, and does no harm.
-            drop(fs::remove_file(entry.path()));
+    for path in leftovers(directory) {
+        // It takes room, and does no harm.
+        drop(fs::remove_file(path));
+    }
+}
+
+/// Removes what writers that were killed left in a directory where others may be writing: what nobody holds any more. Private
+/// keys may be in it.
+pub(crate) fn remove_abandoned(directory: &Path) {
+    for path in leftovers(directory) {
+        let is_abandoned = File::open(&path).is_ok_and(|file| {
+            let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+            // One that is younger may not have been locked yet.
+            matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
+                && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if is_abandoned {
+            drop(fs::remove_file(path));
         }
     }
+}
+
+/// Files in a directory that have not got their name.
+fn leftovers(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(is_leftover).map(|entry| entry.path())
+}
+
+fn is_leftover(entry: &fs::DirEntry) -> bool {
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    let name = entry.file_name();
+    is_file && name.to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1))
 }
 
 /// From here on a write beyond the process's limit of file sizes fails, like one to a full disk, instead of ending the process.
@@ -143,6 +165,8 @@ fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) 
         .suffix(TEMPORARY.1)
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(directory)?;
+    // Until it is closed, so that it is not taken for one that a killed writer left; a file system without locks is no obstacle.
+    let _ = rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive);
     file.write_all(content)?;
     if let Some(owner) = owner {
         owner.give(file.as_file())?;
@@ -284,6 +308,27 @@ mod tests {
         remove_leftovers(directory.path());
 
         assert_eq!(names_in(directory.path()), [".warren-notes", "clients.toml", "clients.toml.lock"]);
+    }
+
+    #[test]
+    fn what_is_being_written_is_not_taken_for_what_a_killed_writer_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = || temporary(directory.path(), b"key", 0o600, None).unwrap();
+        let (writing, young) = (write(), write());
+        let left = write();
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+        for file in [&writing, &left] {
+            file.as_file().set_modified(long_ago).unwrap();
+        }
+        // Both writers are killed.
+        let (_, left) = left.keep().unwrap();
+        let (_, young) = young.keep().unwrap();
+
+        remove_abandoned(directory.path());
+
+        assert!(!left.exists() && young.exists() && writing.path().exists());
+        remove_leftovers(directory.path());
+        assert!(names_in(directory.path()).is_empty());
     }
 
     #[test]

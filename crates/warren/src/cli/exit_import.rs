@@ -66,6 +66,7 @@ pub(crate) fn run(
     storage::make_directory(&directory).map_err(|error| {
         anyhow!("{} cannot be made: {}; name another with --output", directory.display(), describe(&error))
     })?;
+    storage::remove_abandoned(&directory);
     for (client, left) in planned.iter().zip(keys) {
         let public_key = match left {
             Some(key) => key.public(),

@@ -185,6 +185,7 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
         let reason = describe(&error);
         anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
     })?;
+    storage::remove_abandoned(directory);
     let mut text = key.to_base64();
     text.push('\n');
     let written = create_both((&files.key, text.as_bytes()), (&files.config, setup.to_toml().as_bytes()));

@@ -95,6 +95,7 @@ impl Written {
             let reason = describe(&error);
             anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
         })?;
+        storage::remove_abandoned(directory);
         let key = PrivateKey::generate()?;
         let text =
             profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &ClientKey::Ours(key.clone()));

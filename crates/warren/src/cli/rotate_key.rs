@@ -1,5 +1,7 @@
 //! `warren exit rotate-key`: another key for the exit, with a time in which clients may pin either.
 
+use std::io;
+
 use anyhow::{anyhow, bail};
 use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
@@ -81,6 +83,7 @@ async fn tell(
 }
 
 fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
+    config.key_file.parent().into_iter().for_each(storage::remove_abandoned);
     // With room for all of it, as what a string leaves when it grows is not wiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
@@ -88,7 +91,9 @@ fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
         text.push('\n');
     }
     storage::write_atomic(&config.key_file, text.as_bytes(), 0o600).map_err(|error| {
-        anyhow!("{} cannot be written: {}; run as root", config.key_file.display(), describe(&error))
+        let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+        let advice = if is_forbidden { "run as root" } else { "check its directory and that disk" };
+        anyhow!("{} cannot be written: {}; {advice}", config.key_file.display(), describe(&error))
     })
 }
 
