@@ -143,6 +143,7 @@ const CLIENTS: Breakages = &[
     ("[[client]]\n", "clients.toml"),
     ("[[client]]\nname = \"a\"\npublic_key = \"x\"\ncreated = \"2026-01-01T00:00:00Z\"\n", "clients.toml"),
     ("nonsense\n", "clients.toml"),
+    ("", "clients.toml names no client any more; put it back"),
 ];
 
 /// Sums the numbers in front of `what` in ping's output.

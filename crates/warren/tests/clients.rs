@@ -86,6 +86,10 @@ fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
     let again = exit.warren.run("exit client add laptop");
     assert_eq!((again.code, again.stdout.as_str()), (Some(1), ""), "{}", again.stderr);
     assert!(again.stderr.contains("laptop"), "{}", again.stderr);
+    let mut lost = exit.warren.start_under(&["sh", "-c", "exec \"$@\" >&-", "sh"], "exit client add phone");
+    assert_eq!(lost.wait(seconds(10)), Some(1), "nobody would have its key: {}", lost.output());
+    let own = exit.warren.run("exit client add office --prefix 127.0.0.0/8");
+    assert!(own.stderr.contains("loopback"), "{own:?}");
     let outside = exit.warren.run("exit client add phone --ipv4 192.0.2.9");
     assert_eq!((outside.code, outside.stdout.as_str()), (Some(1), ""), "{}", outside.stderr);
     assert_eq!(exit.status().number("/clients/enrolled"), 1);

@@ -35,6 +35,8 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
         );
         clients.push(entry.parse::<toml::Table>().unwrap().into());
     });
+    let beside = exit.warren.run("exit client rename laptop desk");
+    assert!(beside.stderr.contains("run `warren reload exit` first"), "{beside:?}");
     exit.warren.run("reload").ok();
 
     assert_ne!(net.exit.sh("nft list table inet warren_exit").ok(), table_before);

@@ -2,9 +2,13 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
+use rustix::fs::FileType;
 use serde::Serialize;
+
+use crate::config::describe;
 
 /// Writes text to standard output as it is.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
@@ -15,13 +19,33 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 pub(crate) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match write_stdout(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to standard output; check where it leads"),
+        written => written.map_err(|error| unwritten(&error)),
     }
 }
 
 /// Writes what must not be lost to standard output: here a reader that went away is an error.
 pub(crate) fn print_all(text: &str) -> anyhow::Result<()> {
-    write_stdout(text.as_bytes()).context("cannot write to standard output; check where it leads")
+    write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
+}
+
+/// Refuses to go on when standard output is `/dev/null`, as one that was closed is: `what` would be lost.
+pub(crate) fn refuse_to_lose(what: &str) -> anyhow::Result<()> {
+    if is_null(io::stdout()) {
+        bail!(
+            "standard output is closed or /dev/null, so that {what} would be lost; name a file with --output"
+        );
+    }
+    Ok(())
+}
+
+fn is_null(descriptor: impl AsFd) -> bool {
+    rustix::fs::fstat(descriptor).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == rustix::fs::makedev(1, 3)
+    })
+}
+
+fn unwritten(error: &io::Error) -> anyhow::Error {
+    anyhow!("cannot write to standard output: {}; check where it leads", describe(error))
 }
 
 /// Writes a value as JSON, and a line break, to standard output.
@@ -95,6 +119,26 @@ mod tests {
     fn table_columns_are_aligned_and_lines_have_no_trailing_spaces() {
         let rows = [vec!["laptop".to_owned(), "10.0.0.2".to_owned()], vec!["pi".to_owned(), String::new()]];
         assert_eq!(table(&["NAME", "ADDRESS"], &rows), "NAME    ADDRESS\nlaptop  10.0.0.2\npi\n");
+    }
+
+    #[test]
+    fn output_to_nobody_is_told_from_one_that_is_read() {
+        let open = |path| std::fs::File::options().write(true).open(path).unwrap();
+        assert!(is_null(open("/dev/null")));
+        assert!(!is_null(open("/dev/full")) && !is_null(tempfile::tempfile().unwrap()));
+    }
+
+    #[test]
+    fn full_disk_is_told_without_a_number() {
+        let error = open_full().write_all(b"key").unwrap_err();
+        assert_eq!(
+            sentence(&unwritten(&error)),
+            "cannot write to standard output: no space left on device; check where it leads"
+        );
+    }
+
+    fn open_full() -> std::fs::File {
+        std::fs::File::options().write(true).open("/dev/full").unwrap()
     }
 
     #[test]

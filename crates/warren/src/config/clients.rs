@@ -1,6 +1,7 @@
 //! The client registry's file, `clients.toml` in the exit's state directory.
 
 use std::fs::{DirBuilder, Metadata};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -26,15 +27,24 @@ pub(crate) fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
 
 /// Replaces the registry's file, durably.
 pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(), ConfigError> {
-    let refuse = |reason: String| {
-        ConfigError::of_file(path, format!("cannot be written: {reason}; check its directory"))
-    };
-    let text = toml::to_string(registry).map_err(|error| refuse(error.to_string()))?;
+    write(path, &text_of(path, registry)?)
+}
+
+fn text_of(path: &Path, registry: &ClientRegistry) -> Result<String, ConfigError> {
+    let text = toml::to_string(registry).map_err(|error| unwritten(path, &error.to_string()))?;
     if text.len() as u64 > MOST_BYTES {
         let sentence = format!("would be larger than {} MiB; remove clients first", MOST_BYTES >> 20);
         return Err(ConfigError::of_file(path, sentence));
     }
-    storage::write_atomic(path, text.as_bytes(), MODE).map_err(|error| refuse(describe(&error)))
+    Ok(text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ConfigError> {
+    storage::write_atomic(path, text.as_bytes(), MODE).map_err(|error| unwritten(path, &describe(&error)))
+}
+
+fn unwritten(path: &Path, reason: &str) -> ConfigError {
+    ConfigError::of_file(path, format!("cannot be written: {reason}; check its directory"))
 }
 
 /// The registry's file, and what a running exit knows of it.
@@ -42,7 +52,7 @@ pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(),
 pub(crate) struct ClientsFile {
     path: PathBuf,
     /// As it was last read or written; nothing if there was none.
-    known: Option<Stamp>,
+    known: Option<Known>,
     /// Whether it was read without saying who the clients are, not even that there is none.
     is_silent: bool,
 }
@@ -66,7 +76,8 @@ impl ClientsFile {
         })?;
         let says_who = !registry.is_empty()
             || toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.contains_key("client"));
-        Ok((Self { path, known: Some(Stamp::of(&metadata)), is_silent: !says_who }, registry))
+        let known = Known { stamp: Some(Stamp::of(&metadata)), digest: digest(text.as_bytes()) };
+        Ok((Self { path, known: Some(known), is_silent: !says_who }, registry))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -81,16 +92,26 @@ impl ClientsFile {
     /// Replaces the file, durably, but not what somebody else put there.
     pub(crate) fn save(&mut self, registry: &ClientRegistry) -> Result<(), ConfigError> {
         self.refuse_if_edited()?;
-        let saved = save_clients(&self.path, registry);
-        // Also where it has its name and only the directory could not be synchronized.
-        self.known = Stamp::at(&self.path);
+        let before = self.stamp();
+        let text = text_of(&self.path, registry)?;
+        let saved = write(&self.path, &text);
+        // A new file has its name also where only the directory could not be synchronized.
+        let after = self.stamp();
+        if saved.is_ok() || after != before {
+            self.known = Some(Known { stamp: after, digest: digest(text.as_bytes()) });
+        }
         saved
     }
 
     /// Refuses to go on beside a change by somebody else, which the next save would undo. A file that is gone is none.
     pub(crate) fn refuse_if_edited(&self) -> Result<(), ConfigError> {
-        let now = Stamp::at(&self.path);
-        if now.is_none() || now == self.known {
+        let Some(stamp) = self.stamp() else { return Ok(()) };
+        let is_known = |known: &Known| {
+            // Somebody may have put the same back.
+            let is_same = || std::fs::read(&self.path).is_ok_and(|bytes| digest(&bytes) == known.digest);
+            known.stamp == Some(stamp) || is_same()
+        };
+        if self.known.as_ref().is_some_and(is_known) {
             return Ok(());
         }
         Err(ConfigError::of_file(
@@ -98,6 +119,25 @@ impl ClientsFile {
             "was changed by somebody else while the exit runs; run `warren reload exit` first, which takes the change over",
         ))
     }
+
+    fn stamp(&self) -> Option<Stamp> {
+        std::fs::metadata(&self.path).ok().as_ref().map(Stamp::of)
+    }
+}
+
+/// A file as it was read or written.
+#[derive(Debug)]
+struct Known {
+    /// Nothing if it could not be looked at.
+    stamp: Option<Stamp>,
+    digest: u64,
+}
+
+/// Tells contents from each other, unless somebody tries to have two with the same.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What shows that a file is another one, or has other content.
@@ -112,10 +152,6 @@ impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Self { inode: metadata.ino(), length: metadata.len(), modified }
-    }
-
-    fn at(path: &Path) -> Option<Self> {
-        std::fs::metadata(path).ok().as_ref().map(Self::of)
     }
 }
 
@@ -252,6 +288,9 @@ mod tests {
         file.save(&registry).unwrap();
 
         let edited = fs::read_to_string(&path).unwrap() + "# by hand\n";
+        fs::write(&path, "half").unwrap();
+        fs::write(&path, edited.trim_end_matches("# by hand\n")).unwrap();
+        file.save(&registry).unwrap();
         fs::write(&path, &edited).unwrap();
 
         let refused = file.save(&registry).unwrap_err().to_string();

@@ -36,7 +36,12 @@ pub(super) fn run(
     };
     match &args.output {
         Some(path) => to_file(path, &profile, &client, store),
-        None => to_stdout(&profile, &client, store),
+        None => {
+            if args.public_key.is_none() {
+                output::refuse_to_lose("the only copy of the client's key")?;
+            }
+            to_stdout(&profile, &client, store)
+        }
     }
 }
 
