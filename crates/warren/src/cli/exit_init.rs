@@ -154,7 +154,7 @@ file = "exit/clients.toml" # in the state directory
 isolation = true
 
 [dns]
-servers = [{resolvers}]   # that clients ask while a tunnel is up; none answered if it is empty
+servers = [{resolvers}]   # that clients ask while a tunnel is up; none if it is empty
 "#,
             endpoint = self.endpoint,
             ipv4 = self.ipv4,

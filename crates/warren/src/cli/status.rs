@@ -7,7 +7,7 @@ mod watch;
 
 use crate::cli::args::{GlobalArgs, StatusArgs};
 use crate::cli::output;
-use crate::config::find_profile;
+use crate::config::{ProfileName, find_profile};
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{self, DaemonDir};
 use crate::exit_code::{ExitCode, Failure};
@@ -21,6 +21,7 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: StatusArgs) -> anyhow::R
     let StatusArgs { profile, json, watch } = arguments;
     let name = profile.map(|name| name.to_string_lossy().into_owned());
     let name = name.as_deref();
+    name.map_or(Ok(()), refuse_what_is_no_name)?;
     if watch {
         watch::refuse_without_terminal()?;
         let name = name.map_or_else(|| only_one(global), |name| Ok(name.to_owned()))?;
@@ -44,7 +45,10 @@ pub(super) async fn ask_daemon(
     request: &Request,
 ) -> anyhow::Result<(String, serde_json::Value)> {
     let name = match name {
-        Some(name) => name.to_owned(),
+        Some(name) => {
+            refuse_what_is_no_name(name)?;
+            name.to_owned()
+        }
         None => only_one(global)?,
     };
     let directory = DaemonDir::new(&global.runtime_dir, &name);
@@ -72,6 +76,17 @@ pub(crate) fn refuse_unknown(global: &GlobalArgs, directory: &DaemonDir, name: &
     }
 }
 
+/// Refuses what neither the exit nor a profile can be called, such as a path that leads elsewhere.
+fn refuse_what_is_no_name(name: &str) -> anyhow::Result<()> {
+    match name.parse::<ProfileName>() {
+        Err(reason) if name != daemon_dir::EXIT => {
+            let sentence = format!("{name:?} cannot be a profile's name: it {reason}");
+            Err(Failure::new(ExitCode::Usage, sentence).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
     let all = daemon_dir::all(&global.runtime_dir)?;
     let mut running = Vec::new();
@@ -82,7 +97,7 @@ fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
     }
     match running.as_slice() {
         [name] => Ok(name.clone()),
-        [] => match all.iter().find(|(_, directory)| directory.has_remains()).or(all.first()) {
+        [] => match all.iter().find(|(_, directory)| directory.has_remains()).or_else(|| ended_last(&all)) {
             Some((name, directory)) => Err(not_running(directory, name).into()),
             None => Err(Failure::new(ExitCode::NotRunning, "neither a client nor an exit is running; `warren up` connects, `warren exit run` serves clients").into()),
         },
@@ -91,6 +106,14 @@ fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
             Err(Failure::new(ExitCode::Usage, sentence).into())
         }
     }
+}
+
+/// The daemon that ended last of those that said why; any, if none did.
+fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
+    let end =
+        |directory: &DaemonDir| directory.path().metadata().and_then(|metadata| metadata.modified()).ok();
+    let with_words = all.iter().filter(|(_, directory)| directory.last_words().is_some());
+    with_words.max_by_key(|(_, directory)| end(directory)).or(all.first())
 }
 
 /// Why a daemon does not run, as far as can be told.
@@ -109,4 +132,37 @@ fn not_running(directory: &DaemonDir, name: &str) -> Failure {
         format!("{name} is not running; `warren up {name}` connects")
     };
     Failure::new(ExitCode::NotRunning, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_name_is_not_looked_for() {
+        for name in ["../../etc", "a/b", "", ".."] {
+            let refused = refuse_what_is_no_name(name).unwrap_err().to_string();
+            assert!(refused.contains("cannot be a profile's name"), "{refused}");
+        }
+        refuse_what_is_no_name("exit").unwrap();
+        refuse_what_is_no_name("home").unwrap();
+    }
+
+    #[test]
+    fn reason_that_is_told_is_the_latest() {
+        let directory = tempfile::tempdir().unwrap();
+        let global = GlobalArgs::below(directory.path());
+        for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
+            let daemon = DaemonDir::new(&global.runtime_dir, name);
+            daemon.create().unwrap();
+            std::fs::write(daemon.path().join("lock"), "").unwrap();
+            std::fs::write(daemon.log(), log).unwrap();
+            let ended = SystemTime::now() - Duration::from_secs(age);
+            std::fs::File::open(daemon.path()).unwrap().set_modified(ended).unwrap();
+        }
+        let told = only_one(&global).unwrap_err().to_string();
+        assert_eq!(told, "b is not running; it ended with: new");
+    }
 }

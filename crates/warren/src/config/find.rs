@@ -16,7 +16,7 @@ pub(crate) struct ProfileName(String);
 
 impl ProfileName {
     /// The longest name in bytes.
-    const LONGEST: usize = 32;
+    pub(crate) const LONGEST: usize = 32;
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0

@@ -95,11 +95,13 @@ fn credential(file: &Path) -> Option<PathBuf> {
 
 fn key_file_sentence(error: &KeyError) -> String {
     let KeyError::Read { path, source } = error else { return format!("private_key_file: {error}") };
-    format!(
-        "private_key_file: cannot read {}: {}; check the name and that this user may read it",
-        path.display(),
-        describe(source)
-    )
+    if source.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!(
+            "private_key_file: {} may not be read by this user; run the command as root",
+            path.display()
+        );
+    }
+    format!("private_key_file: cannot read {}: {}; check the name", path.display(), describe(source))
 }
 
 /// Base64 of 32 bytes; the refusal never shows the text.

@@ -134,7 +134,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             save_again: None,
         };
         let listen = daemon.config.web.clone();
-        daemon.serve_web(listen.as_ref()).await?;
+        daemon.serve_web(listen.as_ref(), true).await?;
         let forwarding = daemon.forwarding();
         daemon.worker.open_device(queues, &forwarding).await;
         let outcome = match daemon.follow_prefixes(&mut host).await {

@@ -1,8 +1,6 @@
 //! Other keys for a running exit.
 
 use anyhow::bail;
-use warren_quic::key::{PrivateKey, PublicKey};
-
 use super::daemon::Daemon;
 use crate::config::ExitConfig;
 use crate::control::Secret;
@@ -41,8 +39,8 @@ impl Daemon {
 
     async fn tell_keys(&self) {
         let identities = self.config.private_keys();
-        let public: Vec<PublicKey> = identities.iter().map(PrivateKey::public).collect();
-        tracing::info!("the exit's keys are {public:?}");
+        let public: Vec<String> = identities.iter().map(|key| key.public().to_string()).collect();
+        tracing::info!("the exit's public keys are {}", public.join(" and "));
         self.worker.send(Command::SetIdentities { identities }).await;
     }
 }

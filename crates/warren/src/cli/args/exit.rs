@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 use warren_session::clients::RateLimit;
@@ -213,13 +213,16 @@ pub(crate) struct ClientRenameArgs {
 
 /// `warren exit client set`.
 #[derive(Args, Clone, Debug)]
+#[command(group(
+    ArgGroup::new("change").required(true).multiple(true)
+        .args(["ipv4", "ipv6", "prefixes", "no_prefixes", "rate_limit", "public_key"])
+))]
 pub(crate) struct ClientSetArgs {
     /// The client's name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// An inner IPv4 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv4Addr>)]
-    #[arg(required_unless_present_any = ["ipv6", "prefixes", "no_prefixes", "rate_limit", "public_key"])]
     pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
     /// An inner IPv6 address that is always the client's, or "auto" for one that the exit chooses.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv6Addr>)]

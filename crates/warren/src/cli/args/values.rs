@@ -54,6 +54,10 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 /// How long something is good for, such as `24h`, up to a year.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
+    // Seconds, as elsewhere, is hardly ever what is meant here.
+    if text.parse::<u64>().is_ok() {
+        return Err(format!("write the unit too, such as {text}h or {text}min"));
+    }
     time_up_to(text, 366 * 24, "366 days")
 }
 

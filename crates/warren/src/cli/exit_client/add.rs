@@ -10,6 +10,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::clients::is_valid_name;
 use zeroize::Zeroizing;
 
+use super::invite::{EARLIER_IS_VOID, is_invited};
 use super::store::{ClientStore, NewClient};
 use crate::cli::args::ClientAddArgs;
 use crate::cli::{keys, output, own_networks};
@@ -34,6 +35,7 @@ pub(super) fn run(
         rate_limit: args.rate_limit,
         ..NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6)
     };
+    let is_invited = is_invited(store, &args.name)?;
     match &args.output {
         Some(path) => to_file(path, &profile, &client, store),
         None => {
@@ -42,7 +44,11 @@ pub(super) fn run(
             }
             to_stdout(&profile, &client, store)
         }
+    }?;
+    if is_invited {
+        output::note(EARLIER_IS_VOID);
     }
+    Ok(())
 }
 
 /// What clients reach the exit at, which exit.toml may leave out.

@@ -12,7 +12,8 @@ use super::store::ClientStore;
 use super::view::timestamp;
 use crate::cli::args::InviteArgs;
 use crate::cli::output;
-use crate::config::ExitConfig;
+use crate::config::{ExitConfig, ProfileName};
+use crate::daemon_dir::EXIT;
 
 /// Prints the line; the exit keeps the hash of its token and nothing else of it.
 pub(super) fn run(
@@ -21,6 +22,7 @@ pub(super) fn run(
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
     let (invitation, line) = make(config, &arguments.name, arguments.expires)?;
+    let is_again = is_invited(store, &arguments.name)?;
     store.invite(&invitation)?;
     if let Err(error) = output::print_all(&format!("{line}\n")) {
         // Nobody has read it.
@@ -32,7 +34,18 @@ pub(super) fn run(
         arguments.name,
         timestamp(invitation.expires)
     ));
+    if is_again {
+        output::note(EARLIER_IS_VOID);
+    }
     Ok(())
+}
+
+/// Said when something takes an open invitation's place.
+pub(super) const EARLIER_IS_VOID: &str = "The line that invited it before does not work any more.";
+
+/// Whether somebody may still join by that name.
+pub(super) fn is_invited(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<bool> {
+    Ok(store.invitations()?.iter().any(|invitation| invitation.name == name))
 }
 
 /// An invitation as the registry takes it, and the line to run on the client, which alone has the token.
@@ -59,5 +72,32 @@ pub(crate) fn make(
         name: name.to_owned(),
         token,
     };
-    Ok((invitation, format!("warren join {invite}")))
+    let line = match profile_name(name) {
+        Some(other) => format!("warren join {invite} --name {other}"),
+        None => format!("warren join {invite}"),
+    };
+    Ok((invitation, line))
+}
+
+/// What the profile is called whose client has a name that is none of a profile.
+fn profile_name(client: &str) -> Option<&str> {
+    match client.parse::<ProfileName>() {
+        Ok(_) => None,
+        Err(_) if client == EXIT => Some("warren"),
+        Err(_) => Some(client.get(..ProfileName::LONGEST).unwrap_or(client)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_for_a_name_that_profiles_cannot_have_names_one_that_they_can() {
+        assert_eq!(profile_name("laptop"), None);
+        let long = "l".repeat(63);
+        for name in ["exit", &long] {
+            profile_name(name).unwrap().parse::<ProfileName>().unwrap();
+        }
+    }
 }

@@ -56,11 +56,12 @@ impl Daemon {
             Some(server) => Some(server.close().await),
             None => None,
         };
-        let outcome = self.serve_web(listen).await;
+        let is_news = self.config.web.as_ref() != listen;
+        let outcome = self.serve_web(listen, is_news).await;
         if outcome.is_err() {
             let old = self.config.web.clone();
             // It was there a moment ago; if it is not now, the error above says enough.
-            drop(self.serve_web(old.as_ref()).await);
+            drop(self.serve_web(old.as_ref(), false).await);
         }
         if let (Some(server), Some(history)) = (&mut self.web, history) {
             server.history = history;
@@ -69,11 +70,15 @@ impl Daemon {
     }
 
     /// Listens where the configuration says, if it says so.
-    pub(in crate::exit) async fn serve_web(&mut self, listen: Option<&WebListen>) -> anyhow::Result<()> {
+    pub(in crate::exit) async fn serve_web(
+        &mut self,
+        listen: Option<&WebListen>,
+        is_news: bool,
+    ) -> anyhow::Result<()> {
         self.web = match listen {
             Some(listen) => {
                 let state = self.clients.path().parent().context("the clients' file has no directory")?;
-                Some(WebServer::bind(listen, state).await?)
+                Some(WebServer::bind(listen, state, is_news).await?)
             }
             None => None,
         };

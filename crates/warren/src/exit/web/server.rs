@@ -60,17 +60,19 @@ pub(crate) struct WebServer {
 }
 
 impl WebServer {
-    /// Listens, with the token of the exit's state directory, which is made if there is none.
+    /// Listens, with the token of the exit's state directory, which is made if there is none; says where unless that is no news.
     ///
     /// # Errors
     /// A sentence with the address or file and what to do.
-    pub(crate) async fn bind(listen: &WebListen, state: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn bind(listen: &WebListen, state: &Path, is_news: bool) -> anyhow::Result<Self> {
         let token = Token::read_or_make(state)?;
         let socket = match listen {
             WebListen::Loopback(address) => Socket::Tcp(listener::tcp(*address, WHAT, SECTION).await?),
             WebListen::Unix(path) => listener::unix(path, WHAT, SECTION)?,
         };
-        tracing::info!("{WHAT} is at {listen}; its token is in {}", token::path(state).display());
+        if is_news {
+            tracing::info!("{WHAT} is at {listen}; its token is in {}", token::path(state).display());
+        }
         Ok(Self::start(socket, token))
     }
 
