@@ -1,6 +1,7 @@
 //! Other keys for a running exit.
 
 use anyhow::bail;
+
 use super::daemon::Daemon;
 use crate::config::ExitConfig;
 use crate::control::Secret;
