@@ -19,6 +19,7 @@ mod notify;
 mod private_socket;
 mod resolvers;
 mod sandbox;
+mod spare_memory;
 mod status;
 mod storage;
 mod transport;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer};
 pub(crate) use connection::ConnectionStatus;
 pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
+pub(crate) use process::resident_kib;
 pub(crate) use rates::{RateMeter, Rates, percent};
 pub(crate) use transport::{DeviceStatus, TransportStatus};
 

@@ -38,6 +38,7 @@ use crate::daemon_dir::DaemonDir;
 use crate::deadline::until;
 use crate::helper::Helper;
 use crate::notify;
+use crate::spare_memory::SpareMemory;
 use crate::status::{RateMeter, State};
 use crate::storage::survive_file_size_limit;
 use crate::tuning::Tuning;
@@ -132,6 +133,7 @@ struct Daemon {
     state: State,
     since: Instant,
     meter: RateMeter,
+    spare_memory: SpareMemory,
     reconnects: u64,
     last_error: Option<String>,
     /// Why the latest reload changed nothing.
@@ -201,6 +203,7 @@ impl Daemon {
             state: State::Connecting,
             since: Instant::now(),
             meter: RateMeter::new(Instant::now()),
+            spare_memory: SpareMemory::new(Instant::now()),
             reconnects: 0,
             last_error: None,
             reload_error: None,

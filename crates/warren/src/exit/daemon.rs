@@ -30,6 +30,7 @@ use crate::device_watch;
 use crate::helper::Helper;
 use crate::notify;
 use crate::sandbox::{self, Files};
+use crate::spare_memory::SpareMemory;
 use crate::status::RateMeter;
 use crate::storage::survive_file_size_limit;
 use crate::tuning::Tuning;
@@ -128,6 +129,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             limits: ClientLimits::default(),
             since: Instant::now(),
             meter: RateMeter::new(Instant::now()),
+            spare_memory: SpareMemory::new(Instant::now()),
             stopping: None,
             drained_by: None,
             reload_error: None,
@@ -179,6 +181,7 @@ pub(super) struct Daemon {
     pub(super) keys_read: Vec<PublicKey>,
     pub(super) since: Instant,
     pub(super) meter: RateMeter,
+    pub(super) spare_memory: SpareMemory,
     /// Set once the daemon is to end.
     pub(super) stopping: Option<Ending>,
     /// While clients are sent away: when the exit ends even if some are left.

@@ -20,22 +20,30 @@ pub(crate) struct ProcessStatus {
 impl ProcessStatus {
     /// Reads this process's own figures; what cannot be read is 0.
     pub(crate) fn read() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next())
-                .and_then(|value| value.parse().ok())
-                .unwrap_or(0)
-        };
+        let status = own_status();
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         Self {
-            rss_kib: field("VmRSS:"),
+            rss_kib: field(&status, "VmRSS:"),
             cpu_seconds,
             fds,
-            threads: field("Threads:"),
+            threads: field(&status, "Threads:"),
             sandbox: sandbox::in_force(),
         }
     }
+}
+
+/// What of this process is in memory; 0 if that cannot be read.
+pub(crate) fn resident_kib() -> u64 {
+    field(&own_status(), "VmRSS:")
+}
+
+fn own_status() -> String {
+    std::fs::read_to_string("/proc/self/status").unwrap_or_default()
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()).and_then(|value| value.parse().ok()).unwrap_or(0)
 }

@@ -39,7 +39,9 @@ impl Daemon {
     /// Remembers what the connections have carried until now.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        self.meter.take(Instant::now(), &snapshot);
+        let now = Instant::now();
+        self.meter.take(now, &snapshot);
+        self.spare_memory.look(now);
         self.wonder();
     }
 
