@@ -1,16 +1,13 @@
 //! In steady state hardly anything is allocated for a datagram, QUIC's own part included.
 
-#![allow(
-    unsafe_code,
-    reason = "an allocator is unsafe by nature; this one counts and leaves the rest to the system's"
-)]
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
+#[path = "common/counting.rs"]
+mod counting;
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
     future::poll_fn,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     task::{Context, Poll},
@@ -18,6 +15,7 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use common::{Pair, Side, loopback_socket};
+use counting::{ALLOCATED_BYTES, ALLOCATIONS, Counting};
 use warren_quic::{
     driver::{ConnectionId, Event, Inbox, SendError},
     settings::{Driver, TransportSettings},
@@ -30,33 +28,6 @@ const SIZE: usize = 1_400;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        ALLOCATED_BYTES.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; the pointer came from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        ALLOCATED_BYTES.fetch_add(size.saturating_sub(layout.size()), Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[tokio::test]
 async fn a_datagram_costs_less_than_a_twentieth_of_an_allocation_on_both_sides_together() {
