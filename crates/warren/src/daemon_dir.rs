@@ -102,9 +102,19 @@ impl DaemonDir {
         self.path.join("log")
     }
 
-    /// The socket on which `warren up` hears that its daemon is ready.
+    /// The socket on which `warren up` hears that its daemon is ready; it is that of whoever has the [`StartLock`].
     pub(crate) fn notify_socket(&self) -> PathBuf {
         self.path.join("notify.sock")
+    }
+
+    /// The file that the daemon locks.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.path.join("lock")
+    }
+
+    /// Whether any process has ever taken the daemon's lock.
+    pub(crate) fn has_lock_file(&self) -> bool {
+        self.lock_file().exists()
     }
 
     /// Takes the daemon's lock; it is held until the returned lock is dropped or the process dies, however it dies.
@@ -112,17 +122,16 @@ impl DaemonDir {
     /// # Errors
     /// When the file cannot be made. `None` when another process has the lock.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<DaemonLock>> {
-        let path = self.path.join("lock");
-        let file = open_lock_file(&path).with_context(|| {
-            format!("cannot open {}; run as root, or choose --runtime-dir", path.display())
-        })?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(DaemonLock { file })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(error).with_context(|| {
-                format!("cannot lock {}; check the file system that it is on", path.display())
-            }),
-        }
+        Ok(locked(&self.lock_file())?.map(|file| DaemonLock { file }))
+    }
+
+    /// Takes the lock of whoever starts the daemon, who holds it until the daemon is ready or has failed; it is held as the
+    /// daemon's own is.
+    ///
+    /// # Errors
+    /// When the file cannot be made. `None` when another process is starting the daemon.
+    pub(crate) fn start_lock(&self) -> anyhow::Result<Option<StartLock>> {
+        Ok(locked(&self.path.join("start.lock"))?.map(|file| StartLock { _file: file }))
     }
 
     /// Takes the lock as [`Self::lock`] does, and waits a moment for a daemon that was killed: until the last of its threads
@@ -149,7 +158,7 @@ impl DaemonDir {
     /// # Errors
     /// As [`Self::lock`].
     pub(crate) async fn wait_for_the_dead(&self) -> anyhow::Result<()> {
-        if self.path.join("lock").exists() {
+        if self.has_lock_file() {
             drop(self.lock_of_the_dead().await?);
         }
         Ok(())
@@ -184,22 +193,20 @@ impl DaemonDir {
             OnPurpose::Keep => self.lock()?,
             OnPurpose::Remove => self.lock_of_the_dead().await?,
         };
-        let Some(_lock) = lock else { return Ok(false) };
+        let Some(lock) = lock else { return Ok(false) };
         let mut found_any = !warren_host::recover(&self.journal()).await?.undone.is_empty();
         if on_purpose == OnPurpose::Remove {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
         }
-        self.clear();
+        self.clear(&lock);
         Ok(found_any)
     }
 
     /// Removes what a stopped daemon no longer needs. The log stays for whoever looks why it stopped.
-    pub(crate) fn clear(&self) {
-        for path in [self.socket(), self.notify_socket()] {
-            // What was never made need not go.
-            drop(std::fs::remove_file(path));
-        }
+    pub(crate) fn clear(&self, _lock: &DaemonLock) {
+        // What was never made need not go.
+        drop(std::fs::remove_file(self.socket()));
     }
 }
 
@@ -216,6 +223,24 @@ impl DaemonLock {
     /// When this process has too many descriptors.
     pub(crate) fn share(&self) -> io::Result<File> {
         self.file.try_clone()
+    }
+}
+
+/// Proof that this process is the only one that starts the daemon of its directory.
+#[derive(Debug)]
+pub(crate) struct StartLock {
+    _file: File,
+}
+
+/// The file, made if need be, which this process has locked; none when another one has.
+fn locked(path: &Path) -> anyhow::Result<Option<File>> {
+    let file = open_lock_file(path)
+        .with_context(|| format!("cannot open {}; run as root, or choose --runtime-dir", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error)
+            .with_context(|| format!("cannot lock {}; check the file system that it is on", path.display())),
     }
 }
 
@@ -238,7 +263,7 @@ pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let directory = DaemonDir::new(runtime_dir, &name);
-        match directory.path.join("lock").try_exists() {
+        match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
             // A file that somebody has put there.
@@ -287,6 +312,24 @@ mod tests {
 
         assert!(directory.lock_of_the_dead().await.unwrap().is_some());
         end.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn clearing_a_stopped_daemon_s_directory_leaves_what_is_its_starter_s() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let _starter = directory.start_lock().unwrap().unwrap();
+        drop(directory.lock().unwrap());
+        for path in [directory.socket(), directory.notify_socket()] {
+            std::fs::write(path, "").unwrap();
+        }
+
+        clean_up(runtime.path(), OnPurpose::Keep).await.unwrap();
+
+        assert!(!directory.socket().exists(), "no daemon runs that could answer there");
+        assert!(directory.notify_socket().exists(), "its starter still listens there");
+        assert!(directory.start_lock().unwrap().is_none());
     }
 
     #[test]

@@ -59,6 +59,7 @@ mod sessions;
 mod site_to_site;
 mod small_pool;
 mod spoofing;
+mod starts;
 mod state_files;
 mod status;
 mod strangers;

@@ -56,6 +56,11 @@ pub(super) async fn ask_daemon(
         Ok(value) => Ok((name, value)),
         Err(AskError::NotRunning) => {
             refuse_unknown(global, &directory, &name)?;
+            if directory.has_lock_file() && directory.lock_of_the_dead().await?.is_none() {
+                let sentence =
+                    format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
+                return Err(Failure::new(ExitCode::NotRunning, sentence).into());
+            }
             Err(not_running(&directory, &name).into())
         }
         Err(error) => Err(error.into()),

@@ -81,7 +81,7 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         // As long as there is a socket to say it to: the log may be on a full disk.
         notify::status(&output::sentence(error));
     }
-    directory.clear();
+    directory.clear(&lock);
     if is_closed {
         tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
     }

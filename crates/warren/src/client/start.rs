@@ -20,7 +20,7 @@ use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::{ClientProfile, load_profile};
 use crate::control::{Request, ask};
-use crate::daemon_dir::DaemonDir;
+use crate::daemon_dir::{DaemonDir, StartLock};
 use crate::exit_code::{ExitCode, Failure};
 
 /// How long a user has to keep an SSH session that would be cut.
@@ -47,7 +47,12 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     let name = profile.name.as_str();
     let directory = DaemonDir::new(&global.runtime_dir, name);
     directory.create()?;
-    // The daemon takes the lock for itself; held here it would keep the daemon out.
+    let Some(lock) = directory.start_lock()? else {
+        let sentence =
+            format!("another `warren up {name}` is starting it already; see `warren status {name}`");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    // The daemon takes its lock for itself; held here it would keep the daemon out.
     if directory.lock_of_the_dead().await?.is_none() {
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
@@ -56,7 +61,7 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     let closes = options.kill_switch || profile.kill_switch.enabled;
     // Closed here, it is found closed and kept so by the daemon.
     let opened_on_failure = closes && close(&profile, &directory).await?;
-    let outcome = start(global, &options, &profile, &directory).await;
+    let outcome = start(global, &options, &profile, &directory, &lock).await;
     if outcome.is_err() {
         if opened_on_failure {
             kill_switch::open(&directory).await?;
@@ -95,17 +100,17 @@ async fn start(
     options: &UpOptions,
     profile: &ClientProfile,
     directory: &DaemonDir,
+    lock: &StartLock,
 ) -> anyhow::Result<()> {
     if let Some(unit) = Unit::for_profile(global, profile.name.as_str(), &options.profile).await {
         return unit.start(options.timeout).await;
     }
-    let socket = NotifySocket::bind(&directory.notify_socket())?;
+    let socket = NotifySocket::bind(&directory.notify_socket(), lock)?;
     let mut child = spawn(global, &options.profile, directory)?;
     let outcome =
         wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint.to_string()).await;
     if outcome.is_err() {
         end(&mut child).await?;
-        directory.clear();
     }
     outcome
 }
@@ -226,8 +231,8 @@ struct Notification {
 }
 
 impl NotifySocket {
-    fn bind(path: &Path) -> anyhow::Result<Self> {
-        // One that an interrupted `up` left; the lock says that no other one runs.
+    fn bind(path: &Path, _lock: &StartLock) -> anyhow::Result<Self> {
+        // One that a killed `up` left; the lock says that no other one runs.
         drop(std::fs::remove_file(path));
         let socket = UnixDatagram::bind(path).with_context(|| {
             format!("cannot bind {}; choose a short --runtime-dir that can be written to", path.display())

@@ -14,7 +14,7 @@ use crate::cli::args::GlobalArgs;
 use crate::cli::status::refuse_unknown;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::{self, DaemonDir};
+use crate::daemon_dir::{self, DaemonDir, DaemonLock};
 use crate::exit_code::{ExitCode, Failure};
 
 /// Between two looks whether the daemon has gone.
@@ -28,17 +28,19 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDir::new(&global.runtime_dir, name);
-    let was_running = if let Some(unit) = Unit::running(global, name).await {
+    let unit = Unit::running(global, name).await;
+    if let Some(unit) = &unit {
         unit.stop().await?;
-        true
-    } else {
-        stop(&directory, name).await?
-    };
+    }
+    let (was_answered, lock) = stop(&directory, name).await?;
+    let was_running = unit.is_some() || was_answered;
     let dns = restore_dns(&global.state_dir, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Last, so that nothing leaves while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
-    directory.clear();
+    if let Some(lock) = &lock {
+        directory.clear(lock);
+    }
     if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
         refuse_unknown(global, &directory, name)?;
         return Err(Failure::new(
@@ -61,17 +63,45 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
     }
 }
 
-/// Stops a daemon that no unit started, and waits for its end; returns whether there was one.
-async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<bool> {
-    match ask(&directory.socket(), &Request::Stop).await {
-        Ok(_) => wait_for_end(directory, name).await.map(|()| true),
-        Err(AskError::NotRunning) => {
-            // The helper of one that was killed may still be at work.
-            directory.wait_for_the_dead().await?;
-            Ok(false)
+/// Stops a daemon that no unit started, and waits for its end and for that of its helper. Returns whether there was one, and
+/// its lock if it ever had one: no other starts while what this one left is undone.
+async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    let mut was_running = false;
+    loop {
+        if !was_running {
+            // One that has just been started does not listen yet, but has the lock.
+            was_running = match ask(&directory.socket(), &Request::Stop).await {
+                Ok(_) => true,
+                Err(AskError::NotRunning) => false,
+                Err(error) => return Err(error.into()),
+            };
         }
-        Err(error) => Err(error.into()),
+        if !directory.has_lock_file() {
+            return Ok((was_running, None));
+        }
+        if let Some(lock) = directory.lock()? {
+            return Ok((was_running, Some(lock)));
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::new(ExitCode::TimedOut, did_not_stop(directory, name, was_running)).into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+fn did_not_stop(directory: &DaemonDir, name: &str, was_asked: bool) -> String {
+    if was_asked {
+        return format!(
+            "the daemon of {name} did not stop within 5 s; run `warren down {name}` again, or see `warren status {name}`"
+        );
+    }
+    let lock = directory.lock_file();
+    format!(
+        "the daemon of {name} runs but cannot be asked to stop, as its control socket is gone; end it with `fuser -k -TERM {}`, \
+         then run `warren down {name}` again",
+        lock.display()
+    )
 }
 
 /// The profile that an argument of `down` means: a name, or the file that was given to `up`.
@@ -100,18 +130,4 @@ pub(crate) fn candidates(global: &GlobalArgs) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(names)
-}
-
-async fn wait_for_end(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + STOP_TIMEOUT;
-    while directory.lock()?.is_none() {
-        if Instant::now() > deadline {
-            let sentence = format!(
-                "the daemon of {name} did not stop within 5 s; run `warren down {name}` again, or see `warren status {name}`"
-            );
-            return Err(Failure::new(ExitCode::TimedOut, sentence).into());
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    Ok(())
 }

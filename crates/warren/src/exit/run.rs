@@ -52,7 +52,7 @@ pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
         tracing::info!("removed what a killed daemon had left");
     }
     let outcome = prepare_and_run(global, config, &directory, &lock).await;
-    directory.clear();
+    directory.clear(&lock);
     drop(lock);
     outcome
 }
