@@ -1,6 +1,8 @@
 //! Policy routing rules of other programs in front of Warren's: nothing is led around the tunnel, or the status says so.
 #![allow(clippy::print_stdout, reason = "test code")]
 
+use std::time::Instant;
+
 use crate::support::{Attempts, Client, Exit, LeakCounter, Net, eventually, seconds};
 
 const ASKED: &str = "curl -sS --max-time 20 http://203.0.113.2/address";
@@ -52,8 +54,14 @@ fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
     Attempts::start(&net.client, 1.0).end();
     assert_eq!(leaks.leaked(), leaked, "the kill switch holds");
 
+    let before_mending = Instant::now();
     client.sh("ip rule delete priority 1");
     eventually(seconds(10), "the tunnel is up", || client.status().text("/state") == "up");
+    let up_for = client.status().0["since_seconds"].as_f64().unwrap();
+    assert!(
+        up_for <= before_mending.elapsed().as_secs_f64(),
+        "it was in error until then, not up for {up_for} s"
+    );
     assert_eq!(client.sh(ASKED), Net::EXIT_V4);
     client.down();
 

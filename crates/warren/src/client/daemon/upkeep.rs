@@ -46,6 +46,8 @@ impl Daemon {
                 }
                 None => {
                     tracing::info!("the host is as it should be again");
+                    // What is shown again from now on.
+                    self.since = Instant::now();
                     notify::status(self.state.name());
                 }
             }
