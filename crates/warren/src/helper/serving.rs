@@ -38,6 +38,7 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
     });
     let (answers, mut answered) = mpsc::channel(MOST_AT_ONCE);
     let mut running = JoinSet::new();
+    let mut looking_up = JoinSet::new();
     let writing = tokio::spawn(async move {
         while let Some(answer) = answered.recv().await {
             if write(&mut writer, &answer).await.is_err() {
@@ -51,18 +52,20 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
-        while running.len() >= MOST_AT_ONCE {
-            drop(running.join_next().await);
+        let tasks = if matches!(request, Request::LookUp { .. }) { &mut looking_up } else { &mut running };
+        while tasks.len() >= MOST_AT_ONCE {
+            drop(tasks.join_next().await);
         }
+        while tasks.try_join_next().is_some() {}
         let (duties, answers) = (duties.clone(), answers.clone());
-        running.spawn(async move {
+        tasks.spawn(async move {
             let answer = duties.carry_out(request).await;
             // The daemon may have ended.
             drop(answers.send(Answered { number, answer }).await);
         });
-        while running.try_join_next().is_some() {}
     };
-    // What is begun is finished: half of it would be nobody's to undo.
+    // Nobody waits for an address any more. All else that is begun is finished: half of it would be nobody's to undo.
+    looking_up.shutdown().await;
     while running.join_next().await.is_some() {}
     writing.abort();
     Ok(ended?)
