@@ -58,6 +58,12 @@ pub enum DnsError {
         /// The other's record.
         record: PathBuf,
     },
+    /// Warren has written the file for a tunnel that has ended, and no record says what it replaced.
+    #[error(
+        "{0} is what Warren wrote there for a tunnel that has ended, put back since by another program, a VPN for instance, and nothing \
+         says what stood there before; write this network's resolvers there, or connect to the network anew"
+    )]
+    Returned(PathBuf),
     /// The record is about the file of another mount namespace.
     #[error(
         "{0} is about a resolv.conf of another namespace; run `warren cleanup` in that one, or delete the file if it is gone"

@@ -89,7 +89,12 @@ impl Record {
         if let Some(theirs) = marker(&standing)
             && (self.contents.layers.is_empty() || theirs != self.path)
         {
-            return Err(DnsError::OtherWarren { path: self.file.clone(), record: theirs.to_owned() });
+            let (path, record) = (self.file.clone(), theirs.to_owned());
+            let is_own = record.parent() == self.path.parent();
+            return Err(match is_own && !record.exists() {
+                true => DnsError::Returned(path),
+                false => DnsError::OtherWarren { path, record },
+            });
         }
         if self.contents.layers.is_empty() {
             self.contents.originals = vec![standing];

@@ -65,6 +65,20 @@ fn what_was_written_after_a_daemon_was_killed_stays() {
 }
 
 #[test]
+fn own_text_that_another_program_put_back_after_the_end_is_told_from_another_warren_s() {
+    let host = Host::with("nameserver 192.0.2.1\n");
+    host.record().add("home", &servers(1)).unwrap();
+    let ours = host.text();
+    host.record().remove("home").unwrap();
+    host.write(&ours);
+
+    let error = host.record().add("home", &servers(1)).unwrap_err();
+
+    assert!(matches!(&error, DnsError::Returned(_)), "{error}");
+    assert_eq!(host.text(), ours);
+}
+
+#[test]
 fn text_of_a_warren_with_another_record_is_never_an_original() {
     let host = Host::with("");
     let other = Path::new("/var/lib/other/dns/resolv.conf.1");
