@@ -54,6 +54,22 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
     assert_eq!(outside(), asked, "somebody asked a resolver outside");
 }
 
+#[test]
+fn a_resolver_on_this_host_that_the_kill_switch_shuts_in_is_named_with_the_way_out() {
+    let Some(net) = Net::new() else { return };
+    let exit =
+        Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
+    std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.warren.run("client close home").ok();
+
+    let mut daemon = client.warren.start("--log info client run home");
+
+    daemon.wait_for_output("is shut in by the closed kill switch: set the exit's address as endpoint");
+    client.warren.run("down home").ok();
+    client.assert_host_unchanged();
+}
+
 fn client_counter(net: &Net) -> String {
     net.client.sh("nft list counter inet asked outside | grep packets").ok()
 }

@@ -54,6 +54,11 @@ impl NameServers {
         }
     }
 
+    /// Whether every one is on this host: it asks others itself, and a closed kill switch shuts it in.
+    pub(super) async fn are_local(&self) -> bool {
+        self.all().await.iter().all(IpAddr::is_loopback)
+    }
+
     /// Asks the system's resolver.
     async fn ask_system(&self, host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
         match &self.helper {

@@ -93,8 +93,15 @@ impl Daemon {
         }
         let endpoint = self.exits.exit(place).endpoint.clone();
         let (servers, answers) = (self.servers.clone(), self.lookups.clone());
+        let is_closed = self.lockdown.is_closed();
         tokio::spawn(async move {
-            let answer = lookup(&endpoint, &servers).await;
+            let mut answer = lookup(&endpoint, &servers).await;
+            if let Err(sentence) = &mut answer
+                && is_closed
+                && servers.are_local().await
+            {
+                sentence.push_str(SHUT_IN);
+            }
             // The daemon may have ended meanwhile.
             drop(answers.send(LookupAnswer { place, answer }).await);
         });
@@ -358,3 +365,7 @@ impl Daemon {
         end_of(&self.exits.exit(place).endpoint, reason, self.welcome.is_some())
     }
 }
+
+/// What a look-up that failed is told with while the kill switch is closed.
+const SHUT_IN: &str = ", whose resolver runs on this host itself and is shut in by the closed kill switch: set the exit's address as \
+                       endpoint in the profile, or name the network's own resolver in /etc/resolv.conf";
