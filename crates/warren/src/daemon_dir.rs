@@ -169,9 +169,14 @@ impl DaemonDir {
         Ok(self.lock()?.is_none())
     }
 
+    /// Whether a daemon that no longer runs left what it takes back when it ends by itself.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.journal().exists()
+    }
+
     /// Whether a daemon that no longer runs left changes on the host.
     pub(crate) fn has_remains(&self) -> bool {
-        self.journal().exists() || self.kill_switch().exists()
+        self.was_killed() || self.kill_switch().exists()
     }
 
     /// The sentence with which the last daemon ended, if it ended by itself.

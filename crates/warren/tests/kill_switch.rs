@@ -156,6 +156,37 @@ fn two_profiles_do_not_shut_each_other_in() {
 }
 
 #[test]
+fn who_is_shut_in_by_another_profile_s_is_told_whose_it_is_and_what_to_do() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &guarded(exit.enrol("laptop")));
+    client.warren.write("work.toml", 0o600, &exit.enrol("work").text());
+    client.warren.run("client close home").ok();
+
+    let refused = client.warren.run("up work --timeout 1s");
+    let mut daemon = client.warren.start("--log info client run work");
+    daemon
+        .wait_for_output("this host lets nothing out to 198.51.100.2:443: the kill switch of home is closed");
+    let doctor = client.warren.run("doctor").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+
+    let named = "the kill switch of home is closed";
+    assert!(
+        refused.stderr.contains(named) && refused.stderr.contains("`warren down home`"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        doctor.contains(&format!("{named}, and home is not up")) && !doctor.contains("was killed"),
+        "{doctor}"
+    );
+    assert!(!doctor.contains("does not answer"), "{doctor}");
+    client.warren.run("down work").ok();
+    client.warren.run("up work --kill-switch").ok();
+    client.warren.run("down --all").ok();
+    client.assert_host_unchanged();
+}
+
+#[test]
 fn only_allowed_ports_answer_from_outside_and_containers_are_shut_in_too() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

@@ -55,6 +55,8 @@ pub(crate) struct ClientStart {
     pub(crate) directory: DaemonDir,
     /// The profile's kill switch, closed before anything else was done.
     pub(crate) lockdown: Lockdown,
+    /// The other profiles whose kill switches were closed then.
+    pub(crate) shut_in_by: Vec<String>,
     /// Where it is noted what outlives a boot.
     pub(crate) state_dir: PathBuf,
     /// None of a daemon that is only thought of, for a dry run.

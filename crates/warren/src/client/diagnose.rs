@@ -15,6 +15,7 @@ use warren_host::CARRIER_MARK;
 
 use super::connect;
 use super::network_trouble;
+use super::start::shut_in;
 
 /// How long each question waits for its answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -27,12 +28,24 @@ const HTTP: u16 = 80;
 enum Answer {
     /// This host has no way to the address, or nobody on its network passes anything on.
     NoWay,
+    /// This host's own firewall lets nothing out to it.
+    ShutIn,
     /// The address says that nothing listens on the port.
     Refused,
     /// It is there.
     Open,
     /// Nothing, or that nobody is there.
     Silence,
+}
+
+/// Kill switches of this host, and whose client asks.
+#[derive(Clone, Debug)]
+pub(super) struct Walls {
+    pub(super) profile: String,
+    /// Whether the profile's own one is closed, which lets nothing of the questions out but the datagram.
+    pub(super) is_closed: bool,
+    /// The other profiles whose ones were closed when the client began.
+    pub(super) others: Vec<String>,
 }
 
 /// All that was found out.
@@ -48,20 +61,27 @@ struct Findings {
 
 /// Finds out why `tried` does not answer, or why there is no address to try; the sentence names it and says what to do. None if
 /// nothing was tried and this host's network is as it should be.
-pub(super) async fn diagnose(tried: Option<SocketAddr>) -> Option<String> {
+pub(super) async fn diagnose(tried: Option<SocketAddr>, walls: Walls) -> Option<String> {
     let trouble = network_trouble::find(tried).await;
     if trouble.is_some() {
         return trouble;
     }
     let remote = tried?;
     let (udp, tcp, login_page) = tokio::join!(ask_udp(remote), ask_tcp(remote), has_login_page(remote.ip()));
-    Some(Findings { udp, tcp, login_page }.sentence(remote))
+    Some(Findings { udp, tcp, login_page }.sentence(remote, &walls))
 }
 
 impl Findings {
-    fn sentence(self, remote: SocketAddr) -> String {
+    fn sentence(self, remote: SocketAddr, walls: &Walls) -> String {
         let port = remote.port();
+        let profile = &walls.profile;
         match self {
+            Self { udp: Answer::ShutIn, .. } if walls.others.is_empty() => format!(
+                "this host's own firewall lets nothing out to {remote}: allow UDP port {port} there; `nft list ruleset` shows its rules"
+            ),
+            Self { udp: Answer::ShutIn, .. } => {
+                format!("this host lets nothing out to {remote}: {}", shut_in(profile, &walls.others))
+            }
             Self { udp: Answer::NoWay, .. } => {
                 format!(
                     "this host's network has no way to {remote}: check its router, or connect to another network"
@@ -69,7 +89,7 @@ impl Findings {
             }
             Self { login_page: true, .. } => format!(
                 "this network answers with a web page of its own in place of {remote}: open any http:// page in a browser \
-                 and log in; the tunnel then comes up by itself"
+                 and log in; a client that runs then connects by itself, else run `warren up {profile}` again"
             ),
             Self { udp: Answer::Refused, .. } => {
                 format!(
@@ -80,12 +100,21 @@ impl Findings {
                 "{remote} is there, but does not answer on UDP: allow UDP port {port} in the exit's firewall, check public_key in \
                  the profile, as an exit is silent to who has another key, or try another network, as this one may block UDP"
             ),
-            Self { .. } => format!(
-                "{remote} does not answer: check the endpoint and the exit's public_key, that its machine runs, and that UDP \
-                 port {port} reaches it"
+            Self { .. } if walls.is_closed => format!(
+                "{remote} does not answer: {}; if this network wants a login first, its page cannot be seen while the kill switch is \
+                 closed: run `warren down {profile}`, log in, and run `warren up {profile}`",
+                what_to_check(port)
             ),
+            Self { .. } => format!("{remote} does not answer: {}", what_to_check(port)),
         }
     }
+}
+
+/// What to do about an exit of which nothing is known but that it does not answer.
+pub(super) fn what_to_check(port: u16) -> String {
+    format!(
+        "check the endpoint and the exit's public_key, that its machine runs, and that UDP port {port} reaches it"
+    )
 }
 
 /// Sends one byte and waits for word that it did not arrive.
@@ -151,6 +180,8 @@ async fn tcp(remote: SocketAddr) -> std::io::Result<TcpStream> {
 fn answer_of(error: ErrorKind) -> Answer {
     if error == ErrorKind::ConnectionRefused {
         Answer::Refused
+    } else if error == ErrorKind::PermissionDenied {
+        Answer::ShutIn
     } else if matches!(
         error,
         ErrorKind::NetworkUnreachable
@@ -171,17 +202,24 @@ mod tests {
     #[test]
     fn each_cause_has_its_own_sentence() {
         let remote = "192.0.2.1:443".parse().unwrap();
+        let open = Walls { profile: "home".into(), is_closed: false, others: Vec::new() };
+        let closed = Walls { is_closed: true, ..open.clone() };
+        let shut_in = Walls { others: vec!["work".into()], ..open.clone() };
         let silent = Findings { udp: Answer::Silence, tcp: Answer::Silence, login_page: false };
         let sentences = [
-            (Findings { udp: Answer::NoWay, ..silent }, "check its router"),
-            (Findings { login_page: true, tcp: Answer::Open, ..silent }, "log in"),
-            (Findings { udp: Answer::Refused, tcp: Answer::Refused, ..silent }, "start the exit"),
-            (Findings { tcp: Answer::Open, ..silent }, "allow UDP port 443"),
-            (Findings { tcp: Answer::Refused, ..silent }, "allow UDP port 443"),
-            (silent, "does not answer: check"),
+            (Findings { udp: Answer::NoWay, ..silent }, &open, "check its router"),
+            (Findings { login_page: true, tcp: Answer::Open, ..silent }, &open, "`warren up home` again"),
+            (Findings { udp: Answer::Refused, tcp: Answer::Refused, ..silent }, &open, "start the exit"),
+            (Findings { tcp: Answer::Open, ..silent }, &open, "allow UDP port 443"),
+            (Findings { tcp: Answer::Refused, ..silent }, &open, "allow UDP port 443"),
+            (silent, &open, "does not answer: check"),
+            (silent, &closed, "run `warren down home`, log in"),
+            (silent, &shut_in, "does not answer: check"),
+            (Findings { udp: Answer::ShutIn, ..silent }, &open, "nft list ruleset"),
+            (Findings { udp: Answer::ShutIn, ..silent }, &shut_in, "the kill switch of work is closed"),
         ];
-        for (findings, part) in sentences {
-            let sentence = findings.sentence(remote);
+        for (findings, walls, part) in sentences {
+            let sentence = findings.sentence(remote, walls);
             assert!(sentence.contains(part) && sentence.lines().count() == 1, "{sentence}");
         }
     }

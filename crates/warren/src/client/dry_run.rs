@@ -43,10 +43,16 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
             "a network device named {device} exists already, so `up` would be refused now; stop what uses it, or set another `name` in [tun]"
         ));
     }
+    let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
+    if directory.has_lock_file() && directory.is_running()? {
+        output::warn(format!(
+            "{name} is up, so `up` would be refused now; `warren down {name}` takes it down",
+            name = profile.name
+        ));
+    }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);
     let name = profile.name.as_str().to_owned();
-    let directory = DaemonDir::new(&global.runtime_dir, &name);
     let closed = match kill_switch || profile.kill_switch.enabled {
         true => Some(kill_switch::rules(&profile).await?.step(&name)),
         false => None,
@@ -54,7 +60,8 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
     let state_dir = global.state_dir.clone();
     let file = file.to_owned();
     let lockdown = Lockdown::default();
-    let start = ClientStart { name, profile, file, directory, lockdown, state_dir, helper: None };
+    let shut_in_by = Vec::new();
+    let start = ClientStart { name, profile, file, directory, lockdown, shut_in_by, state_dir, helper: None };
     let host = ClientHost::new(&start);
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;

@@ -3,6 +3,7 @@
 //! Once closed it is opened by `warren down` and `warren cleanup` alone, and by an `up` that had to close it first and then failed.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -11,7 +12,7 @@ use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 
 use crate::cli::output;
 use crate::config::{ClientProfile, RemoteExit};
-use crate::daemon_dir::DaemonDir;
+use crate::daemon_dir::{self, DaemonDir};
 use crate::resolvers;
 
 /// Exits' addresses that stay allowed; the oldest go first.
@@ -169,6 +170,21 @@ pub(crate) fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
     let journal = directory.kill_switch();
     kill_switch::is_closed(&journal)
         .with_context(|| format!("cannot read {}; run as root", journal.display()))
+}
+
+/// The other profiles whose kill switches are closed, whether their daemons run or not: what has no kill switch of its own is shut
+/// in by them.
+///
+/// # Errors
+/// When the runtime directory or a journal cannot be read.
+pub(crate) fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
+    let mut closed = Vec::new();
+    for (other, directory) in daemon_dir::all(runtime_dir)? {
+        if other != name && is_closed(&directory)? {
+            closed.push(other);
+        }
+    }
+    Ok(closed)
 }
 
 /// Says that a kill switch is still closed, if it is.

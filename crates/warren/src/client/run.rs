@@ -63,12 +63,14 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     let (helper, process) = Helper::start(global, &name, &lock)?;
     helper.run_nft();
     let state_dir = global.state_dir.clone();
+    let shut_in_by = kill_switch::closed_by_others(&global.runtime_dir, &name)?;
     let start = ClientStart {
         name: name.clone(),
         profile,
         file: file.to_owned(),
         directory: directory.clone(),
         lockdown,
+        shut_in_by,
         state_dir,
         helper: Some(helper),
     };

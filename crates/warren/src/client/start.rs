@@ -13,12 +13,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use super::daemon::STOP_TIMEOUT;
+use super::diagnose::what_to_check;
 use super::kill_switch;
 use super::ssh::SshSession;
 use super::unit::Unit;
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
-use crate::config::{ClientProfile, load_profile};
+use crate::config::{ClientProfile, Endpoint, load_profile};
 use crate::control::{Request, ask};
 use crate::daemon_dir::{DaemonDir, StartLock};
 use crate::exit_code::{ExitCode, Failure};
@@ -59,6 +60,10 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let closes = options.kill_switch || profile.kill_switch.enabled;
+    let others = kill_switch::closed_by_others(&global.runtime_dir, name)?;
+    if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
+        output::warn(shut_in(name, &others));
+    }
     // Closed here, it is found closed and kept so by the daemon.
     let opened_on_failure = closes && close(&profile, &directory).await?;
     let outcome = start(global, &options, &profile, &directory, &lock).await;
@@ -71,6 +76,16 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     }
     warn(&directory).await;
     Ok(())
+}
+
+/// What to do about kill switches of other profiles, which let nothing of this one out.
+pub(super) fn shut_in(name: &str, others: &[String]) -> String {
+    let [first, ..] = others else { return String::new() };
+    format!(
+        "the kill switch of {} is closed and lets out only what goes to exits of its own profile; run `warren down {first}`, which opens \
+         it, or `warren up {name} --kill-switch`, which has the exit of {name} let out as well",
+        others.join(" and of ")
+    )
 }
 
 /// Says what is not as it should be although traffic flows.
@@ -107,8 +122,7 @@ async fn start(
     }
     let socket = NotifySocket::bind(&directory.notify_socket(), lock)?;
     let mut child = spawn(global, &options.profile, directory)?;
-    let outcome =
-        wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint.to_string()).await;
+    let outcome = wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint).await;
     if outcome.is_err() {
         end(&mut child).await?;
     }
@@ -155,7 +169,7 @@ async fn wait(
     socket: &NotifySocket,
     directory: &DaemonDir,
     timeout: Duration,
-    endpoint: &str,
+    endpoint: &Endpoint,
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut last_status = None;
@@ -183,9 +197,7 @@ async fn wait(
             }
             () = tokio::time::sleep_until(deadline) => {
                 let seconds = timeout.as_secs_f64();
-                let unknown = || format!(
-                    "{endpoint} did not answer; check endpoint and public_key in the profile, that the exit runs, and that UDP reaches it"
-                );
+                let unknown = || format!("{endpoint} does not answer: {}", what_to_check(endpoint.port()));
                 let sentence = format!("no tunnel within {seconds} s: {}", last_status.unwrap_or_else(unknown));
                 return Err(Failure::new(ExitCode::TimedOut, sentence).into());
             }
@@ -195,11 +207,17 @@ async fn wait(
 
 /// The daemon's own last words, with its exit code: from its log, or on a full disk as it told them.
 fn failure_of(code: Option<i32>, directory: &DaemonDir, told: Option<String>) -> anyhow::Error {
+    let is_stopped = code == Some(0);
     let code = match code {
         Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
         Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
         _ => ExitCode::Failed,
     };
+    if is_stopped {
+        let sentence =
+            "it was stopped before traffic flowed, as by `warren down`; run `warren up` again to connect";
+        return Failure::new(ExitCode::Failed, sentence).into();
+    }
     let log = || format!("the client daemon ended; see {}", directory.log().display());
     let sentence = directory.last_words().or(told).unwrap_or_else(log);
     Failure::new(code, sentence).into()
@@ -299,6 +317,14 @@ mod tests {
         let error = failure_of(Some(4), &directory, Some("connecting".to_owned()));
         assert_eq!(error.to_string(), "the exit said no");
         assert_eq!(ExitCode::of(&error), ExitCode::Refused);
+    }
+
+    #[test]
+    fn daemon_that_somebody_stopped_is_no_riddle() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        let error = failure_of(Some(0), &directory, Some("cannot reach the exit".to_owned()));
+        assert!(error.to_string().contains("stopped"), "{error}");
     }
 
     #[test]

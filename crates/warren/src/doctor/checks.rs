@@ -34,7 +34,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         clock(facts),
         resolver(facts),
     ];
-    findings.extend(facts.exits.iter().map(exit_of_profile));
+    findings.extend(kill_switches(facts));
+    findings.extend(facts.exits.iter().map(|exit| exit_of_profile(exit, facts)));
     findings.extend(sandbox(facts));
     findings.extend(socket_buffers(facts));
     findings.extend(udp_offload(facts));
@@ -79,11 +80,37 @@ fn remains(facts: &Facts) -> Finding {
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
 }
 
-fn exit_of_profile(known: &KnownExit) -> Finding {
+/// A kill switch that is closed without a tunnel; it may well be meant so.
+fn kill_switches(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "kill switch";
+    let closed = facts.closed.iter().filter(|(_, is_running)| !is_running);
+    let finding = |(name, _): &(String, bool)| {
+        let found = format!("the kill switch of {name} is closed, and {name} is not up");
+        let why = "nothing leaves this host outside a tunnel, as the profile or somebody here has asked for";
+        Finding::advice(
+            CHECK,
+            found,
+            why,
+            format!("run: warren up {name}, or warren down {name}, which opens it"),
+        )
+    };
+    closed.map(finding).collect()
+}
+
+fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     const CHECK: &str = "exit";
     let KnownExit { profile, endpoint, answer } = known;
     let answer = match answer {
         Ok(answer) => answer,
+        Err(_) if !facts.closed.is_empty() => {
+            let names: Vec<&str> = facts.closed.iter().map(|(name, _)| name.as_str()).collect();
+            let found = format!(
+                "whether the exit {endpoint} of {profile} answers cannot be asked, as the kill switch of {} is closed",
+                names.join(" and of ")
+            );
+            let why = "a closed kill switch lets out only what goes to exits of its own profile";
+            return Finding::advice(CHECK, found, why, "ask again while it is open");
+        }
         Err(error) => {
             let found = format!("the exit {endpoint} of {profile} does not answer: {error}");
             let why = "without an exit there is no tunnel";

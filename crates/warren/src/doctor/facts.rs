@@ -16,7 +16,7 @@ use super::path::{self, Path};
 use super::read;
 use crate::cli::args::GlobalArgs;
 use crate::cli::exit_init::networks_of_this_host;
-use crate::client::{Answer, knock};
+use crate::client::{Answer, kill_switch, knock};
 use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use crate::control::{Request, ask};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
@@ -50,6 +50,8 @@ pub(super) struct Facts {
     pub(super) exits: Vec<KnownExit>,
     /// Daemons that were killed and left changes on the host.
     pub(super) remains: Vec<String>,
+    /// Profiles whose kill switch is closed, and whether their daemon runs.
+    pub(super) closed: Vec<(String, bool)>,
     pub(super) networks: Vec<IpNet>,
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
@@ -151,8 +153,12 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
     facts.path = path_of_exit(&facts);
     for (name, directory) in daemon_dir::all(&global.runtime_dir).unwrap_or_default() {
         facts.tunnels.extend(said_by(&name, &directory));
-        if directory.has_remains() && !directory.is_running().unwrap_or(true) {
-            facts.remains.push(name);
+        let is_running = directory.is_running().unwrap_or(true);
+        if directory.was_killed() && !is_running {
+            facts.remains.push(name.clone());
+        }
+        if kill_switch::is_closed(&directory).unwrap_or(false) {
+            facts.closed.push((name, is_running));
         }
     }
     facts

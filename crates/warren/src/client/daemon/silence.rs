@@ -11,7 +11,7 @@ use super::Daemon;
 use super::connecting::Purpose;
 use crate::client::alerts::Alert;
 use crate::client::connect;
-use crate::client::diagnose::diagnose;
+use crate::client::diagnose::{Walls, diagnose};
 use crate::notify;
 use crate::status::State;
 use crate::worker::Command;
@@ -124,7 +124,12 @@ impl Daemon {
         let is_due = self.diagnosed.is_none_or(|last| now.duration_since(last) >= DIAGNOSE_EVERY);
         if is_due && self.diagnosis.is_none() {
             self.diagnosed = Some(now);
-            self.diagnosis = Some(tokio::spawn(diagnose(self.tried)));
+            let walls = Walls {
+                profile: self.start.name.clone(),
+                is_closed: self.lockdown.is_closed(),
+                others: self.start.shut_in_by.clone(),
+            };
+            self.diagnosis = Some(tokio::spawn(diagnose(self.tried, walls)));
         }
     }
 

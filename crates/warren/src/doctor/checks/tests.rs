@@ -99,10 +99,19 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 33] = [
+    let cases: [Case; 35] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
+        ("kill switch", Advice, |facts| facts.closed.push(("home".to_owned(), false))),
+        ("exit", Advice, |facts| {
+            facts.closed.push(("work".to_owned(), true));
+            facts.exits.push(KnownExit {
+                profile: "home".to_owned(),
+                endpoint: "exit.test:443".to_owned(),
+                answer: Err("silence".to_owned()),
+            });
+        }),
         ("kernel", Advice, |facts| facts.kernel = Some((6, 1))),
         ("kernel", Advice, |facts| facts.kernel = Some((4, 19))),
         ("tun", Problem, |facts| facts.has_tun = false),
