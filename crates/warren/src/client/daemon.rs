@@ -192,8 +192,7 @@ impl Daemon {
             control,
             host,
             lockdown: std::mem::take(&mut start.lockdown),
-            watch: Watch::open()
-                .context("cannot watch this host's network; check the limits on descriptors")?,
+            watch: Watch::open().map_err(cannot_watch)?,
             host_trouble: None,
             lookups,
             lookup_answers,
@@ -247,7 +246,7 @@ impl Daemon {
                 }
                 alert = self.alerts.next() => self.take_alert(alert).await,
                 changed = self.watch.changed() => {
-                    changed.context("cannot watch this host's network; check the limits on descriptors")?;
+                    changed.map_err(cannot_watch)?;
                     self.look_after_host().await;
                 }
                 asked = self.control.next() => self.answer(asked?).await,
@@ -413,6 +412,15 @@ impl Daemon {
             self.since = Instant::now();
         }
     }
+}
+
+fn cannot_watch(error: std::io::Error) -> anyhow::Error {
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return anyhow::anyhow!(
+            "cannot watch this host's network: not permitted; run it as root or with CAP_NET_ADMIN"
+        );
+    }
+    anyhow::Error::new(error).context("cannot watch this host's network; check the limits on descriptors")
 }
 
 /// Waits for a task's end, or for ever.

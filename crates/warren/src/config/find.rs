@@ -101,7 +101,9 @@ pub(crate) fn find_profile(
 /// The names of the profiles in the configuration directory, in order; a directory that does not exist has none.
 pub(crate) fn profile_names(config_directory: &Path) -> Result<Vec<ProfileName>, ConfigError> {
     let unreadable = |error: std::io::Error| {
-        let sentence = format!("cannot be listed: {}; name a profile's file", describe(&error));
+        let is_forbidden = error.kind() == std::io::ErrorKind::PermissionDenied;
+        let advice = if is_forbidden { "run it as root" } else { "name a profile's file" };
+        let sentence = format!("cannot be listed: {}; {advice}", describe(&error));
         ConfigError::of_file(config_directory, sentence)
     };
     let entries = match std::fs::read_dir(config_directory) {
