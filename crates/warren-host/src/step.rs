@@ -30,7 +30,8 @@ pub enum StepError {
     NoDevice(DeviceName),
     /// Something of the kind is there already, and not Warren's to change.
     #[error(
-        "it exists already and was not made by this Warren; remove it, or run `warren cleanup` if it was left behind"
+        "it exists already and was not made by this Warren; remove it, or run `warren cleanup` if it was left behind, or restart this \
+         machine if Warren's record of it is lost with /run/warren"
     )]
     Exists,
     /// The kernel does not have the setting.

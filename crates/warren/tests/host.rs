@@ -102,6 +102,13 @@ fn commands_without_a_daemon_say_that_none_runs() {
         assert_eq!(finished.code, Some(NOT_RUNNING), "{command}: {}", finished.stderr);
         assert_eq!(finished.stderr.trim_end().lines().count(), 1, "{}", finished.stderr);
     }
+    let nameless = client.warren.run("status .");
+    assert!(nameless.stderr.contains("cannot be a profile"), "{}", nameless.stderr);
+    client.sh(&format!("chmod 700 {}", client.warren.config("").display()));
+    for command in ["up home", "up"] {
+        let of_nobody = client.warren.run_as_nobody(command);
+        assert!(of_nobody.stderr.contains("permission denied; run it as root"), "{}", of_nobody.stderr);
+    }
     assert_eq!(exit.warren.run("status").code, Some(NOT_RUNNING));
     client.assert_host_unchanged();
 }
@@ -115,8 +122,10 @@ fn a_second_up_of_the_same_profile_is_refused_and_the_first_goes_on() {
     let pid = client.status().number("/pid");
 
     let again = client.warren.run("up home");
+    let dry = client.warren.run("up home --dry-run");
 
     assert_eq!(again.code, Some(1), "{}", again.stderr);
+    assert!(dry.stderr.contains("home is up, so `up` would be refused now"), "{}", dry.stderr);
     assert_eq!(client.status().number("/pid"), pid);
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
     client.down();

@@ -124,8 +124,10 @@ fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
 /// Why a daemon does not run, as far as can be told.
 fn not_running(directory: &DaemonDir, name: &str) -> Failure {
     let sentence = if directory.kill_switch().exists() {
+        let ended =
+            directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
         format!(
-            "{name} is not running and its kill switch is closed; `warren up {name}` connects, `warren down {name}` opens it"
+            "{name} is not running{ended} and its kill switch is closed; `warren up {name}` connects, `warren down {name}` opens it"
         )
     } else if directory.has_remains() {
         format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")

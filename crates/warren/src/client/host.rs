@@ -397,6 +397,12 @@ impl ClientHost {
         Ok(Some(ClientFirewall { table: self.firewall_table.clone(), listening }))
     }
 
+    /// Whether the TUN device, if there is one, has an address of IPv6 if the exit leases one: this host may have it switched off.
+    pub(crate) fn takes_ipv6(&self) -> bool {
+        let device = self.device().and_then(|device| DeviceName::new(&device.name).ok());
+        device.is_none_or(|device| facts::takes_ipv6(&device).unwrap_or(true))
+    }
+
     fn mtu_for(&self, welcome: &Welcome) -> u16 {
         self.mtu.unwrap_or(welcome.mtu)
     }

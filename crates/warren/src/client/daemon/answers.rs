@@ -58,7 +58,10 @@ impl Daemon {
             session: self.welcome.as_ref().map(|welcome| ClientSessionStatus {
                 id: welcome.session,
                 ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
-                ipv6: welcome.ipv6.map(|(address, prefix)| format!("{address}/{prefix}")),
+                ipv6: welcome
+                    .ipv6
+                    .filter(|_| self.host.takes_ipv6())
+                    .map(|(address, prefix)| format!("{address}/{prefix}")),
                 mtu: welcome.mtu,
                 connections: welcome.connections,
                 prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
