@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
-    DeviceName, Family, FirewallMark, Plan, Route, RouteKind, Rule, Step, TableFamily, band::Band,
-    client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
+    DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
+    band::Band, client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
 };
 
 /// What the plan of a client depends on.
@@ -34,6 +34,9 @@ pub struct ClientHost {
     pub include: Vec<IpNet>,
     /// Networks that go outside although `include` has them: exclusions, and the LAN if it is to be reachable.
     pub exclude: Vec<IpNet>,
+    /// Networks of containers and virtual machines on this host, from [`crate::facts::guest_networks`]: they are reached by
+    /// their device unless `include` has just the same network.
+    pub guests: Vec<GuestNetwork>,
     /// Networks behind this host that the exit routes to it: this host forwards for them, and they never go into the tunnel.
     pub prefixes: Vec<IpNet>,
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel would
@@ -76,9 +79,10 @@ pub fn table(slot: u8) -> u32 {
 impl ClientHost {
     /// What belongs into the tunnel.
     pub fn tunnel(&self) -> Tunnel {
+        let guests = self.guests.iter().map(|guest| guest.network);
         Tunnel {
             include: self.include.clone(),
-            exclude: [self.exclude.as_slice(), &self.prefixes].concat(),
+            exclude: [self.exclude.as_slice(), &self.prefixes].concat().into_iter().chain(guests).collect(),
             inner: addresses(self).map(|address| address.addr()).collect(),
         }
     }
@@ -115,6 +119,7 @@ pub fn client(host: &ClientHost) -> Plan {
     steps.extend(ipv6.iter().flat_map(|network| routes(host, *network, host.ipv6.is_some())));
     for (family, included) in [(Family::Ipv4, &ipv4), (Family::Ipv6, &ipv6)] {
         steps.extend(excluded(host, family, included).into_iter().map(|network| throw(host, network)));
+        steps.extend(taken_guests(host, family, included).map(|guest| to_guests(host, guest)));
     }
     steps.extend(rules(host, Family::Ipv4, &ipv4));
     steps.extend(rules(host, Family::Ipv6, &ipv6));
@@ -145,16 +150,42 @@ fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
     networks
 }
 
-/// The excluded networks of one family, each once, but those that are included word for word.
+/// The excluded networks of one family, each once, but those that are included word for word and those of guests.
 fn excluded(host: &ClientHost, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);
     for network in outside.filter(|network| Family::of(network) == family) {
-        if !included.is_empty() && !included.contains(&network) && !networks.contains(&network) {
+        let is_guests = host.guests.iter().any(|guest| guest.network == network);
+        let is_known = is_guests || included.contains(&network) || networks.contains(&network);
+        if !included.is_empty() && !is_known {
             networks.push(network);
         }
     }
     networks
+}
+
+/// The guests that the tunnel would take.
+fn taken_guests<'h>(
+    host: &'h ClientHost,
+    family: Family,
+    included: &[IpNet],
+) -> impl Iterator<Item = &'h GuestNetwork> {
+    host.guests.iter().filter(move |GuestNetwork { network, .. }| {
+        Family::of(network) == family
+            && included.iter().any(|include| include.contains(network))
+            && !included.contains(network)
+    })
+}
+
+/// The route leads to their device and not to the main table, where a LAN may claim the same addresses.
+fn to_guests(host: &ClientHost, guest: &GuestNetwork) -> Step {
+    Step::Route(Route {
+        destination: guest.network,
+        device: Some(guest.device.clone()),
+        table: table(host.slot),
+        kind: RouteKind::Guests,
+        metric: 0,
+    })
 }
 
 fn throw(host: &ClientHost, destination: IpNet) -> Step {

@@ -29,7 +29,7 @@ fn outside(host: &ClientHost) -> Vec<String> {
         .collect()
 }
 
-/// Connections that come to this host from outside any tunnel are marked; so are their answers that this host forwards.
+/// Connections that come from outside any tunnel to this host or to its guests' own addresses are marked; so are their answers that this host forwards.
 fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let new = "ct state new ct mark 0 fib daddr type local";
@@ -39,6 +39,11 @@ fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
     ];
+    for (family, guests) in guests(host) {
+        let new = format!("ct state new ct mark 0 {family} daddr {{ {guests} }}");
+        rules.push(format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"));
+        rules.push(format!("{new} meta l4proto != tcp ct mark set {mark:#x}"));
+    }
     // A session from before connections were tracked; a connection that began here has no port that listens.
     rules.extend(set(listening).map(|ports| format!("{new} tcp dport {{ {ports} }} ct mark set {mark:#x}")));
     rules.push(format!("ct direction reply ct mark {mark:#x} meta mark set {mark:#x}"));
@@ -87,10 +92,21 @@ fn leaving_outside(host: &ClientHost) -> Vec<String> {
     tunnels.into_iter().chain(drops).collect()
 }
 
-/// The networks behind this host of one IP version, as elements of a set without overlaps, which nft refuses.
+/// The networks behind this host of one IP version, as elements of a set.
 fn behind(host: &ClientHost, family: &str) -> Vec<String> {
+    elements(host.prefixes.iter(), family)
+}
+
+/// The guests' networks by IP version.
+fn guests(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {
+    let of = |family| elements(host.guests.iter().map(|guest| &guest.network), family).join(", ");
+    ["ip", "ip6"].map(|family| (family, of(family))).into_iter().filter(|(_, guests)| !guests.is_empty())
+}
+
+/// The networks of one IP version without overlaps, which nft refuses in a set.
+fn elements<'n>(networks: impl Iterator<Item = &'n IpNet>, family: &str) -> Vec<String> {
     let is_its = |network: &&IpNet| matches!(network, IpNet::V4(_)) == (family == "ip");
-    let networks: Vec<IpNet> = host.prefixes.iter().filter(is_its).map(IpNet::trunc).collect();
+    let networks: Vec<IpNet> = networks.filter(is_its).map(IpNet::trunc).collect();
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 

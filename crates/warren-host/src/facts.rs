@@ -4,7 +4,7 @@ use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 
-use crate::{DeviceName, netlink::Netlink, sysctl};
+use crate::{DeviceName, GuestNetwork, netlink::Netlink, sysctl};
 
 /// Devices whose IPv6 default route comes from router advertisements and would be lost once the host forwards.
 ///
@@ -41,6 +41,14 @@ pub fn devices_with_strict_reverse_path() -> io::Result<Vec<DeviceName>> {
 /// If the kernel cannot be asked.
 pub async fn private_networks() -> io::Result<Vec<IpNet>> {
     Netlink::open()?.private_networks().await
+}
+
+/// The networks of containers and virtual machines on this host. To be called within a tokio runtime.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub async fn guest_networks() -> io::Result<Vec<GuestNetwork>> {
+    Netlink::open()?.guest_networks().await
 }
 
 /// A device by which this host may reach others without a tunnel.

@@ -15,7 +15,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    HostError, NftError, Step, TableFamily,
+    GuestNetwork, HostError, NftError, Step, TableFamily,
     journal::{Journal, Place},
     nft,
     plan::table_text,
@@ -32,6 +32,9 @@ pub struct KillSwitchRules {
     pub exclude: Vec<IpNet>,
     /// This host's private networks, if they are to be reachable; not for DNS, which would tell them every name.
     pub lan: Vec<IpNet>,
+    /// Networks of containers and virtual machines on this host: what goes there does not leave it. Ports of theirs that this host
+    /// publishes (DNAT) answer who asks from outside as those in `allow_inbound` do.
+    pub guests: Vec<GuestNetwork>,
     /// Networks behind this host, which the tunnel's other end may reach.
     pub prefixes: Vec<IpNet>,
     /// Ports of this host that answer who asks from outside.
@@ -207,10 +210,15 @@ fn open_journal(path: &Path) -> Result<Journal, HostError> {
 
 impl fmt::Display for InboundPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            InboundProtocol::Tcp => "tcp",
-            InboundProtocol::Udp => "udp",
-        };
-        write!(f, "{protocol}/{}", self.port)
+        write!(f, "{}/{}", self.protocol, self.port)
+    }
+}
+
+impl fmt::Display for InboundProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
     }
 }

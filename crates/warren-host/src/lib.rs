@@ -19,6 +19,7 @@ pub mod exit_plan;
 mod exit_ruleset;
 pub mod facts;
 mod foreign_rules;
+mod guests;
 mod host;
 mod journal;
 pub mod kill_switch;
@@ -40,6 +41,7 @@ pub mod watch;
 pub use band::Band;
 pub use device::{DeviceName, InvalidDeviceName};
 pub use foreign_rules::{Bypass, RulePlace, Tunnel};
+pub use guests::GuestNetwork;
 pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
     recover,

@@ -1,6 +1,9 @@
 //! Addresses, links, routes and rules through rtnetlink; every error is the kernel's errno.
 
-use std::{io, net::IpAddr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
@@ -16,7 +19,11 @@ use rtnetlink::{
 };
 use tokio::task::JoinHandle;
 
-use crate::{DEVICE_GROUP, DeviceName, Family, PROTOCOL, Route, RouteKind, Rule, facts::OutsideLink};
+use crate::{
+    DEVICE_GROUP, DeviceName, Family, GuestNetwork, PROTOCOL, Route, RouteKind, Rule,
+    facts::OutsideLink,
+    guests::{self, SeenLink, SeenWay},
+};
 
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
@@ -142,6 +149,30 @@ impl Netlink {
         Ok(networks)
     }
 
+    /// The networks of containers and virtual machines on this host. Routes are asked for only where there may be any.
+    pub(crate) async fn guest_networks(&self) -> io::Result<Vec<GuestNetwork>> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let links: Vec<SeenLink> = links.iter().map(SeenLink::of).collect();
+        if !links.iter().any(SeenLink::may_hold_guests) {
+            return Ok(Vec::new());
+        }
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        let network = |message: &AddressMessage| {
+            let address = message.attributes.iter().find_map(local_address);
+            let address = address.or_else(|| message.attributes.iter().find_map(peer_address))?;
+            Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
+        };
+        let addresses: Vec<(u32, IpNet)> = addresses.iter().filter_map(network).collect();
+        let mut ways = Vec::new();
+        for family in [Family::Ipv4, Family::Ipv6] {
+            for route in self.routes(family).await? {
+                ways.extend(destination(&route, family).iter().flat_map(|to| SeenWay::of(&route, *to)));
+            }
+        }
+        Ok(guests::among(&links, &addresses, &ways))
+    }
+
     /// The devices that are neither Warren's tunnels nor the loopback device, with their addresses but the link-local ones.
     pub(crate) async fn outside_links(&self) -> io::Result<Vec<OutsideLink>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
@@ -259,7 +290,7 @@ impl Drop for Netlink {
 }
 
 /// Whether all of a network is private or link-local (RFC 1918, 3927, 4193, 4291).
-fn is_private(network: &IpNet) -> bool {
+pub(crate) fn is_private(network: &IpNet) -> bool {
     PRIVATE
         .iter()
         .filter_map(|private| private.parse::<IpNet>().ok())
@@ -295,18 +326,18 @@ fn address_message(index: u32, address: IpNet) -> AddressMessage {
 fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let length = route.destination.prefix_len();
     let kind = match route.kind {
-        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
         RouteKind::Unreachable => RouteType::Unreachable,
         RouteKind::Throw => RouteType::Throw,
     };
     let mut message = match route.destination.network() {
-        IpAddr::V4(network) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+        IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
             // Not that of a link, where the kernel would look for the gateways of others' routes.
             .scope(RouteScope::Universe)
             .build(),
         IpAddr::V6(network) => {
-            RouteMessageBuilder::<std::net::Ipv6Addr>::new().destination_prefix(network, length).build()
+            RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(network, length).build()
         }
     };
     message.header.kind = kind;
@@ -328,7 +359,7 @@ fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
         IpAddr::V6(network) => RouteAddress::Inet6(network),
     };
     let kind = match route.kind {
-        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
         RouteKind::Unreachable => RouteType::Unreachable,
         RouteKind::Throw => RouteType::Throw,
     };
@@ -339,6 +370,24 @@ fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
         && (route.destination.prefix_len() == 0 || has(&RouteAttribute::Destination(network)))
         && index.is_none_or(|index| has(&RouteAttribute::Oif(index)))
         && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
+}
+
+/// The network that a route leads to.
+pub(crate) fn destination(route: &RouteMessage, family: Family) -> Option<IpNet> {
+    let address = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
+            Some(IpAddr::V4(*address))
+        } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) = attribute {
+            Some(IpAddr::V6(*address))
+        } else {
+            None
+        }
+    });
+    let address = address.unwrap_or(match family {
+        Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    });
+    IpNet::new(address, route.header.destination_prefix_length).ok()
 }
 
 pub(crate) fn table_of(route: &RouteMessage) -> u32 {

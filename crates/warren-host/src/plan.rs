@@ -65,7 +65,7 @@ pub enum Step {
 pub struct Route {
     /// Where it leads to.
     pub destination: IpNet,
-    /// The device it leaves by; only for [`RouteKind::Unicast`].
+    /// The device it leaves by; only for [`RouteKind::Unicast`] and [`RouteKind::Guests`].
     pub device: Option<DeviceName>,
     /// The number of the routing table.
     pub table: u32,
@@ -85,6 +85,9 @@ pub enum RouteKind {
     Unreachable,
     /// The table is left for the next rule's.
     Throw,
+    /// Packets leave by the route's device, which is of containers or virtual machines; it comes and goes as they do, and the
+    /// route with it.
+    Guests,
 }
 
 /// A policy rule that sends packets to a routing table.
@@ -222,7 +225,7 @@ impl fmt::Display for Step {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            RouteKind::Unicast => {}
+            RouteKind::Unicast | RouteKind::Guests => {}
             RouteKind::Unreachable => f.write_str("unreachable ")?,
             RouteKind::Throw => f.write_str("throw ")?,
         }

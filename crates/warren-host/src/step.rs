@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    DeviceName, Route, Step, facts,
+    DeviceName, Route, RouteKind, Step, facts,
     netlink::{Link, LinkChange, Netlink},
     nft::{self, NftError, TableFamily},
     plan::table_text,
@@ -104,6 +104,7 @@ pub(crate) async fn prepare(
             let group = group.map(|_| before);
             Undo::Link { device: device.clone(), index, was_up: is_up, mtu, address_generation, group }
         }
+        Step::Route(route) if is_of_missing_guests(route, netlink).await? => return Ok(None),
         Step::Route(route) => {
             let index = route_index(route, netlink).await?;
             refuse_if(!replaces && netlink.has_route(route, index).await?)?;
@@ -177,6 +178,14 @@ pub(crate) fn may_be_half_made(step: &Step) -> bool {
         // One netlink request or one nft transaction: all or nothing.
         Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }
+}
+
+/// Whether a route leads to a device of guests that has vanished or is down, where the kernel takes none.
+pub(crate) async fn is_of_missing_guests(route: &Route, netlink: &Netlink) -> Result<bool, StepError> {
+    let Some(device) = route.device.as_ref().filter(|_| route.kind == RouteKind::Guests) else {
+        return Ok(false);
+    };
+    Ok(!netlink.link(device).await?.is_some_and(|link| link.is_up))
 }
 
 /// The device of a route that has one.

@@ -6,7 +6,7 @@ use crate::{
     Plan, Step,
     netlink::Netlink,
     nft::{self, TableFamily},
-    step::{StepError, filters_arp, route_index},
+    step::{StepError, filters_arp, is_of_missing_guests, route_index},
     sysctl,
 };
 
@@ -53,6 +53,7 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             }
             Some(_) => None,
         },
+        Step::Route(route) if is_of_missing_guests(route, netlink).await? => None,
         Step::Route(route) => match route_index(route, netlink).await {
             Err(StepError::NoDevice(_)) => Some(no_device()),
             Err(error) => return Err(error),

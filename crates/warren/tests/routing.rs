@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Client, Exit, ExitOptions, LeakCounter, Net, Running, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, LeakCounter, Namespace, Net, Running, eventually, seconds};
 
 #[test]
 fn connections_from_outside_are_answered_the_way_they_came() {
@@ -94,9 +94,50 @@ fn containers_go_through_the_tunnel_with_the_inner_addresses() {
 }
 
 #[test]
+fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_big_for_it() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let container = net.container_behind_client();
+    let _server = container.start(&["python3", "-u", "-m", "http.server", "--bind", "::", "80"]);
+    // As `docker run -p` does, twice.
+    let publish = "type nat hook prerouting priority dstnat; \
+                   fib daddr type local tcp dport { 8080, 8081 } dnat to 172.30.0.2:80;";
+    net.client.sh(&format!("nft 'table ip docker {{ chain publish {{ {publish} }}; }}'")).ok();
+    let answers = |host: &Namespace, address: &str| {
+        host.sh(&format!("curl -sS -o /dev/null --max-time 5 http://{address}/")).succeeded()
+    };
+    let profile = exit.enrol("laptop").with("kill_switch", "allow_inbound", vec!["tcp/8080"]);
+    let client = Client::with(&net, &profile);
+    eventually(seconds(10), "the container's server listens", || answers(&net.client, "172.30.0.2"));
+
+    for up in ["up home", "up home --kill-switch"] {
+        client.warren.run(up).ok();
+        for host in [&net.internet.host, &net.router] {
+            assert!(answers(host, "192.0.2.2:8080"), "{up}: a published port, from {}", host.name());
+        }
+        assert!(answers(&net.client, "172.30.0.2") && answers(&net.client, "[fd30::2]"), "{up}");
+        for (version, address, told) in
+            [(4, "203.0.113.2", "Frag needed"), (6, "2001:db8:3::2", "Packet too big")]
+        {
+            let line = format!("ping -{version} -c 2 -W 5 -M do -s 1400 {address} 2>&1");
+            let said = container.sh(&line).stdout.to_lowercase();
+            assert!(said.contains(&told.to_lowercase()) || said.contains("message too long"), "{up}: {said}");
+        }
+        // A LAN that claims the container's network does not get what goes there.
+        client.sh("ip address add 172.30.0.77/25 dev eth0");
+        assert!(client.sh("ip route get 172.30.0.2").contains("dev to-container"));
+        client.sh("ip address delete 172.30.0.77/25 dev eth0");
+        let is_closed = up.ends_with("--kill-switch");
+        assert_eq!(answers(&net.internet.host, "192.0.2.2:8081"), !is_closed, "{up}: a port not allowed");
+        client.down();
+    }
+}
+
+#[test]
 fn ipv6_fails_at_once_when_the_tunnel_has_none() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
+    let container = net.container_behind_client();
     net.client.sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     let leaks = LeakCounter::start(&net);
@@ -107,6 +148,8 @@ fn ipv6_fails_at_once_when_the_tunnel_has_none() {
     let before = leaks.leaked();
     let milliseconds: f64 = client.sh(&format!("python3 -c '{FAILS_WITHIN}'")).parse().unwrap();
     assert!(milliseconds <= 100.0, "{milliseconds} ms");
+    let failed = container.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address");
+    assert_eq!(failed.code, Some(CANNOT_CONNECT), "{failed:?}");
     assert_eq!(leaks.leaked(), before);
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
     client.down();
@@ -232,6 +275,9 @@ for attempt in range(5):
         pass
 sys.exit(1)
 ";
+
+/// Of curl(1), which says another thing of a connection that takes too long.
+const CANNOT_CONNECT: i32 = 7;
 
 const FAILS_WITHIN: &str = "
 import socket, time

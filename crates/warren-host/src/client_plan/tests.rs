@@ -117,6 +117,41 @@ fn excluded_networks_are_left_to_the_next_rule() {
 }
 
 #[test]
+fn guests_are_reached_by_their_device_where_the_tunnel_would_take_them() {
+    let guest = |device: &str, network: &str| GuestNetwork {
+        device: DeviceName::new(device).unwrap(),
+        network: network.parse().unwrap(),
+    };
+    let guests = vec![
+        guest("docker0", "172.17.0.0/16"),
+        guest("docker0", "fd17::/64"),
+        guest("virbr0", "192.168.122.0/24"),
+        guest("br-named", "10.20.0.0/16"),
+    ];
+    let exclude = ["172.17.0.0/16", "172.18.0.0/16"].map(|network| network.parse().unwrap()).to_vec();
+    let firewall = Some(ClientFirewall { table: firewall_table("home"), listening: Vec::new() });
+    let host = ClientHost { guests, exclude, firewall, ..host(&["0.0.0.0/0", "::/0", "10.20.0.0/16"]) };
+
+    let plan = client(&ClientHost { ipv6: None, ..host.clone() }).to_string();
+
+    for route in [
+        "ip -4 route add 172.17.0.0/16 dev docker0 table 22369 proto 87\n",
+        "ip -6 route add fd17::/64 dev docker0 table 22369 proto 87\n",
+        "ip -4 route add 192.168.122.0/24 dev virbr0 table 22369 proto 87\n",
+        "ip -4 route add 10.20.0.0/16 dev warren0 table 22369 proto 87\n",
+        "ip -4 route add throw 172.18.0.0/16 table 22369 proto 87\n",
+    ] {
+        assert!(plan.contains(route), "{route} is not in {plan}");
+    }
+    assert!(!plan.contains("throw 172.17") && !plan.contains("dev br-named"), "{plan}");
+    let marked = "ct state new ct mark 0 ip6 daddr { fd17::/64 } meta l4proto != tcp ct mark set 0x5761\n";
+    assert!(plan.contains(marked), "{plan}");
+
+    let split = client(&ClientHost { include: vec!["10.0.0.0/8".parse().unwrap()], ..host }).to_string();
+    assert!(split.contains("10.20.0.0/16 dev br-named") && !split.contains("dev docker0"), "{split}");
+}
+
+#[test]
 fn rules_stand_in_the_band_that_was_chosen() {
     let band = Band::all().last().unwrap();
     let plan = client(&ClientHost { band, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) }).to_string();
@@ -196,6 +231,7 @@ fn host(include: &[&str]) -> ClientHost {
         kernel_has_ipv6: true,
         include: include.iter().map(|network| network.parse().unwrap()).collect(),
         exclude: Vec::new(),
+        guests: Vec::new(),
         prefixes: Vec::new(),
         router_advertisements: vec![DeviceName::new("eth0").unwrap()],
         firewall: None,

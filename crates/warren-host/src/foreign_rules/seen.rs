@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
-    route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType},
+    route::{RouteMessage, RouteProtocol, RouteType},
     rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 
@@ -15,7 +15,7 @@ use super::Tunnel;
 use crate::{
     Family, FirewallMark, PROTOCOL,
     band::Band,
-    netlink::{rule_table, table_of},
+    netlink::{destination, rule_table, table_of},
 };
 
 /// A rule as the kernel has it, as far as it matters here.
@@ -227,21 +227,8 @@ impl SeenRoute {
         {
             return None;
         }
-        let address = message.attributes.iter().find_map(|attribute| {
-            if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
-                Some(IpAddr::V4(*address))
-            } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) = attribute {
-                Some(IpAddr::V6(*address))
-            } else {
-                None
-            }
-        });
-        let address = address.unwrap_or(match family {
-            Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        });
-        let destination = IpNet::new(address, message.header.destination_prefix_length).ok()?;
-        let stays_on_the_link = match address {
+        let destination = destination(message, family)?;
+        let stays_on_the_link = match destination.addr() {
             IpAddr::V4(address) => address.is_multicast(),
             IpAddr::V6(address) => address.is_unicast_link_local() || address.is_multicast(),
         };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 
 use super::{InboundPort, InboundProtocol, KillSwitchRules};
-use crate::{CARRIER_MARK, DEVICE_GROUP, Family, ruleset_text::chain};
+use crate::{CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain};
 
 /// The chains of a kill switch's table, one statement per line.
 ///
@@ -55,7 +55,9 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept".into(),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
+    let_out.extend(to_guests(rules).into_iter().map(|guests| format!("{guests} accept")));
     let_out.extend(inbound(&rules.allow_inbound));
+    let_out.extend(published(rules, "reply", "ct state established"));
     let_out.extend(outside(rules));
     let_out
 }
@@ -76,6 +78,12 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
         format!("meta oifgroup {DEVICE_GROUP} accept"),
         format!("meta iifgroup {DEVICE_GROUP} ct state established,related accept"),
     ];
+    forward.extend(between_guests(rules));
+    for to_guests in to_guests(rules) {
+        forward.extend(published(rules, "original", &to_guests));
+        forward.push(format!("ct status dnat ct direction original ct state related {to_guests} accept"));
+    }
+    forward.extend(published(rules, "reply", "ct state established"));
     for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
         let behind = elements(&rules.prefixes, family);
         forward.extend(
@@ -88,22 +96,69 @@ fn forward(rules: &KillSwitchRules) -> Vec<String> {
     forward
 }
 
+/// What goes to containers and virtual machines on this host, one match for each device and IP version.
+fn to_guests(rules: &KillSwitchRules) -> Vec<String> {
+    let mut matches = Vec::new();
+    for device in guest_devices(rules) {
+        let its = rules.guests.iter().filter(|guest| guest.device == *device);
+        let networks: Vec<IpNet> = its.map(|guest| guest.network).collect();
+        for (family, keyword) in [(Family::Ipv4, "ip"), (Family::Ipv6, "ip6")] {
+            let guests = elements(&networks, family);
+            matches
+                .extend(guests.map(|guests| format!("oifname \"{device}\" {keyword} daddr {{ {guests} }}")));
+        }
+    }
+    matches
+}
+
+/// From a network of guests to another, or within one where bridges pass packets to the firewall.
+fn between_guests(rules: &KillSwitchRules) -> Vec<String> {
+    let devices: Vec<String> = guest_devices(rules).iter().map(|device| format!("\"{device}\"")).collect();
+    let devices = devices.join(", ");
+    to_guests(rules).into_iter().map(|guests| format!("iifname {{ {devices} }} {guests} accept")).collect()
+}
+
+fn guest_devices(rules: &KillSwitchRules) -> Vec<&DeviceName> {
+    let mut devices: Vec<&DeviceName> = rules.guests.iter().map(|guest| &guest.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    devices
+}
+
+/// One direction of connections to ports in `allow_inbound` that this host hands on to guests, by the port that was asked.
+fn published(rules: &KillSwitchRules, direction: &str, matching: &str) -> Vec<String> {
+    if rules.guests.is_empty() {
+        return Vec::new();
+    }
+    let published = |(protocol, ports)| {
+        format!(
+            "meta l4proto {protocol} ct status dnat ct direction {direction} ct original proto-dst {{ {ports} }} {matching} accept"
+        )
+    };
+    ports(&rules.allow_inbound).map(published).collect()
+}
+
 /// Answers of this host's services. TCP needs no look at the connection: nothing begins without a bare SYN, and a
 /// session that is older than connection tracking goes on.
-fn inbound(ports: &[InboundPort]) -> Vec<String> {
-    let of = |protocol| {
-        let ports: Vec<String> = ports
-            .iter()
-            .filter(|inbound| inbound.protocol == protocol)
-            .map(|inbound| inbound.port.to_string())
-            .collect();
-        (!ports.is_empty()).then(|| ports.join(", "))
+fn inbound(allowed: &[InboundPort]) -> Vec<String> {
+    let answer = |(protocol, ports)| match protocol {
+        InboundProtocol::Tcp => format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"),
+        InboundProtocol::Udp => {
+            format!("udp sport {{ {ports} }} ct direction reply ct state established accept")
+        }
     };
-    let tcp = of(InboundProtocol::Tcp)
-        .map(|ports| format!("tcp sport {{ {ports} }} tcp flags & (syn | ack) != syn accept"));
-    let udp = of(InboundProtocol::Udp)
-        .map(|ports| format!("udp sport {{ {ports} }} ct direction reply ct state established accept"));
-    tcp.into_iter().chain(udp).collect()
+    ports(allowed).map(answer).collect()
+}
+
+/// The ports of each protocol that has any, as a set's elements.
+fn ports(allowed: &[InboundPort]) -> impl Iterator<Item = (InboundProtocol, String)> {
+    let of = |protocol| {
+        let its = allowed.iter().filter(|inbound| inbound.protocol == protocol);
+        let ports: Vec<String> = its.map(|inbound| inbound.port.to_string()).collect();
+        (protocol, ports.join(", "))
+    };
+    let all = [InboundProtocol::Tcp, InboundProtocol::Udp].map(of);
+    all.into_iter().filter(|(_, ports)| !ports.is_empty())
 }
 
 /// What goes outside by the profile's own wish: the LAN, exclusions, and all that a split tunnel does not include.
@@ -154,6 +209,7 @@ const LOCAL_MULTICAST_IPV6: &str = "ff02::/16";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GuestNetwork;
 
     #[test]
     fn full_tunnel_lets_out_what_the_documentation_lists_and_nothing_else() {
@@ -223,6 +279,45 @@ mod tests {
                 "meta iifgroup 22369 ip daddr { 192.168.7.0/24 } accept",
                 "meta iifgroup 22369 ip6 daddr { fd07::/64 } accept",
                 "counter drop",
+            ]
+        );
+    }
+
+    #[test]
+    fn guests_are_on_this_host_and_answer_from_outside_only_on_ports_that_are_allowed() {
+        let guest = |device: &str, network: &str| GuestNetwork {
+            device: DeviceName::new(device).unwrap(),
+            network: network.parse().unwrap(),
+        };
+        let rules = KillSwitchRules {
+            include: networks(&["0.0.0.0/0", "::/0"]),
+            guests: vec![guest("br-a", "172.18.0.0/16"), guest("docker0", "fd17::/64")],
+            allow_inbound: vec![InboundPort { protocol: InboundProtocol::Tcp, port: 8_080 }],
+            ..KillSwitchRules::default()
+        };
+        let published = "meta l4proto tcp ct status dnat ct direction";
+        let answers =
+            format!("{published} reply ct original proto-dst {{ 8080 }} ct state established accept");
+
+        let let_out = let_out(&rules);
+        assert!(
+            let_out.contains(&"oifname \"br-a\" ip daddr { 172.18.0.0/16 } accept".into()),
+            "{let_out:?}"
+        );
+        assert!(let_out.contains(&answers), "{let_out:?}");
+        let (a, docker) =
+            ("oifname \"br-a\" ip daddr { 172.18.0.0/16 }", "oifname \"docker0\" ip6 daddr { fd17::/64 }");
+        assert_eq!(
+            forward(&rules)[2..],
+            [
+                format!("iifname {{ \"br-a\", \"docker0\" }} {a} accept"),
+                format!("iifname {{ \"br-a\", \"docker0\" }} {docker} accept"),
+                format!("{published} original ct original proto-dst {{ 8080 }} {a} accept"),
+                format!("ct status dnat ct direction original ct state related {a} accept"),
+                format!("{published} original ct original proto-dst {{ 8080 }} {docker} accept"),
+                format!("ct status dnat ct direction original ct state related {docker} accept"),
+                answers,
+                "counter drop".into(),
             ]
         );
     }

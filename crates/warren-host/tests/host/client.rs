@@ -395,6 +395,7 @@ fn full_tunnel() -> ClientHost {
         kernel_has_ipv6: true,
         include: networks(&["0.0.0.0/0", "::/0"]),
         exclude: Vec::new(),
+        guests: Vec::new(),
         prefixes: Vec::new(),
         router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),

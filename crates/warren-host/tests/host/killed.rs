@@ -97,6 +97,7 @@ fn client_plan() -> Plan {
             "::/0".parse().unwrap(),
         ],
         exclude: Vec::new(),
+        guests: Vec::new(),
         prefixes: Vec::new(),
         router_advertisements: Vec::new(),
         firewall: Some(ClientFirewall { table: firewall_table("home"), listening: vec![22] }),

@@ -199,13 +199,15 @@ impl ClientHost {
         }
     }
 
-    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN.
+    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN, and its containers.
     ///
     /// # Errors
     /// What could not be made again.
     pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let lan = self.lan().await?;
+        let guests = facts::guest_networks().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
+        standing.facts.guests = guests;
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
         let blocked = standing.stay_in_front().await?;
         let plan = standing.plan(&self.profile, self.settings.lan);
@@ -427,6 +429,7 @@ impl ClientHost {
             kernel_has_ipv6: facts::has_ipv6()?,
             include: self.settings.include.clone(),
             exclude: [self.settings.exclude.clone(), self.lan().await?].concat(),
+            guests: facts::guest_networks().await?,
             prefixes: welcome.prefixes.clone(),
             router_advertisements: facts::devices_taking_router_advertisements()?,
             firewall: self.firewall()?,

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use warren_host::facts::private_networks;
+use warren_host::GuestNetwork;
+use warren_host::facts::{guest_networks, private_networks};
 use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 
 use crate::cli::output;
@@ -113,14 +114,19 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable.
+    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable, and to its
+    /// containers.
     ///
     /// # Errors
     /// When nft fails.
-    pub(crate) async fn allow_lan(&mut self, lan: Vec<IpNet>) -> anyhow::Result<()> {
+    pub(crate) async fn allow_networks(
+        &mut self,
+        lan: Vec<IpNet>,
+        guests: Vec<GuestNetwork>,
+    ) -> anyhow::Result<()> {
         let Some(closed) = &mut self.closed else { return Ok(()) };
-        let rules = KillSwitchRules { lan, ..closed.rules().clone() };
-        closed.set(rules).await.context("cannot let the LAN out of the kill switch")
+        let rules = KillSwitchRules { lan, guests, ..closed.rules().clone() };
+        closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
     }
 
     /// Closes it again if somebody has opened or changed it, and says so.
@@ -200,13 +206,14 @@ pub(crate) fn remind(name: &str, directory: &DaemonDir) {
 /// What is let out before anything is known but the profile.
 ///
 /// # Errors
-/// When the kernel cannot be asked for the LAN.
+/// When the kernel cannot be asked for the networks.
 pub(crate) async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
     let lan = if profile.lan { private_networks().await? } else { Vec::new() };
     Ok(KillSwitchRules {
         include: profile.include.clone(),
         exclude: profile.exclude.clone(),
         lan,
+        guests: guest_networks().await?,
         prefixes: profile.prefixes.clone(),
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
         carriers: Vec::new(),

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use warren_host::facts;
+
 use super::{Daemon, HostTrouble};
 use crate::client::device::Restored;
 use crate::notify;
@@ -59,9 +61,10 @@ impl Daemon {
         }
     }
 
-    /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now.
+    /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now, and to its
+    /// containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.start.listed_resolvers().await).await?;
-        self.lockdown.allow_lan(self.host.lan().await?).await
+        self.lockdown.allow_networks(self.host.lan().await?, facts::guest_networks().await?).await
     }
 }
