@@ -237,6 +237,16 @@ impl Host {
             Some(entry) => (entry, false),
             None => (self.journal.begin(undo.clone())?, true),
         };
+        // Nobody but its owner can change a table; one whose owner has ended is gone.
+        if replaced
+            && !applied.has(step)
+            && let Some((table, ruleset)) = step.owned_rules()
+            && self.replace_table(table, ruleset).await.is_ok()
+        {
+            applied.replace(step, entry);
+            applied.add(entry, step);
+            return Ok(());
+        }
         let lock = self.share_lock()?;
         match step::make(step, &undo, &self.netlink, replaced, lock).await {
             Ok(owner) => {

@@ -159,6 +159,21 @@ impl Step {
         }
     }
 
+    /// The name and the rules of a table that belongs to a process.
+    pub(crate) fn owned_rules(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Nftables { family: TableFamily::Inet, table, ruleset, owned: true } => {
+                Some((table, ruleset))
+            }
+            Self::Nftables { .. }
+            | Self::Address { .. }
+            | Self::LinkUp { .. }
+            | Self::Route(_)
+            | Self::Rule(_)
+            | Self::Sysctl { .. } => None,
+        }
+    }
+
     /// Whether it can be undone while the rest of its plan stays.
     pub(crate) fn stands_alone(&self) -> bool {
         match self {

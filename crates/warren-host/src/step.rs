@@ -160,7 +160,7 @@ pub(crate) async fn make(
         (Step::Nftables { family, table, ruleset, owned }, _) => {
             let made = match replaces && !owned {
                 true => replace_table(*family, table, ruleset, lock).await,
-                false => make_table(*family, table, ruleset, *owned, lock).await,
+                false => make_table(*family, table, ruleset, *owned, replaces, lock).await,
             };
             return if *family == TableFamily::Arp { pass_over_if_refused(made, table) } else { made };
         }
@@ -219,17 +219,21 @@ async fn make_table(
     table: &str,
     ruleset: &str,
     owned: bool,
+    replaces: bool,
     lock: File,
 ) -> Result<Option<nft::Owner>, StepError> {
     if owned {
         match make_owned_table(family, table, ruleset).await {
             Ok(owner) => return Ok(Some(owner)),
             Err(NftError::Missing) => return Err(NftError::Missing.into()),
-            Err(NftError::Refused(reason)) if reason.ends_with("File exists") => {
+            Err(NftError::Refused(reason)) if reason.ends_with("File exists") && !replaces => {
                 return Err(StepError::Exists);
             }
             Err(error) => tracing::debug!(%error, table, "the table cannot be owned by a process"),
         }
+    }
+    if replaces {
+        return replace_table(family, table, ruleset, lock).await;
     }
     nft::load(&new_table(family, table, ruleset, false), lock).await?;
     if owned {

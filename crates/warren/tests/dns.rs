@@ -51,6 +51,35 @@ fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
 }
 
 #[test]
+fn queries_of_containers_stay_inside_although_the_lan_with_its_resolver_is_reached() {
+    let Some(net) = Net::new() else { return };
+    let _local = local_resolver(&net);
+    let exit = exit_with_resolver(&net, Net::INTERNET_V4);
+    net.router.sh("ip address add 192.168.77.1/24 dev to-client").ok();
+    net.client.sh("ip address add 192.168.77.2/24 dev eth0").ok();
+    let container = net.container_behind_client();
+    let ask = || {
+        container.sh("dig +tries=1 +time=1 @192.168.77.1 www.router.test; \
+             timeout 2 bash -c 'echo > /dev/tcp/192.168.77.1/853'; ping -c 1 -W 5 192.168.77.1")
+    };
+    let halves = vec!["0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"];
+    let profile = exit.enrol("laptop").with("routes", "include", halves);
+    let client = Client::with(&net, &profile);
+    ask().ok();
+    let without = net.client_queries();
+    assert!(without.udp >= 1 && without.tcp >= 1, "{without:?}");
+
+    client.up();
+    client.warren.write("home.toml", 0o600, &profile.with("routes", "lan", true).text());
+    client.warren.run("reload home").ok();
+
+    // The LAN itself is reached.
+    ask().ok();
+    assert_eq!(net.client_queries(), without);
+    client.down();
+}
+
+#[test]
 fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let Some(net) = Net::new() else { return };
     std::fs::write(net.exit.etc().join("resolv.conf"), "nameserver 10.9.9.9\n").unwrap();

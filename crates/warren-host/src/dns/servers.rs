@@ -54,10 +54,15 @@ pub fn choose(facts: &DnsFacts<'_>) -> Vec<IpAddr> {
 impl DnsFacts<'_> {
     /// Whether the tunnel's routes take packets to `address`.
     pub fn is_inside(&self, address: IpAddr) -> bool {
+        Self::leads_to(self.include, self.exclude, address)
+    }
+
+    /// Whether a tunnel to `include` but not to `exclude` takes packets to `address`: the longer prefix wins.
+    pub(super) fn leads_to(include: &[IpNet], exclude: &[IpNet], address: IpAddr) -> bool {
         let longest = |networks: &[IpNet]| {
             networks.iter().filter(|network| network.contains(&address)).map(IpNet::prefix_len).max()
         };
-        longest(self.include) > longest(self.exclude)
+        longest(include) > longest(exclude)
     }
 
     fn has_lease(&self, address: IpAddr) -> bool {

@@ -2,14 +2,16 @@
 
 use std::net::IpAddr;
 
-use warren_host::dns::{DnsFacts, Servers};
+use warren_host::dns::{self, DnsFacts, Servers};
 
 /// What keeps names from being found, and what to do; none if nothing does.
 ///
 /// `named` are the resolvers that stay in use, without those on this host itself.
 pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr]) -> Option<String> {
-    let is_full = facts.include.iter().any(|network| network.prefix_len() == 0);
-    if !is_full || named.is_empty() || named.iter().any(|resolver| is_reachable(facts, *resolver)) {
+    if !dns::is_full(facts.include)
+        || named.is_empty()
+        || named.iter().any(|resolver| is_reachable(facts, *resolver))
+    {
         return None;
     }
     let why = match facts.wanted {

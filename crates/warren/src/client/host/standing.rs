@@ -67,7 +67,7 @@ pub(super) fn plan(profile: &str, lan: bool, facts: &PlanFacts, servers: &[IpAdd
     let mut plan = client_plan::client(facts);
     // Without a firewall there is no nft.
     if facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, servers) {
-        plan.steps.push(dns::guard(profile, CARRIER_MARK, lan));
+        plan.steps.push(dns::guard(profile, CARRIER_MARK, lan, &facts.guests));
     }
     plan
 }
