@@ -223,6 +223,30 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
     assert_ne!(inner(), none, "it would be seen");
 }
 
+#[test]
+fn host_without_nft_is_told_what_breaks_before_an_ssh_session_does() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let without_nft = "mount -t tmpfs none /usr/sbin && exec \"$@\"";
+    let session = "SSH_CONNECTION=203.0.113.2 50022 192.0.2.2 22";
+    let command = ["env", session, "unshare", "-m", "sh", "-c", without_nft, "sh"];
+
+    let mut up = client.warren.start_under(&command, "up home");
+
+    assert_eq!(up.wait(seconds(60)), Some(0), "{}", up.output());
+    let said = up.output();
+    assert!(said.contains("this SSH session from 203.0.113.2") && said.contains("within 5 s"), "{said}");
+    let warnings = client.status().0["warnings"].to_string();
+    for said in [said, warnings] {
+        assert!(said.contains("nft is missing: connections from outside"), "{said}");
+    }
+    client.down();
+
+    assert!(!client.warren.run("up home").stderr.contains("nft"));
+    client.down();
+}
+
 /// A session from the internet host to the client that asks over and over, and says how often it was answered.
 fn session(net: &Net, client: &str) -> Running {
     net.internet.host.start(&["python3", "-u", "-c", SESSION, client])

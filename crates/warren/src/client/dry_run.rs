@@ -13,7 +13,7 @@ use warren_session::AttachToken;
 use warren_session::client::Welcome;
 
 use super::daemon::ClientStart;
-use super::host::{ClientHost, Preview};
+use super::host::{ClientHost, Preview, no_firewall};
 use super::kill_switch::{self, Lockdown};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
@@ -49,6 +49,9 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
             "{name} is up, so `up` would be refused now; `warren down {name}` takes it down",
             name = profile.name
         ));
+    }
+    if let Some(sentence) = no_firewall::missing(&profile.include) {
+        output::warn(sentence);
     }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);

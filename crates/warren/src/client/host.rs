@@ -1,6 +1,7 @@
 //! The client's part of the host: its TUN device and the plan around it.
 
 mod names;
+pub(super) mod no_firewall;
 mod standing;
 
 use std::net::IpAddr;
@@ -294,7 +295,9 @@ impl ClientHost {
 
     /// What is not as a person would want it although the tunnel stands, and what to do.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.names_trouble.clone().into_iter().collect()
+        let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
+        let without = (!has_firewall).then(|| no_firewall::warning(&self.settings.include)).flatten();
+        self.names_trouble.iter().cloned().chain(without).collect()
     }
 
     /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
@@ -338,6 +341,9 @@ impl ClientHost {
             let servers = self.servers(welcome);
             match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
                 Ok(applied) => {
+                    if let Some(sentence) = no_firewall::missing(&self.settings.include) {
+                        tracing::warn!("{sentence}");
+                    }
                     return Ok((Standing { device, void, host, applied, facts, servers }, queues));
                 }
                 // Another tunnel that came up at the same moment took the slot.
@@ -390,9 +396,6 @@ impl ClientHost {
 
     fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
         if !warren_host::has_nft() {
-            tracing::warn!(
-                "nft is missing, so connections from outside to this host are answered through the tunnel; install nftables"
-            );
             return Ok(None);
         }
         let listening = facts::listening_ports()?;

@@ -34,18 +34,30 @@ impl SshSession {
     /// What is said before a kill switch with these rules cuts the session; none if it does not.
     pub(crate) fn warning(self, rules: &KillSwitchRules) -> Option<String> {
         let Self { peer, port } = self;
-        let holds = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&peer));
         let own = InboundPort { protocol: InboundProtocol::Tcp, port };
-        let stays = peer.is_loopback()
-            || rules.allow_inbound.contains(&own)
-            || holds(&rules.lan)
-            || holds(&rules.exclude)
-            || !holds(&rules.include);
+        let stays = rules.allow_inbound.contains(&own) || !self.belongs_inside(rules);
         (!stays).then(|| {
             format!(
                 "the kill switch cuts this SSH session from {peer}: add \"{own}\" to allow_inbound in [kill_switch] to keep it"
             )
         })
+    }
+
+    /// What is said before a tunnel takes the session's answers, on a host without nft; none if it does not.
+    pub(crate) fn warning_without_firewall(self, rules: &KillSwitchRules) -> Option<String> {
+        let peer = self.peer;
+        self.belongs_inside(rules).then(|| {
+            format!(
+                "nft is missing, so this SSH session from {peer} would be answered through the tunnel and break: install nftables to \
+                 keep it"
+            )
+        })
+    }
+
+    /// Whether what is sent to its peer belongs into the tunnel.
+    fn belongs_inside(self, rules: &KillSwitchRules) -> bool {
+        let holds = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&self.peer));
+        !self.peer.is_loopback() && !holds(&rules.lan) && !holds(&rules.exclude) && holds(&rules.include)
     }
 
     fn of_environment(environment: &[u8]) -> Option<Self> {
@@ -110,6 +122,9 @@ mod tests {
         }
         let local = SshSession { peer: "127.0.0.1".parse().unwrap(), ..session };
         assert_eq!(local.warning(&rules), None);
+        assert!(session.warning_without_firewall(&rules).unwrap().contains("192.168.1.9"));
+        let outside = KillSwitchRules { exclude: networks("192.168.1.0/24"), ..rules };
+        assert_eq!(session.warning_without_firewall(&outside), None);
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     }
     // Closed here, it is found closed and kept so by the daemon.
     let opened_on_failure = closes && close(&profile, &directory).await?;
+    if !closes {
+        warn_without_firewall(&profile).await?;
+    }
     let outcome = start(global, &options, &profile, &directory, &lock).await;
     if outcome.is_err() {
         if opened_on_failure {
@@ -103,10 +106,27 @@ async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
-        output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_THINK.as_secs()));
-        tokio::time::sleep(TIME_TO_THINK).await;
+        let_think(&warning).await;
     }
     kill_switch::close(profile, directory).await
+}
+
+/// Gives a word to those whom a tunnel without a firewall cuts off.
+async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
+    if warren_host::has_nft() {
+        return Ok(());
+    }
+    let rules = kill_switch::rules(profile).await?;
+    if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
+    {
+        let_think(&warning).await;
+    }
+    Ok(())
+}
+
+async fn let_think(warning: &str) {
+    output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_THINK.as_secs()));
+    tokio::time::sleep(TIME_TO_THINK).await;
 }
 
 /// Starts the daemon and waits for it; one that does not come up is ended.
