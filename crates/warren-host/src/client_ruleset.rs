@@ -39,7 +39,11 @@ fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
         format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"),
         format!("{new} meta l4proto != tcp ct mark set {mark:#x}"),
     ];
+    // A session that is older than this table, but was tracked already.
+    let older = "ct state established ct direction original ct mark 0";
+    rules.push(format!("{older} fib daddr type local ct mark set {mark:#x}"));
     for (family, guests) in guests(host) {
+        rules.push(format!("{older} {family} daddr {{ {guests} }} ct mark set {mark:#x}"));
         let new = format!("ct state new ct mark 0 {family} daddr {{ {guests} }}");
         rules.push(format!("{new} tcp flags & (syn | ack) == syn ct mark set {mark:#x}"));
         rules.push(format!("{new} meta l4proto != tcp ct mark set {mark:#x}"));

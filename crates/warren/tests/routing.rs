@@ -28,6 +28,19 @@ fn connections_from_outside_are_answered_the_way_they_came() {
     net.internet.host.sh("ping -c 1 -W 5 192.0.2.2 && ping -c 1 -W 5 2001:db8:1::2").ok();
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
 
+    // Also one that was tracked before there was a tunnel.
+    client.down();
+    let track = "type filter hook input priority 0; ct state new accept;";
+    net.client.sh(&format!("nft 'table inet mine {{ chain track {{ {track} }}; }}'")).ok();
+    let mut tracked = session(&net, "192.0.2.2");
+    tracked.wait_for_output("answered 2");
+    client.warren.run("up home").ok();
+    let so_far = tracked.output().lines().count();
+    tracked.wait_for_output(&format!("answered {}", so_far + 10));
+    client.warren.run("down home").ok();
+    net.client.sh("nft delete table inet mine").ok();
+    client.up();
+
     // Nobody on the LAN learns of the inner address or sends to it, as to any other address of this host.
     let (inner, _) = client.inner_addresses();
     let inner = inner.as_str().unwrap().split('/').next().unwrap().to_owned();
