@@ -56,6 +56,11 @@ impl DnsPlan {
         Self { owner: owner.to_owned(), servers, state: state.join(DIRECTORY), methods }
     }
 
+    /// What they are set to.
+    pub fn servers(&self) -> &[IpAddr] {
+        &self.servers
+    }
+
     /// What it changes on this host, each in a few words.
     pub fn changes(&self) -> Vec<String> {
         let servers: Vec<String> = self.servers.iter().map(IpAddr::to_string).collect();

@@ -95,7 +95,7 @@ impl Duties {
                 Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
                 None => Ok(Answer::Done),
             },
-            Request::ListResolvers => Ok(Answer::Addresses(resolvers::listed())),
+            Request::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
             Request::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
             }
@@ -103,6 +103,15 @@ impl Duties {
                 release_hold(&self.global).map(|()| Answer::Done).map_err(|error| other(&error))
             }
         }
+    }
+
+    /// Those of the host, without the tunnel's own that are set now: outside the tunnel these are nobody's to ask.
+    async fn list_resolvers(&self) -> Vec<IpAddr> {
+        let held = self.dns.lock().await;
+        let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();
+        let mut listed = resolvers::listed();
+        listed.retain(|server| !own.contains(server));
+        listed
     }
 
     async fn set_resolvers(
