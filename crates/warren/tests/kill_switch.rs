@@ -22,6 +22,11 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     net.unfilter();
     wait_until_up(&client);
     leaks.assert_none("up");
+    let let_out = client.sh("nft list table inet warren-kill-switch_home");
+    assert!(
+        let_out.contains("198.51.100.2 . 443") && !let_out.contains(". 53"),
+        "no name to ask for: {let_out}"
+    );
     assert_eq!(client.status().0["kill_switch"], true);
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
     let sockets = client.sh(&format!("ss -H -uanpe | grep pid={}, | grep -v 127.0.0.1", daemon.pid()));

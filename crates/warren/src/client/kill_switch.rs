@@ -27,7 +27,9 @@ const DNS_PORT: u16 = 53;
 pub(crate) struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
+    /// Who may be asked for exits' names; none where all exits are known by their addresses.
     resolvers: Vec<SocketAddr>,
+    has_names: bool,
 }
 
 impl Lockdown {
@@ -40,13 +42,14 @@ impl Lockdown {
             return Ok(Self::default());
         }
         // With all that is known by now, as each change of the table takes a while.
-        let mut resolvers = name_servers(&resolvers::listed());
+        let has_names = has_names(profile);
+        let mut resolvers = if has_names { name_servers(&resolvers::listed()) } else { Vec::new() };
         resolvers.truncate(MOST_RESOLVERS);
         let exits = addresses(profile);
         let carriers = [exits.as_slice(), resolvers.as_slice()].concat();
         let rules = KillSwitchRules { carriers, ..rules(profile).await? };
         let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
-        Ok(Self { closed: Some(closed), exits, resolvers })
+        Ok(Self { closed: Some(closed), exits, resolvers, has_names })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -76,6 +79,7 @@ impl Lockdown {
             None if profile.kill_switch.enabled => {
                 let name = profile.name.as_str();
                 self.closed = Some(KillSwitch::close(directory.kill_switch(), name, rules).await?);
+                self.has_names = has_names(profile);
                 self.allow_resolvers(listed).await
             }
             None => Ok(()),
@@ -103,6 +107,9 @@ impl Lockdown {
     /// # Errors
     /// When nft fails.
     pub(crate) async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
+        if !self.has_names {
+            return Ok(());
+        }
         let known = self.resolvers.len();
         let mut found = name_servers(listed);
         found.retain(|server| !self.resolvers.contains(server));
@@ -225,6 +232,11 @@ fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
     let address =
         |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
     profile.exits().filter_map(address).take(MOST_EXITS).collect()
+}
+
+/// Whether an exit has to be looked up.
+fn has_names(profile: &ClientProfile) -> bool {
+    profile.exits().any(|exit| exit.endpoint.host().parse::<IpAddr>().is_err())
 }
 
 fn name_servers(addresses: &[IpAddr]) -> Vec<SocketAddr> {
