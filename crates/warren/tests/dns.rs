@@ -105,6 +105,13 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let up = client.warren.run("up home");
     assert!(up.succeeded() && up.stderr.is_empty(), "{up:?}");
     client.down();
+
+    // What is reached outside the tunnel tells others every name.
+    let profile = exit.enrol("tablet").with("routes", "exclude", vec!["203.0.113.0/24"]);
+    let client = Client::with(&net, &profile);
+    let up = client.warren.run("up home");
+    assert!(up.stderr.contains("names are asked outside the tunnel, of 203.0.113.2,"), "{up:?}");
+    client.down();
 }
 
 #[test]

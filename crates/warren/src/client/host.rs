@@ -275,7 +275,7 @@ impl ClientHost {
         }
     }
 
-    /// Notes whether names can be looked up where no resolver is set, and says so if that is news.
+    /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
     async fn look_at_names(&mut self, welcome: &Welcome) {
         let listed = match &self.helper {
             Some(helper) => helper.list_resolvers().await,
@@ -283,10 +283,13 @@ impl ClientHost {
         };
         let lan =
             self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
-        let trouble = match self.servers(welcome).is_empty() {
-            true => names::without_resolver(&self.dns_facts(welcome, lan), &listed),
-            false => None,
-        };
+        let servers = self.servers(welcome);
+        let asked = if servers.is_empty() { &listed } else { &servers };
+        let outside = names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
+        let trouble = outside.or_else(|| {
+            let nobody_else = servers.is_empty();
+            nobody_else.then(|| names::without_resolver(&self.dns_facts(welcome, lan), &listed)).flatten()
+        });
         if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
             tracing::warn!("{sentence}");
         }

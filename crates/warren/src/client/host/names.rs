@@ -32,6 +32,28 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr]) -> Option
     ))
 }
 
+/// That names are asked outside a full tunnel although nobody wished for that, and what to do; none if they are not.
+///
+/// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself; `facts` have the exclusions of the
+/// profile alone.
+pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<String> {
+    let is_excluded = |resolver: &&IpAddr| facts.exclude.iter().any(|network| network.contains(*resolver));
+    let outside: Vec<String> = asked
+        .iter()
+        .filter(is_excluded)
+        .filter(|resolver| !facts.is_inside(**resolver))
+        .map(IpAddr::to_string)
+        .collect();
+    if !dns::is_full(facts.include) || outside.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "names are asked outside the tunnel, of {}, since exclude in [routes] of the profile holds it; set servers = [\"9.9.9.9\"] in [dns] of \
+         the profile, or take that network out of exclude, and run `warren reload`",
+        outside.join(", ")
+    ))
+}
+
 /// Whether a resolver is reached by the tunnel, or is outside of it. Through an exit only the internet is reached, unless the
 /// profile includes a network by name.
 fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr) -> bool {
@@ -66,6 +88,23 @@ mod tests {
         }
         let without_ipv6 = DnsFacts { has_ipv6: false, ..facts.clone() };
         assert!(without_resolver(&without_ipv6, &addresses(&["2001:db8::53"])).is_some());
+    }
+
+    #[test]
+    fn resolver_that_the_profile_excludes_is_told_of_in_a_full_tunnel() {
+        let (full, split) = (networks(&["0.0.0.0/1", "128.0.0.0/1"]), networks(&["10.0.0.0/8"]));
+        let exclude = networks(&["203.0.113.0/24", "10.1.0.0/16"]);
+        let asked = addresses(&["203.0.113.2", "9.9.9.9"]);
+        let facts = facts(&Servers::Exit, &full);
+
+        let said = asked_outside(&DnsFacts { exclude: &exclude, ..facts.clone() }, &asked).unwrap();
+        assert!(said.contains("of 203.0.113.2, since exclude"), "{said}");
+        assert_eq!(asked_outside(&facts, &asked), None);
+        let by_name = networks(&["0.0.0.0/0", "203.0.113.2/32"]);
+        let inside = DnsFacts { include: &by_name, exclude: &exclude, ..facts.clone() };
+        assert_eq!(asked_outside(&inside, &asked), None);
+        let of_split = DnsFacts { include: &split, exclude: &exclude, ..facts };
+        assert_eq!(asked_outside(&of_split, &addresses(&["10.1.0.1"])), None);
     }
 
     #[test]
