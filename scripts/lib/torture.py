@@ -151,7 +151,7 @@ ROWS = [
         "both sides' sessions against a model: any order of messages, losses, restarts and the operator's changes",
         "10,000 seeds without a broken promise",
         3,
-        unit("warren-session", "simulation::sessions_keep_their_promises_whatever_happens"),
+        unit("warren-session", "simulation::tests::sessions_keep_their_promises_whatever_happens"),
         {"WARREN_SIMULATION": "0..10000"},
     ),
     Row(

@@ -14,8 +14,10 @@ mod key;
 pub mod message;
 mod planted;
 pub mod pool;
-#[cfg(test)]
-mod simulation;
+#[cfg(any(test, feature = "simulation"))]
+#[doc(hidden)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, also where a fuzz target drives it")]
+pub mod simulation;
 mod token;
 
 pub use goodbye::Goodbye;

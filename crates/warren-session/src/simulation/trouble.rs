@@ -5,37 +5,46 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::clients::Client;
 use crate::message::{Attach, Hello, Message, encode};
 use crate::{Goodbye, PeerKey};
-use proptest::sample::Index;
 
 use super::host::{Host, lost};
 use super::network::{Packet, Wire};
 use super::world::{KEYS, World};
 
+/// One of whatever there is then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which(pub(super) u32);
+
+impl Which {
+    fn index(self, count: usize) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX) % count
+    }
+}
+
 /// One thing that happens.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Deliver(Index),
+    Deliver(Which),
     DeliverMany(usize),
-    CutBothSides(Index),
-    CutClientSide(Index),
-    CutExitSide(Index),
-    Silence(Index),
+    CutBothSides(Which),
+    CutClientSide(Which),
+    CutExitSide(Which),
+    Silence(Which),
     /// In milliseconds.
     Wait(u64),
     WaitForTimeout,
     CrashExit,
     ShutExitDown,
     StartExit,
-    RestartClient(Index, bool),
-    RemoveClient(Index),
-    SetDisabled(Index, bool),
-    AddClient(Index),
-    SayToExit(Index, Vec<u8>),
-    SayToClient(Index, Vec<u8>),
+    RestartClient(Which, bool),
+    RemoveClient(Which),
+    SetDisabled(Which, bool),
+    AddClient(Which),
+    SayToExit(Which, Vec<u8>),
+    SayToClient(Which, Vec<u8>),
     /// Attach to an open session, or to one of this number, with its own key and a token that is wrong.
     ForgeAttach(u64, u32),
     /// Attach to a host's session with its token and another enrolled key.
-    StealToken(Index, Index, u32),
+    StealToken(Which, Which, u32),
     Stranger(bool),
 }
 
@@ -43,13 +52,13 @@ impl World {
     pub(super) fn take(&mut self, step: &Step) {
         let now = self.now;
         match step {
-            Step::Deliver(which) => self.deliver_any(which),
+            Step::Deliver(which) => self.deliver_any(*which),
             Step::DeliverMany(count) => (0..*count).for_each(|_| self.deliver_oldest()),
-            Step::CutBothSides(which) => self.cut(which, true, true),
-            Step::CutClientSide(which) => self.cut(which, true, false),
-            Step::CutExitSide(which) => self.cut(which, false, true),
+            Step::CutBothSides(which) => self.cut(*which, true, true),
+            Step::CutClientSide(which) => self.cut(*which, true, false),
+            Step::CutExitSide(which) => self.cut(*which, false, true),
             Step::Silence(which) => {
-                if let Some(number) = self.any_wire(which) {
+                if let Some(number) = self.any_wire(*which) {
                     self.network.wire(number).is_silent = true;
                 }
             }
@@ -68,9 +77,9 @@ impl World {
                 let _ = self.exit.as_mut().map(|exit| exit.set_client_disabled(now, &name, *disabled));
             }
             Step::AddClient(which) => self.add_client(which.index(4)),
-            Step::SayToExit(which, bytes) => self.say_to_exit(which, bytes),
+            Step::SayToExit(which, bytes) => self.say_to_exit(*which, bytes),
             Step::SayToClient(which, bytes) => {
-                if let Some(number) = self.any_wire(which) {
+                if let Some(number) = self.any_wire(*which) {
                     self.network.wire(number).to_client.push_back(Packet::Bytes(bytes.clone()));
                 }
             }
@@ -106,7 +115,7 @@ impl World {
         Wire::send(&mut wire.to_exit, &encode(&Message::Attach(attach)));
     }
 
-    fn deliver_any(&mut self, which: &Index) {
+    fn deliver_any(&mut self, which: Which) {
         let pending = self.network.pending();
         if !pending.is_empty() {
             let (number, to_exit) = pending[which.index(pending.len())];
@@ -114,12 +123,12 @@ impl World {
         }
     }
 
-    fn any_wire(&self, which: &Index) -> Option<u64> {
+    fn any_wire(&self, which: Which) -> Option<u64> {
         let numbers: Vec<_> = self.network.wires.keys().copied().collect();
         if numbers.is_empty() { None } else { Some(numbers[which.index(numbers.len())]) }
     }
 
-    fn cut(&mut self, which: &Index, client_side: bool, exit_side: bool) {
+    fn cut(&mut self, which: Which, client_side: bool, exit_side: bool) {
         if let Some(number) = self.any_wire(which) {
             self.cut_wire(number, client_side, exit_side);
         }
@@ -192,7 +201,7 @@ impl World {
         assert_eq!(added.is_err(), existed, "{added:?}");
     }
 
-    fn say_to_exit(&mut self, which: &Index, bytes: &[u8]) {
+    fn say_to_exit(&mut self, which: Which, bytes: &[u8]) {
         if let Some(number) = self.any_wire(which) {
             self.network.wire(number).to_exit.push_back(Packet::Bytes(bytes.to_vec()));
         }

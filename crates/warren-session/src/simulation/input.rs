@@ -1,0 +1,78 @@
+//! Any bytes as the order of events, for a fuzz target: what is missing is zero, so that every input means something.
+
+use super::trouble::{Step, Which};
+use super::world::{Room, World};
+
+/// Most steps that an input is taken for.
+const MAX_STEPS: usize = 400;
+
+/// Lets happen what the bytes say, and then checks that everybody is connected again.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn run_bytes(data: &[u8]) {
+    let mut input = Input(data);
+    let room = if input.byte() % 2 == 0 { Room::Enough } else { Room::Tight };
+    let mut world = World::new(u64::from(input.byte()), room);
+    for _ in 0..MAX_STEPS {
+        if input.0.is_empty() {
+            break;
+        }
+        world.take(&input.step());
+    }
+    world.settle();
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    /// The most frequent steps have the most bytes, as with the seeds.
+    fn step(&mut self) -> Step {
+        match self.byte() {
+            0..64 => Step::Deliver(self.which()),
+            64..96 => Step::DeliverMany(usize::from(self.byte() % 40) + 1),
+            96..112 => Step::CutBothSides(self.which()),
+            112..120 => Step::CutClientSide(self.which()),
+            120..128 => Step::CutExitSide(self.which()),
+            128..140 => Step::Silence(self.which()),
+            140..164 => Step::Wait(u64::from(self.byte()) * 2 + 1),
+            164..176 => Step::Wait(400 + u64::from(self.byte()) * 350),
+            176..184 => Step::WaitForTimeout,
+            184..188 => Step::CrashExit,
+            188..192 => Step::ShutExitDown,
+            192..204 => Step::StartExit,
+            204..212 => Step::RestartClient(self.which(), self.flag()),
+            212..216 => Step::RemoveClient(self.which()),
+            216..220 => Step::SetDisabled(self.which(), self.flag()),
+            220..228 => Step::AddClient(self.which()),
+            228..234 => Step::SayToExit(self.which(), self.nonsense()),
+            234..240 => Step::SayToClient(self.which(), self.nonsense()),
+            240..246 => Step::ForgeAttach(u64::from(self.byte()), u32::from(self.byte() % 3)),
+            246..252 => Step::StealToken(self.which(), self.which(), u32::from(self.byte() % 3)),
+            252..=255 => Step::Stranger(self.flag()),
+        }
+    }
+
+    /// A message of no valid meaning: a peer that says valid ones at will is no broken wire, but another peer.
+    fn nonsense(&mut self) -> Vec<u8> {
+        let length = self.byte() % 32;
+        // Field 0 of wire type 7, neither of which there is.
+        let mut message = vec![0, length + 1, 0x07];
+        message.extend((0..length).map(|_| self.byte()));
+        message
+    }
+
+    fn which(&mut self) -> Which {
+        Which(u32::from(self.byte()))
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte() % 2 == 1
+    }
+
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+}

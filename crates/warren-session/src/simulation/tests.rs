@@ -1,0 +1,113 @@
+//! Seeds of trouble, and the bugs that they must find.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
+use super::run_bytes;
+use super::trouble::{Step, Which};
+use super::world::{Room, World};
+use crate::planted::{Bug, plant};
+
+#[path = "../../../../fuzz/src/corpus.rs"]
+#[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
+mod replayed;
+
+/// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
+const SEEDS: std::ops::Range<u64> = 0..1_500;
+
+/// A planted bug must show itself in as many.
+const SEEDS_FOR_A_BUG: u64 = 300;
+
+#[test]
+fn sessions_keep_their_promises_whatever_happens() {
+    let seeds = std::env::var("WARREN_SIMULATION").map_or(SEEDS, |range| {
+        let (from, to) = range.split_once("..").expect("WARREN_SIMULATION is FROM..TO");
+        from.parse().unwrap()..to.parse().unwrap()
+    });
+    for seed in seeds {
+        let outcome = catch_unwind(|| run(seed));
+        assert!(outcome.is_ok(), "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found_and_found_again_by_its_seed() {
+    for bug in Bug::ALL {
+        plant(Some(bug));
+        let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err();
+        let found = (0..SEEDS_FOR_A_BUG).find(fails);
+        let again = found.as_ref().is_some_and(fails);
+        plant(None);
+        println!("{bug:?}: found by seed {found:?}");
+        assert!(found.is_some() && again, "{bug:?}: {found:?}");
+        assert!(!fails(&found.unwrap()), "{bug:?}: the seed fails without it");
+    }
+}
+
+#[test]
+fn events_in_the_order_of_any_bytes() {
+    replayed::replay("sessions", run_bytes);
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_events_keeps_the_promises(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        run_bytes(&bytes);
+    }
+}
+
+#[test]
+fn without_trouble_everybody_is_up() {
+    let mut world = World::new(1, Room::Enough);
+    world.settle();
+    assert_eq!(
+        world.up(),
+        [false, true, true, true, true],
+        "the last host came later with the key of the first"
+    );
+}
+
+/// What a seed brings: the same each time.
+fn run(seed: u64) {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), random);
+    let scenario = (any::<bool>(), prop::collection::vec(step(), 1..250));
+    let (tight, steps) = scenario.new_tree(&mut runner).unwrap().current();
+    let mut world = World::new(seed, if tight { Room::Tight } else { Room::Enough });
+    for step in &steps {
+        world.take(step);
+    }
+    world.settle();
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = || any::<u32>().prop_map(Which);
+    prop_oneof![
+        30 => which().prop_map(Step::Deliver),
+        12 => (1..40usize).prop_map(Step::DeliverMany),
+        4 => which().prop_map(Step::CutBothSides),
+        3 => which().prop_map(Step::CutClientSide),
+        3 => which().prop_map(Step::CutExitSide),
+        3 => which().prop_map(Step::Silence),
+        8 => (1..400u64).prop_map(Step::Wait),
+        4 => (400..90_000u64).prop_map(Step::Wait),
+        2 => Just(Step::WaitForTimeout),
+        1 => Just(Step::CrashExit),
+        1 => Just(Step::ShutExitDown),
+        3 => Just(Step::StartExit),
+        2 => (which(), any::<bool>()).prop_map(|(host, politely)| Step::RestartClient(host, politely)),
+        1 => which().prop_map(Step::RemoveClient),
+        1 => (which(), any::<bool>()).prop_map(|(key, disabled)| Step::SetDisabled(key, disabled)),
+        2 => which().prop_map(Step::AddClient),
+        3 => (which(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(wire, bytes)| Step::SayToExit(wire, bytes)),
+        2 => (which(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(wire, bytes)| Step::SayToClient(wire, bytes)),
+        3 => (any::<u64>(), 0..3u32).prop_map(|(session, index)| Step::ForgeAttach(session, index)),
+        3 => (which(), which(), 0..3u32).prop_map(|(host, key, index)| Step::StealToken(host, key, index)),
+        2 => any::<bool>().prop_map(Step::Stranger),
+    ]
+}
