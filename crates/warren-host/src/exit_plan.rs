@@ -154,6 +154,7 @@ mod tests {
              sysctl -w net.ipv4.ip_forward=1\n\
              nft -f - <<'END'\n\
              table arp warren_exit {\n\
+             \tflags owner;\n\
              \tchain input {\n\
              \t\ttype filter hook input priority filter; policy accept;\n\
              \t\tarp daddr ip 10.66.0.1 counter drop\n\

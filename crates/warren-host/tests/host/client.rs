@@ -74,8 +74,9 @@ fn device_with_ipv6_switched_off_is_named_and_ipv6_can_be_left_out() {
 
     assert_eq!(
         error.to_string(),
-        "`ip address add fd66:6666::2/128 dev warren0` failed: IPv6 is switched off on warren0; set the sysctl \
-         net.ipv6.conf.warren0.disable_ipv6 to 0, or use no IPv6 addresses"
+        "`ip address add fd66:6666::2/128 dev warren0` failed: IPv6 is switched off on warren0; set \
+         net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has \
+         none without ipv6 in [addresses] of exit.toml"
     );
     host.assert_is(&before, "after the failure");
     host.with_plan(&client(&ClientHost { ipv6: None, ..full_tunnel() }), || {
@@ -163,7 +164,8 @@ fn what_is_there_already_is_not_taken_for_ours() {
     assert_eq!(
         error.to_string(),
         "`ip -4 route add 203.0.113.0/24 dev warren0 table 22369 proto 87` failed: it exists already and was not made \
-         by this Warren; remove it, or run `warren cleanup` if it was left behind"
+         by this Warren; remove it, or run `warren cleanup` if it was left behind, or restart this machine if Warren's record of it \
+         is lost with /run/warren"
     );
     host.assert_is(&before, "after the refusal");
 }
