@@ -29,7 +29,8 @@ fn outside(host: &ClientHost) -> Vec<String> {
         .collect()
 }
 
-/// Connections that come from outside any tunnel to this host or to its guests' own addresses are marked; so are their answers that this host forwards.
+/// Connections that come from outside any tunnel to this host or to its guests' own addresses are marked; so are their answers that
+/// this host forwards.
 fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let new = "ct state new ct mark 0 fib daddr type local";

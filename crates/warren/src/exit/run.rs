@@ -101,9 +101,8 @@ async fn prepare_and_run(
             return Err(error.into());
         }
     };
-    let ports: Vec<u16> = facts.listen_ports.clone();
-    for firewall in other_firewalls::look(&ports) {
-        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
+    for firewall in other_firewalls::look(&facts.listen_ports) {
+        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&facts.listen_ports));
     }
     // The table that must not outlive this daemon is a child's by now.
     helper.run_nft();
