@@ -174,7 +174,7 @@ fn tun_offload(facts: &Facts) -> Option<Finding> {
 fn other_firewalls(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "other firewalls";
     if exit.in_the_way.is_empty() {
-        return Finding::good(CHECK, "none that drops what is not named has no rule for the exit");
+        return Finding::good(CHECK, "none is in the way of the exit or its clients");
     }
     let list = |of: &dyn Fn(&InTheWay) -> String| exit.in_the_way.iter().map(of).collect::<Vec<_>>();
     let why = "a packet needs every chain's consent: clients do not reach the exit, or are connected and have no internet";
