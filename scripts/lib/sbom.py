@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import subprocess
 import sys
 import tomllib
 import uuid
@@ -14,12 +15,27 @@ ROOT_CRATE = "warren"
 
 
 def main():
-    metadata = json.loads(Path(sys.argv[1]).read_text())
+    metadata = read(sys.argv[1])
     lock = tomllib.loads(Path("Cargo.lock").read_text())
     upstream = {crate["name"]: crate for crate in tomllib.loads(Path("vendor/upstream.toml").read_text())["crate"]}
     patches = sorted(Path("vendor/patches").glob("*.patch"))
     json.dump(bill(metadata, lock, upstream, patches), sys.stdout, indent=2, sort_keys=True)
     print()
+
+
+def read(path):
+    """What cargo says, but for what other members of the workspace alone have use for: it resolves the features of all at once."""
+    metadata = json.loads(Path(path).read_text())
+    tree = ["cargo", "tree", "--locked", "--package", ROOT_CRATE, "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]
+    lines = subprocess.run(tree, capture_output=True, text=True, check=True).stdout.splitlines()
+    built = {tuple(line.split()[:2]) for line in lines if line}
+    kept = {package["id"] for package in metadata["packages"] if (package["name"], f"v{package['version']}") in built}
+    metadata["resolve"]["nodes"] = [
+        {**node, "deps": [dependency for dependency in node["deps"] if dependency["pkg"] in kept]}
+        for node in metadata["resolve"]["nodes"]
+        if node["id"] in kept
+    ]
+    return metadata
 
 
 def bill(metadata, lock, upstream, patches):

@@ -101,6 +101,13 @@ class BillTest(unittest.TestCase):
         for dependency in self.bill["dependencies"]:
             self.assertLessEqual(set(dependency["dependsOn"]), listed)
 
+    def test_the_bill_has_the_crates_that_cargo_builds_warren_from(self):
+        command = ["cargo", "tree", "--locked", "--package", "warren", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]
+        lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+        built = {tuple(line.split()[:2]) for line in lines if not line.startswith("warren ")}
+        components = [(component["name"], f"v{component['version']}") for component in self.bill["components"]]
+        self.assertEqual(sorted(components), sorted(built))
+
 
 if __name__ == "__main__":
     unittest.main()
