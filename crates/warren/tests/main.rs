@@ -26,6 +26,7 @@ mod flaps;
 mod flood;
 mod foreign_rules;
 mod full_path;
+mod hardening;
 mod host;
 mod idle;
 mod join;
