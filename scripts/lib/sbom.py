@@ -67,8 +67,8 @@ def bill(metadata, lock, upstream, patches):
     return document
 
 
-def built_from(metadata, root):
-    """Every package that ends up in the root's build, its own included, with those that each needs itself."""
+def built_from(metadata, root, kinds=frozenset({None, "build"})):
+    """Every package that ends up in the root's build, its own included, with those that each needs itself: `None` is for being linked."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     edges, waiting = {}, [root]
     while waiting:
@@ -78,7 +78,7 @@ def built_from(metadata, root):
         edges[identity] = {
             dependency["pkg"]
             for dependency in nodes[identity]["deps"]
-            if any(kind["kind"] != "dev" for kind in dependency["dep_kinds"])
+            if any(kind["kind"] in kinds for kind in dependency["dep_kinds"])
         }
         waiting.extend(edges[identity])
     return edges

@@ -198,6 +198,15 @@ ROWS = [
         tier=2,
     ),
     Row(
+        "packages",
+        "S7",
+        "the binary of the package is built twice, in two directories, with cargo's files in two",
+        "the same bytes, no path of the machine in them; as hardened as S8 asks",
+        12,
+        ("scripts/reproduce",),
+        tier=2,
+    ),
+    Row(
         "web",
         "web",
         "the exit's page in Chromium: by mouse, by keyboard alone, light and dark, 360 px wide; needs chromium and chromium-driver",

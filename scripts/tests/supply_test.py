@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, and the bill of
-materials.
+"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, and the bills
+of materials, beside it and inside.
 
     python3 scripts/tests/supply_test.py
 """
@@ -11,12 +11,15 @@ import sys
 import tempfile
 import tomllib
 import unittest
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+import auditable
 import hardening
 import sbom
+import third_party
 import unsafe_budget
 
 
@@ -107,6 +110,39 @@ class BillTest(unittest.TestCase):
         built = {tuple(line.split()[:2]) for line in lines if not line.startswith("warren ")}
         components = [(component["name"], f"v{component['version']}") for component in self.bill["components"]]
         self.assertEqual(sorted(components), sorted(built))
+
+    def test_the_list_for_the_binary_has_the_same_crates_with_those_that_they_need(self):
+        command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", third_party.host()]
+        with tempfile.NamedTemporaryFile() as metadata:
+            subprocess.run(command, cwd=ROOT, stdout=metadata, check=True)
+            section = subprocess.run([sys.executable, "scripts/lib/auditable.py", metadata.name], cwd=ROOT, capture_output=True, check=True)
+        listed = json.loads(zlib.decompress(section.stdout))["packages"]
+        names = [f"pkg:cargo/{package['name']}@{package['version']}" for package in listed]
+        needed = {name: {names[place] for place in package.get("dependencies", [])} for name, package in zip(names, listed)}
+        self.assertEqual(needed, {entry["ref"]: set(entry["dependsOn"]) for entry in self.bill["dependencies"]})
+        self.assertEqual([package["name"] for package in listed if package.get("root")], ["warren"])
+        by_name = {package["name"]: package for package in listed}
+        self.assertEqual((by_name["cc"]["kind"], by_name["noq"]["source"], by_name["tokio"]["source"]), ("build", "local", "crates.io"))
+        self.assertNotIn("kind", by_name["tokio"])
+
+
+class SectionTest(unittest.TestCase):
+    def test_any_reader_of_zlib_reads_what_is_stored(self):
+        for size in [0, 1, auditable.BLOCK - 1, auditable.BLOCK, auditable.BLOCK + 1, 3 * auditable.BLOCK]:
+            data = bytes(place % 251 for place in range(size))
+            self.assertEqual(zlib.decompress(auditable.stored(data)), data)
+
+    def test_a_section_is_in_the_binary_and_stays_when_it_is_stripped_again(self):
+        with tempfile.TemporaryDirectory() as directory:
+            source, binary, section = Path(directory, "main.c"), Path(directory, "main"), Path(directory, "section")
+            source.write_text("int main(void) { return 0; }")
+            section.write_bytes(auditable.stored(b"[]"))
+            subprocess.run(["cc", "-o", binary, source], check=True)
+            subprocess.run(["objcopy", "--strip-all", f"--add-section=.dep-v0={section}", binary], check=True)
+            subprocess.run(["strip", binary], check=True)
+            subprocess.run(["objcopy", f"--dump-section=.dep-v0={section}", binary], check=True)
+            self.assertEqual(zlib.decompress(section.read_bytes()), b"[]")
+            subprocess.run([binary], check=True)
 
 
 if __name__ == "__main__":
