@@ -63,8 +63,8 @@ class VetTest(unittest.TestCase):
             (self.root / lock).write_text(before)
 
     def test_another_version_is_refused_and_the_old_one_is_to_go(self):
-        self.change("Cargo.lock", r'name = "clap_mangen"\nversion = "[^"]+"', 'name = "clap_mangen"\nversion = "99.0.0"')
-        self.assert_refused("clap_mangen 99.0.0 is not in", "no longer locked")
+        self.change("Cargo.lock", r'name = "plotters"\nversion = "[^"]+"', 'name = "plotters"\nversion = "99.0.0"')
+        self.assert_refused("plotters 99.0.0 is not in", "no longer locked")
 
     def test_the_same_version_with_other_bytes_is_refused(self):
         self.change("Cargo.lock", r'(name = "prost"\nversion = "[^"]+"\nsource = "[^"]+"\nchecksum = ")[^"]+', r"\g<1>00")

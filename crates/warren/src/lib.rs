@@ -13,6 +13,8 @@ mod doctor;
 mod entropy;
 mod exit;
 mod exit_code;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod helper;
 mod logging;
 mod notify;

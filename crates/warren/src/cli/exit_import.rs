@@ -1,5 +1,7 @@
 //! `warren exit import wireguard`: the peers of a WireGuard server as clients of this exit, with keys made here.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod label;
 mod wireguard;
 
@@ -36,15 +38,9 @@ pub(crate) fn run(
     let bytes = fs::read(&args.file).map_err(|error| {
         anyhow!("{file} cannot be read: {}; name a WireGuard server's file", describe(&error))
     })?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
-        anyhow!("{file}:{line}: is not UTF-8 text; save the file as UTF-8")
-    })?;
-    let server = wireguard::parse(text)
-        .map_err(|mistake| anyhow!("{file}:{}: {}; correct the line", mistake.line, mistake.sentence))?;
+    let server = read(&args.file, &bytes)?;
     let mut store = open(&config)?;
-    let planned = plan(&server, &config, &store.list()?)
-        .map_err(|refused| anyhow!("{file}:{}: {}", refused.line, refused.sentence))?;
+    let planned = plan(&server, &config, &store.list()?).map_err(|refused| refused.of(&args.file))?;
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
@@ -93,6 +89,16 @@ pub(crate) fn run(
     Ok(())
 }
 
+fn read(file: &Path, bytes: &[u8]) -> anyhow::Result<WireGuardServer> {
+    let file = file.display();
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
+        anyhow!("{file}:{line}: is not UTF-8 text; save the file as UTF-8")
+    })?;
+    wireguard::parse(text)
+        .map_err(|mistake| anyhow!("{file}:{}: {}; correct the line", mistake.line, mistake.sentence))
+}
+
 fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
     directory.join(format!("{}.toml", client.name))
 }
@@ -116,6 +122,12 @@ fn left_behind(path: &Path, exit: &RemoteExit) -> anyhow::Result<Option<PrivateK
 struct Refused {
     line: usize,
     sentence: String,
+}
+
+impl Refused {
+    fn of(&self, file: &Path) -> anyhow::Error {
+        anyhow!("{}:{}: {}", file.display(), self.line, self.sentence)
+    }
 }
 
 /// The clients that would be enrolled beside those that are; each gets a key of its own later.

@@ -30,7 +30,8 @@ pub(crate) fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(),
     write(path, &text_of(path, registry)?)
 }
 
-fn text_of(path: &Path, registry: &ClientRegistry) -> Result<String, ConfigError> {
+/// As the file has it.
+pub(super) fn text_of(path: &Path, registry: &ClientRegistry) -> Result<String, ConfigError> {
     let text = toml::to_string(registry).map_err(|error| unwritten(path, &error.to_string()))?;
     if text.len() as u64 > MOST_BYTES {
         let sentence = format!("would be larger than {} MiB; remove clients first", MOST_BYTES >> 20);
@@ -45,6 +46,15 @@ fn write(path: &Path, text: &str) -> Result<(), ConfigError> {
 
 fn unwritten(path: &Path, reason: &str) -> ConfigError {
     ConfigError::of_file(path, format!("cannot be written: {reason}; check its directory"))
+}
+
+/// Reads the registry's text.
+pub(super) fn parse(path: &Path, text: &str) -> Result<ClientRegistry, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        let sentence = document::deserialization_sentence(error.message());
+        Source { path, text }.error(offset, sentence)
+    })
 }
 
 /// The registry's file, and what a running exit knows of it.
@@ -69,11 +79,7 @@ impl ClientsFile {
         let file::ConfigText { text, metadata } =
             file::read_up_to(MOST_BYTES, &path, "restore it from a backup")?;
         refuse_what_others_write(&path, &metadata)?;
-        let registry: ClientRegistry = toml::from_str(&text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            let sentence = document::deserialization_sentence(error.message());
-            Source { path: &path, text: &text }.error(offset, sentence)
-        })?;
+        let registry = parse(&path, &text)?;
         let says_who = !registry.is_empty()
             || toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.contains_key("client"));
         let known = Known { stamp: Some(Stamp::of(&metadata)), digest: digest(text.as_bytes()) };

@@ -68,7 +68,8 @@ fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> 
     Ok((file, metadata))
 }
 
-fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
+/// A file's bytes as text.
+pub(super) fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = line_of(bytes, error.valid_up_to());
         ConfigError::at_line(path, line, "is not UTF-8 text; save the file as UTF-8")

@@ -10,6 +10,8 @@ mod error;
 mod exit;
 mod file;
 mod find;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod key;
 mod kill_switch;
 mod metrics;

@@ -1,6 +1,4 @@
-//! Replays the corpus of configurations: each, and each small change of it, is a value or one line.
-
-use super::properties::assert_one_line_or_value;
+//! Replays the corpus of the fuzz target.
 
 #[path = "../../../../../fuzz/src/corpus.rs"]
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
@@ -8,5 +6,5 @@ mod replayed;
 
 #[test]
 fn configurations() {
-    replayed::replay("configuration", |data| assert_one_line_or_value(&String::from_utf8_lossy(data)));
+    replayed::replay("configuration", crate::fuzzing::configuration);
 }

@@ -1,0 +1,39 @@
+//! Any bytes as a WireGuard server's file, for a fuzz target.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use warren_session::exit::check_clients;
+
+use super::{ClientRegistry, ExitConfig, ProfileName, enrol, plan, read};
+use crate::config;
+
+const FILE: &str = "wg0.conf";
+
+/// An exit that has both kinds of addresses for its clients.
+static EXIT: LazyLock<ExitConfig> = LazyLock::new(|| {
+    let text =
+        "[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.0.0.0/8\"\nipv6 = \"fd00::/32\"\n";
+    config::fuzzing::read_exit(text.as_bytes()).expect("it is a configuration")
+});
+
+/// Plans the import of these bytes into an exit without clients.
+///
+/// # Panics
+/// When they are refused without their place or in more than a line, and when what is planned cannot be enrolled.
+pub(crate) fn run(data: &[u8]) {
+    let path = Path::new(FILE);
+    let planned =
+        read(path, data).and_then(|server| plan(&server, &EXIT, &[]).map_err(|refused| refused.of(path)));
+    match planned {
+        Ok(planned) => {
+            let mut registry = ClientRegistry::new();
+            for client in planned {
+                enrol(&mut registry, &client).expect("planned clients do not clash");
+                client.name.parse::<ProfileName>().expect("a profile can have the name");
+            }
+            check_clients(EXIT.ipv4, EXIT.ipv6, &registry).expect("an exit starts with them");
+        }
+        Err(error) => config::fuzzing::assert_is_one_line(path, data, &error),
+    }
+}
