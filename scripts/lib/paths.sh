@@ -9,7 +9,8 @@ map_paths() {
   local maps=("$cargo_home=/cargo" "$sources=/rustc/$commit")
   # A registry's folder is called after its address, which is another where a mirror is used.
   for registry in "$cargo_home"/registry/src/*; do
-    maps+=("$registry=/cargo")
+    # Behind a link cargo says the one path, and rustc the other.
+    maps+=("$registry=/cargo" "$(realpath "$registry")=/cargo")
   done
   maps+=("$tree=/warren" "$target=/target")
 
