@@ -5,6 +5,8 @@ mod connection_ids;
 #[cfg(test)]
 mod fast_path;
 #[cfg(test)]
+mod handshake_probe;
+#[cfg(test)]
 mod path_mtu;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

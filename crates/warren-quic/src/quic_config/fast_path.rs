@@ -14,8 +14,8 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::{key::PrivateKey, settings::Congestion, tls};
 
-const CLIENT: usize = 0;
-const EXIT: usize = 1;
+pub(super) const CLIENT: usize = 0;
+pub(super) const EXIT: usize = 1;
 const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
@@ -101,8 +101,8 @@ fn a_long_run_crosses_key_updates() {
     assert!(pair.short > 7_000, "{} of 8000 packets went the short way", pair.short);
 }
 
-struct Pair {
-    now: Instant,
+pub(super) struct Pair {
+    pub(super) now: Instant,
     sides: [(Endpoint, Option<(ConnectionHandle, Connection)>); 2],
     /// What the exit was given.
     delivered: Vec<Bytes>,
@@ -110,11 +110,18 @@ struct Pair {
     short: usize,
     /// Packets that were lost or forged.
     harmed: usize,
-    is_lost: bool,
+    pub(super) is_lost: bool,
 }
 
 impl Pair {
     fn connected() -> Self {
+        let mut pair = Self::new();
+        pair.settle();
+        pair
+    }
+
+    /// A client that is about to connect.
+    pub(super) fn new() -> Self {
         let settings = TransportSettings {
             initial_mtu: 1_400,
             min_mtu: 1_400,
@@ -135,17 +142,15 @@ impl Pair {
         let connection =
             first.connect(now, client(&settings, address, tls_client), address, "exit.invalid").unwrap();
         let sides = [(first, Some(connection)), (second, None)];
-        let mut pair = Self { now, sides, delivered: Vec::new(), short: 0, harmed: 0, is_lost: false };
-        pair.settle();
-        pair
+        Self { now, sides, delivered: Vec::new(), short: 0, harmed: 0, is_lost: false }
     }
 
-    fn quic(&mut self, side: usize) -> &mut Connection {
+    pub(super) fn quic(&mut self, side: usize) -> &mut Connection {
         &mut self.sides[side].1.as_mut().unwrap().1
     }
 
     /// Lets half a second pass on a wire that does no harm.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let mut whole = std::iter::repeat(Fate::Arrives);
         for _ in 0..50 {
             self.now += Duration::from_millis(10);
@@ -166,7 +171,7 @@ impl Pair {
         }
     }
 
-    fn transmit(&mut self, from: usize) -> Vec<Vec<u8>> {
+    pub(super) fn transmit(&mut self, from: usize) -> Vec<Vec<u8>> {
         let now = self.now;
         let Some((_, quic)) = &mut self.sides[from].1 else { return Vec::new() };
         quic.handle_timeout(now);
@@ -215,7 +220,7 @@ impl Pair {
         }
     }
 
-    fn deliver(&mut self, to: usize, packet: &[u8]) {
+    pub(super) fn deliver(&mut self, to: usize, packet: &[u8]) {
         let path = FourTuple::new(ADDRESSES[1 - to].into(), None);
         let (endpoint, connection) = &mut self.sides[to];
         let mut datagram = BytesMut::from(packet);
