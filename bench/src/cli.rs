@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{ab, copier, quic, setup, soak, sweep, vpn, wire};
+use crate::{ab, bare, copier, quic, setup, soak, sweep, vpn, wire};
 
 /// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
 #[derive(Debug, Parser)]
@@ -20,6 +20,8 @@ enum Command {
     Quic(quic::Args),
     /// Copy between two TUN devices without crypto: the limit of any TUN VPN on this machine
     Copier(copier::Args),
+    /// One side of a tunnel that is QUIC between two TUN devices and nothing else: what a whole tunnel could reach
+    Bare(bare::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
     /// Go through Warren's settings on clean, long and lossy networks: a heat map, and which defaults follow
@@ -38,6 +40,7 @@ impl Cli {
             Command::Ab(args) => ab::run(&args),
             Command::Quic(args) => quic::run(&args),
             Command::Copier(args) => copier::run(&args),
+            Command::Bare(args) => bare::run(&args),
             Command::Vpn(args) => vpn::run(&args),
             Command::Sweep(args) => sweep::run(&args),
             Command::Soak(args) => soak::run(&args),

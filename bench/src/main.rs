@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "this binary talks to a person or a script")]
 
 mod ab;
+mod bare;
 mod cli;
 mod copier;
 mod interrupt;

@@ -1,5 +1,6 @@
 //! The tunnels that are compared, each brought up as its users do, with its own defaults.
 
+mod bare;
 mod boringtun;
 mod certificate;
 mod gotatun;
@@ -40,6 +41,8 @@ pub(crate) enum Kind {
     Veth,
     /// TUN to TUN without crypto: the limit.
     TunCopy,
+    /// QUIC between two TUN devices and nothing else.
+    Bare,
     Warren,
     WireguardGo,
     Openvpn,
@@ -129,6 +132,7 @@ const fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Veth => "veth",
         Kind::TunCopy => "tun-copy",
+        Kind::Bare => "bare",
         Kind::Warren => "warren",
         Kind::WireguardGo => "wireguard-go",
         Kind::Openvpn => "openvpn",
@@ -172,7 +176,7 @@ impl Installed {
     pub(crate) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let (version, programs) = match peer.kind {
             Kind::Veth => ("kernel".to_owned(), Vec::new()),
-            Kind::TunCopy => tun_copy::find()?,
+            Kind::TunCopy | Kind::Bare => tun_copy::find()?,
             Kind::Warren => warren::find(peer, interrupt)?,
             Kind::WireguardGo => wireguard_go::find(interrupt)?,
             Kind::Openvpn => openvpn::find(interrupt)?,
@@ -192,6 +196,7 @@ impl Installed {
         match self.peer.kind {
             Kind::Veth => veth::start(&start),
             Kind::TunCopy => tun_copy::start(&start),
+            Kind::Bare => bare::start(&start),
             Kind::Warren => warren::start(&start),
             Kind::WireguardGo => wireguard_go::start(&start),
             Kind::Openvpn => openvpn::start(&start),

@@ -1,0 +1,52 @@
+//! `bare`: one side of a tunnel that is QUIC datagrams between two TUN devices and nothing else: one thread, one connection,
+//! no runtime, no sessions, no queues, no checks of addresses, no sandbox. What any tunnel on this QUIC library can reach on a
+//! machine, and so what Warren's other work costs.
+
+mod device;
+mod quic;
+mod tunnel;
+
+use anyhow::Context as _;
+
+use self::tunnel::Tunnel;
+use crate::{
+    interrupt::Interrupt,
+    namespace::{Namespace, join},
+};
+
+/// The port that the exit's side listens at.
+pub(crate) const PORT: u16 = 4433;
+
+/// Which side, and where.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The exit's address, without which this is the exit's side
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<std::net::IpAddr>,
+    /// The network namespace
+    #[arg(long, value_name = "NAME")]
+    namespace: String,
+    /// The inner address with its prefix length
+    #[arg(long, value_name = "CIDR")]
+    address: String,
+    /// MTU of the device
+    #[arg(long, default_value_t = 1380, value_parser = clap::value_parser!(u16).range(1280..=1380))]
+    mtu: u16,
+}
+
+/// Carries packets until told to stop.
+///
+/// # Errors
+/// A sentence when the device or the connection fails.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let namespace = Namespace::existing(&args.namespace)?;
+    let device = device::create(&namespace, args.mtu, &args.address)?;
+    let remote = args.connect;
+    let tunnel = namespace.enter(move || {
+        let mut tunnel = Tunnel::new(device, remote)?;
+        eprintln!("the bare tunnel is there");
+        tunnel.run(&interrupt)
+    })?;
+    join(tunnel).context("the bare tunnel ended")
+}

@@ -1,0 +1,276 @@
+//! The loop of a side: all that came in, then all that is to go out, then sleep.
+
+use std::{
+    io::{ErrorKind, IoSlice, IoSliceMut},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    num::NonZeroUsize,
+    os::fd::AsFd as _,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use noq_proto::{Connection, ConnectionHandle, DatagramEvent, Endpoint, Event, FourTuple};
+use noq_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, read, writev},
+};
+use warren_packet::{
+    coalesce::{Coalescer, MAX_PARTS, Outcome},
+    datagram::Flags,
+    segment::segment,
+    virtio::{self, VirtioNetHeader},
+};
+use warren_quic::socket::{self, SocketConfig};
+use warren_tun::READ_BUFFER_BYTES;
+
+use super::{PORT, device::Device, quic};
+use crate::interrupt::Interrupt;
+
+/// The most segments of one send: 44 packets of 1,420 bytes stay below 64 KiB.
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
+/// The TUN device is not read while the connection holds more than this.
+const QUEUE: usize = 256 * 1024;
+/// Receives with one system call, and the bytes of each.
+const RECEIVES: usize = 8;
+const RECEIVE_BYTES: usize = 65_535;
+/// How long an idle side waits before it looks whether to stop.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A datagram, of which the first byte is not the packet's.
+struct Packet(Bytes);
+
+impl AsRef<[u8]> for Packet {
+    fn as_ref(&self) -> &[u8] {
+        self.0.get(1..).unwrap_or_default()
+    }
+}
+
+pub(super) struct Tunnel {
+    device: Device,
+    socket: UdpSocket,
+    state: UdpSocketState,
+    endpoint: Endpoint,
+    connection: Option<(ConnectionHandle, Connection)>,
+    coalescer: Coalescer<Packet>,
+    read_buffer: Vec<u8>,
+    receive_buffers: Vec<Vec<u8>>,
+    transmit_buffer: Vec<u8>,
+}
+
+impl Tunnel {
+    /// The exit's side, or the client's of the exit at `remote`.
+    pub(super) fn new(device: Device, remote: Option<IpAddr>) -> anyhow::Result<Self> {
+        let (address, endpoint, connection) = match remote {
+            None => (PORT, quic::exit()?, None),
+            Some(remote) => {
+                let (endpoint, handle, connection) = quic::client((remote, PORT).into())?;
+                (0, endpoint, Some((handle, connection)))
+            }
+        };
+        let address: SocketAddr = (Ipv4Addr::UNSPECIFIED, address).into();
+        let socket = socket::bind(SocketConfig::new(address)).context("cannot bind a UDP socket")?;
+        let state = UdpSocketState::new((&socket).into()).context("cannot set the UDP socket up")?;
+        Ok(Self {
+            coalescer: Coalescer::new(device.takes),
+            device,
+            socket,
+            state,
+            endpoint,
+            connection,
+            read_buffer: vec![0; READ_BUFFER_BYTES],
+            receive_buffers: vec![vec![0; RECEIVE_BYTES]; RECEIVES],
+            transmit_buffer: Vec::with_capacity(RECEIVE_BYTES),
+        })
+    }
+
+    /// Carries packets until told to stop.
+    pub(super) fn run(&mut self, stop: &Interrupt) -> anyhow::Result<()> {
+        while !stop.is_set() {
+            let now = Instant::now();
+            self.receive(now)?;
+            self.read()?;
+            self.transmit(Instant::now())?;
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what the socket holds, and writes the packets to the device.
+    fn receive(&mut self, now: Instant) -> anyhow::Result<()> {
+        let mut meta = [RecvMeta::default(); RECEIVES];
+        loop {
+            let mut slices = [const { None }; RECEIVES];
+            for (slice, buffer) in slices.iter_mut().zip(&mut self.receive_buffers) {
+                *slice = Some(IoSliceMut::new(buffer));
+            }
+            let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+            let received = match self.state.recv((&self.socket).into(), &mut slices, &mut meta) {
+                Ok(received) => received,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error).context("cannot receive"),
+            };
+            for index in 0..received {
+                let (Some(meta), Some(buffer)) = (meta.get(index), self.receive_buffers.get(index)) else {
+                    break;
+                };
+                let batch = BytesMut::from(buffer.get(..meta.len).unwrap_or_default());
+                self.take(now, *meta, batch)?;
+            }
+            self.write();
+        }
+    }
+
+    /// Takes in the datagrams of one receive.
+    fn take(&mut self, now: Instant, meta: RecvMeta, mut batch: BytesMut) -> anyhow::Result<()> {
+        let path = FourTuple::new(meta.addr, None);
+        while !batch.is_empty() {
+            let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
+            if let Some((_, connection)) = &mut self.connection
+                && let Some(route) = self.endpoint.route_short(&datagram)
+            {
+                let Some(rest) =
+                    connection.handle_plain_datagram(now, path, meta.ecn.map(ecn), route, datagram)
+                else {
+                    continue;
+                };
+                datagram = rest;
+            }
+            let mut answer = Vec::new();
+            match self.endpoint.handle(now, path, meta.ecn.map(ecn), datagram, &mut answer) {
+                Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                    if let Some((_, connection)) = &mut self.connection {
+                        connection.handle_event(event);
+                    }
+                }
+                Some(DatagramEvent::NewConnection(incoming)) => {
+                    let accepted = self.endpoint.accept(incoming, now, &mut answer, None);
+                    self.connection = Some(accepted.ok().context("cannot take the client's connection")?);
+                }
+                Some(DatagramEvent::Response(_)) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the connection received to the device.
+    fn write(&mut self) {
+        let Some((_, connection)) = &mut self.connection else { return };
+        while let Some(datagram) = connection.datagrams().recv() {
+            let flags = if datagram.first() == Some(&1) { Flags::PARTIAL_CHECKSUM } else { Flags::NONE };
+            // What is no packet is nothing of ours.
+            let _ = self.coalescer.push(flags, Packet(datagram));
+        }
+        let file = &self.device.file;
+        self.coalescer.flush(|write| {
+            let header = write.header.to_bytes();
+            let mut slices = [IoSlice::new(&[]); 1 + MAX_PARTS];
+            let all = std::iter::once(&header[..]).chain(write.parts.iter().copied());
+            for (slice, part) in slices.iter_mut().zip(all) {
+                *slice = IoSlice::new(part);
+            }
+            match writev(file, slices.get(..=write.parts.len()).unwrap_or_default()) {
+                Ok(_) => Outcome::Written,
+                Err(Errno::INVAL) => Outcome::Refused,
+                Err(_) => Outcome::Lost,
+            }
+        });
+    }
+
+    /// Gives the connection what the device holds, up to its limit.
+    fn read(&mut self) -> anyhow::Result<()> {
+        let Some((_, connection)) = &mut self.connection else { return Ok(()) };
+        while has_room(connection) {
+            let length = match read(&self.device.file, &mut self.read_buffer) {
+                Ok(length) => length,
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error).context("cannot read from the TUN device"),
+            };
+            let whole = self.read_buffer.get(..length).unwrap_or_default();
+            let Some((header, packet)) = whole.split_at_checked(virtio::LEN) else { continue };
+            let Ok(header) = VirtioNetHeader::parse(header) else { continue };
+            let mut arena = BytesMut::with_capacity(length + length / 8 + 256);
+            let mut datagrams = connection.datagrams();
+            // What the kernel gives is well-formed; what cannot be sent is lost, as in any tunnel.
+            let _ = segment(header, packet, &mut |segment| {
+                arena.put_u8(u8::from(segment.partial_checksum));
+                for part in segment.parts() {
+                    arena.put_slice(part);
+                }
+                let _ = datagrams.send(arena.split().freeze(), false);
+            });
+        }
+        Ok(())
+    }
+
+    /// Sends what is to be sent, and tells endpoint and connection of each other.
+    fn transmit(&mut self, now: Instant) -> anyhow::Result<()> {
+        let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
+        connection.handle_timeout(now);
+        loop {
+            self.transmit_buffer.clear();
+            let Some(transmit) = connection.poll_transmit(now, SEGMENTS, &mut self.transmit_buffer) else {
+                break;
+            };
+            let transmit = Transmit {
+                destination: transmit.destination,
+                ecn: None,
+                contents: self.transmit_buffer.get(..transmit.size).unwrap_or_default(),
+                segment_size: transmit.segment_size,
+                src_ip: None,
+            };
+            loop {
+                match self.state.try_send((&self.socket).into(), &transmit) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        let mut descriptors = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+                        let _ = poll(&mut descriptors, None);
+                    }
+                    // Lost, as on any path.
+                    _ => break,
+                }
+            }
+        }
+        while let Some(event) = connection.poll_endpoint_events() {
+            if let Some(answer) = self.endpoint.handle_event(*handle, event) {
+                connection.handle_event(answer);
+            }
+        }
+        while let Some(event) = connection.poll() {
+            if let Event::ConnectionLost { reason } = event {
+                bail!("the connection is lost: {reason}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a packet, a datagram, or the connection's next timer.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let connection = self.connection.as_mut().map(|(_, connection)| connection);
+        let takes = connection.is_some_and(has_room);
+        let connection = self.connection.as_ref().map(|(_, connection)| connection);
+        let due = connection.and_then(Connection::poll_timeout);
+        let time = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
+        let time = Timespec::try_from(time).context("a wait is short")?;
+        let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
+        let device = PollFd::from_borrowed_fd(self.device.file.as_fd(), PollFlags::IN);
+        let mut descriptors = [socket, device];
+        let count = if takes { 2 } else { 1 };
+        match poll(descriptors.get_mut(..count).unwrap_or_default(), Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait"),
+        }
+    }
+}
+
+fn has_room(connection: &mut Connection) -> bool {
+    quic::BUFFER - connection.datagrams().send_buffer_space() < QUEUE
+}
+
+fn ecn(codepoint: noq_udp::EcnCodepoint) -> noq_proto::EcnCodepoint {
+    match codepoint {
+        noq_udp::EcnCodepoint::Ect0 => noq_proto::EcnCodepoint::Ect0,
+        noq_udp::EcnCodepoint::Ect1 => noq_proto::EcnCodepoint::Ect1,
+        noq_udp::EcnCodepoint::Ce => noq_proto::EcnCodepoint::Ce,
+    }
+}

@@ -1,0 +1,21 @@
+//! QUIC between two TUN devices and nothing else, by this program's `bare`: what a whole tunnel on the same library can reach.
+
+use std::{process::Command, time::Instant};
+
+use super::{CLIENT, EXIT, Start, Tunnel, UP};
+use crate::vpn::{process::Process, topology::Topology};
+
+pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
+    let Start { topology, interrupt, installed } = start;
+    let side = |name, namespace: &str, address: &str, connect: &[&str]| {
+        let mut command = Command::new(installed.program(0)?);
+        command.args(["bare", "--namespace", namespace, "--address", &format!("{address}/24")]).args(connect);
+        let mut process = Process::start(name, topology.path(), &mut command)?;
+        process.wait_for_output("is there", UP, interrupt)?;
+        anyhow::Ok(process)
+    };
+    let exit = side("bare-exit", topology.exit.name(), EXIT, &[])?;
+    let began = Instant::now();
+    let client = side("bare-client", topology.client.name(), CLIENT, &["--connect", Topology::EXIT])?;
+    start.tunnel(began, client, exit)
+}
