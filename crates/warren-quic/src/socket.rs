@@ -26,6 +26,8 @@ pub(crate) use self::{
 use crate::{settings::Lacking, stats::SocketCounters, strangers::Gate};
 
 mod counted;
+#[cfg(test)]
+mod planted;
 mod slab;
 mod spare_memory;
 mod steering;

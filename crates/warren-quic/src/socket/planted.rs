@@ -1,0 +1,62 @@
+//! Memory broken on purpose, one way a test, which `scripts/sanitize` has to find: that shows that it would find what nobody planted.
+//! Only test builds have it, and a test is run there only by its name.
+
+use std::{cell::UnsafeCell, hint::black_box, mem, thread};
+
+use super::Slabs;
+
+#[test]
+#[ignore = "it breaks memory; `scripts/sanitize` runs it"]
+fn a_receive_buffer_is_written_beyond_its_end() {
+    lent_once(|buffer| {
+        // SAFETY: none: it is the byte behind the last.
+        unsafe { buffer.as_mut_ptr().add(buffer.len()).write(1) };
+    });
+}
+
+#[test]
+#[ignore = "it breaks memory; `scripts/sanitize` runs it"]
+fn a_datagram_is_read_after_its_buffer_was_freed() {
+    let mut slabs = lent_once(|buffer| buffer.fill(1));
+    let datagram = slabs.take(100);
+    let start = datagram.as_ptr();
+    drop((datagram, slabs));
+    // SAFETY: none: nobody has the buffer any more.
+    black_box(unsafe { start.read() });
+}
+
+#[test]
+#[ignore = "it breaks memory; `scripts/sanitize` runs it"]
+fn receive_buffers_are_forgotten() {
+    mem::forget(lent_once(|buffer| buffer.fill(1)));
+}
+
+#[test]
+#[ignore = "it breaks memory; `scripts/sanitize` runs it"]
+fn two_threads_write_the_same_place() {
+    struct Shared(UnsafeCell<u64>);
+    // SAFETY: none: whoever has a reference writes.
+    unsafe impl Sync for Shared {}
+    impl Shared {
+        fn add(&self) {
+            // SAFETY: none: another thread does the same.
+            unsafe { *self.0.get() += black_box(1) };
+        }
+    }
+    let shared = Shared(UnsafeCell::new(0));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..1_000).for_each(|_| shared.add()));
+        }
+    });
+}
+
+/// Buffers of which one was lent, and not filled.
+fn lent_once(filling: impl FnOnce(&mut [u8])) -> Slabs {
+    let mut slabs = Slabs::default();
+    slabs.lend(1, |buffers| {
+        filling(buffers.first_mut()?);
+        Some(1)
+    });
+    slabs
+}
