@@ -92,7 +92,7 @@ mod tests {
             max_transmit_segments: 40,
             max_transmit_datagrams: 80,
             receive_batches: 8,
-            tun_batches: 32,
+            tun_batches: 128,
             congestion: Congestion::Cubic,
             driver: Driver::Warren,
             tun_offload: true,

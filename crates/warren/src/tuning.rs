@@ -69,7 +69,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             settings: TransportSettings::default(),
-            tun_batches: TunBatches::new(32),
+            tun_batches: TunBatches::new(128),
             tun_offload: TunOffload::default(),
             workers: 1,
             pin: false,
@@ -253,7 +253,7 @@ mod tests {
             ("max_transmit_segments", "10", "40"),
             ("max_transmit_datagrams", "20", "80"),
             ("receive_batches", "4", "8"),
-            ("tun_batches", "1", "32"),
+            ("tun_batches", "1", "128"),
             ("congestion", "off", "cubic"),
         ] {
             let tuning = Tuning::default();

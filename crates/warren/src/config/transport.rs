@@ -57,7 +57,7 @@ impl Transport {
             max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
             max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
             receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
-            tun_batches: section.or("tun_batches", 32, number(TUN_BATCHES))?,
+            tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
             congestion: section.or("congestion", Congestion::Cubic, word(CONGESTION))?,
             driver: section.or(
                 "driver",
