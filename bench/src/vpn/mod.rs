@@ -43,7 +43,8 @@ use crate::{
 /// Which tunnels, which tests, how long.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to compare, separated by commas: veth, tun-copy, warren, wireguard-go, openvpn, boringtun, gotatun, quincy;
+    /// What to compare, separated by commas: veth, tun-copy, bare, warren, wireguard-go, openvpn, boringtun, gotatun,
+    /// quincy;
     /// warren:KEY=VALUE+KEY=VALUE is Warren with settings of [transport], section.KEY others, binary=PATH another program,
     /// name=NAME what tables call it
     /// [default: veth,tun-copy,warren,wireguard-go,openvpn; with --full all]
@@ -67,6 +68,10 @@ pub(crate) struct Args {
     /// Where the JSON, Markdown and SVG files go
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/vpn")]
     output: PathBuf,
+    /// Have the kernel track connections on both hosts of every peer, as NAT or a stateful firewall does anywhere, and as Warren's
+    /// own rules do in any case
+    #[arg(long)]
+    track: bool,
     /// Also profile each peer's VPN processes in one more run of the first test: flame graph and top symbols, by perf
     #[arg(long)]
     profile: bool,
@@ -144,6 +149,9 @@ impl<'a> Session<'a> {
         };
         peers::install_load_generators(interrupt)?;
         let (mut installed, mut remarks) = (Vec::new(), Vec::new());
+        if args.track {
+            remarks.push("The kernel tracks connections on both hosts of every peer (--track).".to_owned());
+        }
         for peer in &peers {
             match Installed::find(peer, interrupt) {
                 Ok(found) => installed.push(found),
@@ -220,7 +228,7 @@ impl<'a> Session<'a> {
         failed: &mut Vec<String>,
     ) -> anyhow::Result<()> {
         let name = installed.peer.to_string();
-        let topology = Topology::create()?;
+        let topology = self.topology()?;
         let tunnel = installed.start(&topology, self.interrupt)?;
         let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
         visit.setup_ms = tunnel.setup.map(|time| time.as_secs_f64() * 1e3);
@@ -239,6 +247,14 @@ impl<'a> Session<'a> {
         visit.client_peak_rss_mib = measure::peak_rss_mib(&tunnel.client_pids);
         visit.exit_peak_rss_mib = measure::peak_rss_mib(&tunnel.exit_pids);
         Ok(())
+    }
+
+    fn topology(&self) -> anyhow::Result<Topology> {
+        let topology = Topology::create()?;
+        if self.args.track {
+            topology.track_connections()?;
+        }
+        Ok(topology)
     }
 
     /// One more visit to each peer, with perf at its processes; a line where there is no perf.
@@ -265,7 +281,7 @@ impl<'a> Session<'a> {
     }
 
     fn profile_one(&self, installed: &Installed, test: Test) -> anyhow::Result<()> {
-        let topology = Topology::create()?;
+        let topology = self.topology()?;
         let tunnel = installed.start(&topology, self.interrupt)?;
         if tunnel.client_pids.is_empty() {
             return Ok(());

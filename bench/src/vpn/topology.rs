@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     interrupt::Interrupt,
-    namespace::{Namespace, end_processes, is_dead},
+    namespace::{Namespace, end_processes, execute, is_dead},
     wire::{Change, Ends, Way, Wire},
 };
 
@@ -23,6 +23,14 @@ use crate::{
 pub(crate) const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
 /// How temporary directories begin, before the number of the process that made them.
 const DIRECTORY: &str = "warren-bench-";
+/// A rule that asks for a packet's connection; that one does is enough.
+const TRACKING: &str = "table inet tracking {
+    chain input {
+        type filter hook input priority filter;
+        ct state invalid counter
+    }
+}
+";
 /// The link's name at both ends.
 const DEVICE: &str = "eth0";
 
@@ -80,6 +88,19 @@ impl Topology {
             host.ip(&format!("link set {DEVICE} up"))?;
         }
         Ok(self)
+    }
+
+    /// Has both hosts' kernels track connections, as any host with NAT or a stateful firewall does.
+    ///
+    /// # Errors
+    /// A sentence when the rule cannot be put there.
+    pub(crate) fn track_connections(&self) -> anyhow::Result<()> {
+        let rules = self.path().join("tracking.nft");
+        fs::write(&rules, TRACKING).context("cannot write a rule")?;
+        for host in [&self.client, &self.exit] {
+            execute(host.command("nft").arg("-f").arg(&rules)).context("cannot have connections tracked")?;
+        }
+        Ok(())
     }
 
     pub(crate) fn path(&self) -> &Path {
