@@ -20,7 +20,7 @@ use self::wireguard::{Peer, WireGuardServer};
 use super::args::{GlobalArgs, ImportWireGuardArgs};
 use super::exit_client::{ClientKey, ClientStore, ClientView, NewClient, endpoint, profile};
 use super::output;
-use crate::config::{ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile};
+use crate::config::{ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile};
 use crate::storage;
 
 /// Enrols every peer and writes its profile, or does nothing.
@@ -89,14 +89,14 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn read(file: &Path, bytes: &[u8]) -> anyhow::Result<WireGuardServer> {
-    let file = file.display();
+fn read(file: &Path, bytes: &[u8]) -> Result<WireGuardServer, ConfigError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
-        anyhow!("{file}:{line}: is not UTF-8 text; save the file as UTF-8")
+        ConfigError::at_line(file, line, "is not UTF-8 text; save the file as UTF-8")
     })?;
-    wireguard::parse(text)
-        .map_err(|mistake| anyhow!("{file}:{}: {}; correct the line", mistake.line, mistake.sentence))
+    wireguard::parse(text).map_err(|mistake| {
+        ConfigError::at_line(file, mistake.line, format!("{}; correct the line", mistake.sentence))
+    })
 }
 
 fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
@@ -125,8 +125,8 @@ struct Refused {
 }
 
 impl Refused {
-    fn of(&self, file: &Path) -> anyhow::Error {
-        anyhow!("{}:{}: {}", file.display(), self.line, self.sentence)
+    fn of(self, file: &Path) -> ConfigError {
+        ConfigError::at_line(file, self.line, self.sentence)
     }
 }
 

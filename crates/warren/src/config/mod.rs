@@ -32,7 +32,7 @@ pub(crate) use metrics::MetricsSettings;
 pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
 pub(crate) use profile::{ClientProfile, RemoteExit, load_profile};
 pub(crate) use transport::Transport;
-pub(crate) use value::suggestion;
+pub(crate) use value::{quoted, suggestion};
 pub(crate) use web::WebListen;
 
 #[cfg(test)]

@@ -219,7 +219,7 @@ pub(crate) fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>
 }
 
 /// What a file says, between quotes, in one line of bounded length, without anything that may be a key.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", clipped(&without_keys(text)))
 }
 

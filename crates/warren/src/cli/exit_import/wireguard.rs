@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 
 use super::label::Label;
+use crate::config::quoted;
 
 /// What the file says of the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +87,8 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
         let (key, value) = content
             .split_once('=')
             .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
-        let networks = || networks(value).map_err(|network| mistake(format!("{network:?} is no network")));
+        let networks =
+            || networks(value).map_err(|network| mistake(format!("{} is no network", quoted(network))));
         match (&section, key.trim().to_ascii_lowercase().as_str()) {
             (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
             (Section::Interface, "address") => {
@@ -110,14 +112,12 @@ fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
 }
 
 /// Networks between commas, with an address for a network of itself; the first that is none.
-fn networks(list: &str) -> Result<Vec<IpNet>, String> {
+fn networks(list: &str) -> Result<Vec<IpNet>, &str> {
     let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
     items
         .map(|item| {
             let network = item.parse::<IpNet>().ok();
-            network
-                .or_else(|| item.parse::<std::net::IpAddr>().ok().map(IpNet::from))
-                .ok_or_else(|| item.chars().take(60).collect())
+            network.or_else(|| item.parse::<std::net::IpAddr>().ok().map(IpNet::from)).ok_or(item)
         })
         .collect()
 }
@@ -183,6 +183,26 @@ mod tests {
             ("[Peer]\n\nAllowedIPs = 10.8.0.2, nowhere\n", 3),
         ] {
             assert_eq!(parse(text).unwrap_err().line, line, "{text}");
+        }
+    }
+
+    #[test]
+    fn key_in_a_networks_place_is_not_shown() {
+        let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+        for (text, said) in [
+            (format!("[Peer]\nAllowedIPs = {key}\n"), "\"(a key, not shown)\" is no network"),
+            (format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"), "\"(a key, not shown)/32\" is no network"),
+            (
+                format!("[Interface]\nAddress = {key} {key}\n"),
+                "\"(a key, not shown) (a key, not shown)\" is no network",
+            ),
+            // Cut to what a line shows, the second one would be no key any more, but most of one.
+            (
+                format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
+                "\"PrivateKey=(a key, not shown) (a key, not shown)\" is no network",
+            ),
+        ] {
+            assert_eq!(parse(&text).unwrap_err().sentence, said, "{text}");
         }
     }
 
