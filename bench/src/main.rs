@@ -15,6 +15,7 @@ mod setup;
 mod soak;
 mod stats;
 mod sweep;
+mod tun_device;
 mod usage;
 mod vpn;
 mod wire;

@@ -2,7 +2,6 @@
 //! no runtime, no sessions, no queues, no checks of addresses, no sandbox. What any tunnel on this QUIC library can reach on a
 //! machine, and so what Warren's other work costs.
 
-mod device;
 mod quic;
 mod tunnel;
 
@@ -12,8 +11,11 @@ use self::tunnel::Tunnel;
 use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, join},
+    tun_device::TunDevice,
 };
 
+/// The device's name in both namespaces.
+const DEVICE: &str = "wt-bare0";
 /// The port that the exit's side listens at.
 pub(crate) const PORT: u16 = 4433;
 
@@ -41,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let namespace = Namespace::existing(&args.namespace)?;
-    let device = device::create(&namespace, args.mtu, &args.address)?;
+    let device = TunDevice::create(&namespace, DEVICE, args.mtu, &[&args.address])?;
     let remote = args.connect;
     let tunnel = namespace.enter(move || {
         let mut tunnel = Tunnel::new(device, remote)?;

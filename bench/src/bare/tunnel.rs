@@ -25,8 +25,8 @@ use warren_packet::{
 use warren_quic::socket::{self, SocketConfig};
 use warren_tun::READ_BUFFER_BYTES;
 
-use super::{PORT, device::Device, quic};
-use crate::interrupt::Interrupt;
+use super::{PORT, quic};
+use crate::{interrupt::Interrupt, tun_device::TunDevice};
 
 /// The most segments of one send: 44 packets of 1,420 bytes stay below 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
@@ -48,7 +48,7 @@ impl AsRef<[u8]> for Packet {
 }
 
 pub(super) struct Tunnel {
-    device: Device,
+    device: TunDevice,
     socket: UdpSocket,
     state: UdpSocketState,
     endpoint: Endpoint,
@@ -61,7 +61,7 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// The exit's side, or the client's of the exit at `remote`.
-    pub(super) fn new(device: Device, remote: Option<IpAddr>) -> anyhow::Result<Self> {
+    pub(super) fn new(device: TunDevice, remote: Option<IpAddr>) -> anyhow::Result<Self> {
         let (address, endpoint, connection) = match remote {
             None => (PORT, quic::exit()?, None),
             Some(remote) => {

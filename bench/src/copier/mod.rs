@@ -3,7 +3,6 @@
 //! [`Copier`] is what the comparison of whole tunnels calls; the subcommand sets up namespaces around it and waits.
 
 mod copy;
-mod device;
 
 use std::{
     sync::{
@@ -18,11 +17,11 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 pub(crate) use self::copy::Direction;
-use self::device::End;
 use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, join},
     report::{self, Table, number},
+    tun_device::TunDevice,
 };
 
 /// The inner addresses, as those of a tunnel.
@@ -100,11 +99,11 @@ impl Copier {
     /// # Errors
     /// A sentence when a device cannot be made or set up; nothing is left behind.
     pub(crate) fn start(client: &Namespace, exit: &Namespace, mtu: u16) -> anyhow::Result<Self> {
-        let at_client = End::create(client, mtu, &CLIENT_ADDRESSES)?;
-        let at_exit = End::create(exit, mtu, &EXIT_ADDRESSES)?;
+        let at_client = TunDevice::create(client, DEVICE, mtu, &CLIENT_ADDRESSES)?;
+        let at_exit = TunDevice::create(exit, DEVICE, mtu, &EXIT_ADDRESSES)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let spawn = |name: &str, from: &End, to: &End| {
-            let (from, to, stop) = (from.file()?, to.file()?, stop.clone());
+        let spawn = |name: &str, from: &TunDevice, to: &TunDevice| {
+            let (from, to, stop) = (from.another()?, to.another()?, stop.clone());
             thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || copy::copy(&from, &to, &stop))
