@@ -20,7 +20,9 @@ use self::wireguard::{Peer, WireGuardServer};
 use super::args::{GlobalArgs, ImportWireGuardArgs};
 use super::exit_client::{ClientKey, ClientStore, ClientView, NewClient, endpoint, profile};
 use super::output;
-use crate::config::{ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile};
+use crate::config::{
+    ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
+};
 use crate::storage;
 
 /// Enrols every peer and writes its profile, or does nothing.
@@ -90,11 +92,7 @@ pub(crate) fn run(
 }
 
 fn read(file: &Path, bytes: &[u8]) -> Result<WireGuardServer, ConfigError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count() + 1;
-        ConfigError::at_line(file, line, "is not UTF-8 text; save the file as UTF-8")
-    })?;
-    wireguard::parse(text).map_err(|mistake| {
+    wireguard::parse(utf8(file, bytes)?).map_err(|mistake| {
         ConfigError::at_line(file, mistake.line, format!("{}; correct the line", mistake.sentence))
     })
 }

@@ -68,12 +68,17 @@ fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> 
     Ok((file, metadata))
 }
 
-/// A file's bytes as text.
-pub(super) fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
+/// A file's bytes as UTF-8.
+pub(crate) fn utf8<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
+    std::str::from_utf8(bytes).map_err(|error| {
         let line = line_of(bytes, error.valid_up_to());
         ConfigError::at_line(path, line, "is not UTF-8 text; save the file as UTF-8")
-    })?;
+    })
+}
+
+/// A configuration's bytes as text.
+pub(super) fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
+    let text = utf8(path, bytes)?;
     match bytes.iter().position(|byte| *byte == 0) {
         Some(offset) => {
             let sentence = "holds a NUL byte; restore the file, it is damaged or not a text";

@@ -26,7 +26,7 @@ pub(crate) use clients::{ClientsFile, load_clients, lock_clients, save_clients};
 pub(crate) use endpoint::{DEFAULT_PORT, Endpoint};
 pub(crate) use error::ConfigError;
 pub(crate) use exit::{ExitConfig, NatInterface, load_exit};
-pub(crate) use file::describe;
+pub(crate) use file::{describe, utf8};
 pub(crate) use find::{ProfileName, find_profile, profile_names};
 pub(crate) use metrics::MetricsSettings;
 pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
