@@ -51,6 +51,7 @@ drop_reasons! {
     TransportFull "transport_full" "The QUIC library's send buffer was full.";
     TransportTooLarge "transport_too_large" "The datagram no longer fitted the path when it was to be sent.";
     ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
+    SocketBufferFull "socket_buffer_full" "The UDP socket's receive buffer was full.";
     TunWrite "tun_write" "The TUN device did not take the packet.";
     TunRead "tun_read" "What the TUN device handed over could not be used.";
 }

@@ -21,11 +21,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 pub(crate) use self::{
     counted::{CountedSocket, Resume},
+    overflow::Overflow,
     slab::Slabs,
 };
 use crate::{settings::Lacking, stats::SocketCounters, strangers::Gate};
 
 mod counted;
+mod overflow;
 #[cfg(test)]
 mod planted;
 mod slab;

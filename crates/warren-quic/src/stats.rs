@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::socket::Overflow;
+
 /// Most datagrams that one send can hold (`UDP_MAX_SEGMENTS`, `linux/udp.h`).
 pub const MAX_SEGMENTS: usize = 64;
 
@@ -88,6 +90,9 @@ pub struct SocketStats {
     pub send_errors: SendErrors,
     /// Receives that failed; each is tried again.
     pub receive_errors: u64,
+    /// What the kernel dropped on its way into a socket, nearly always because the socket's buffer was full, rarely for a wrong
+    /// checksum; of sockets that are closed too. What arrived as one batch (GRO) counts once.
+    pub dropped: u64,
 }
 
 impl SocketStats {
@@ -110,6 +115,7 @@ impl SocketStats {
             unsegmented,
             send_errors,
             receive_errors,
+            dropped,
         } = self;
         *sends += other.sends;
         *bytes_sent += other.bytes_sent;
@@ -122,6 +128,7 @@ impl SocketStats {
         *unsegmented += other.unsegmented;
         send_errors.merge(&other.send_errors);
         *receive_errors += other.receive_errors;
+        *dropped += other.dropped;
     }
 
     /// Returns the largest number of datagrams that left in one send.
@@ -208,6 +215,8 @@ pub(crate) struct SocketCounters {
     pub(crate) refused: AtomicU64,
     pub(crate) unreachable: AtomicU64,
     pub(crate) other: AtomicU64,
+    /// Counted by the kernel.
+    pub(crate) overflow: Overflow,
 }
 
 impl SocketCounters {
@@ -230,6 +239,7 @@ impl SocketCounters {
             refused: zero(),
             unreachable: zero(),
             other: zero(),
+            overflow: Overflow::default(),
         }
     }
 
@@ -274,6 +284,7 @@ impl SocketCounters {
                 other: self.other.load(Relaxed),
             },
             receive_errors: self.receive_errors.load(Relaxed),
+            dropped: self.overflow.sum(),
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Status {
     pub(crate) totals: BTreeMap<String, u64>,
     pub(crate) drops_to_carrier: BTreeMap<String, u64>,
     pub(crate) drops_to_tun: BTreeMap<String, u64>,
-    /// Datagrams that QUIC dropped itself.
+    /// Datagrams that QUIC dropped itself, and what the kernel dropped before QUIC received it.
     pub(crate) transport_drops: BTreeMap<String, u64>,
     /// All of these together, by reason.
     pub(crate) drops: BTreeMap<String, u64>,

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct CountedSocket {
     /// Watched for what it receives. Were it watched for room too, each packet that leaves would wake its worker.
-    io: AsyncFd<UdpSocket>,
+    io: AsyncFd<Arc<UdpSocket>>,
     /// The socket by another descriptor, watched for room: from when it was found full until somebody forgets it.
     room: OnceLock<AsyncFd<OwnedFd>>,
     state: UdpSocketState,
@@ -59,6 +59,8 @@ impl CountedSocket {
                 "this kernel has no UDP segmentation (UDP_SEGMENT, Linux 4.18); datagrams are sent one by one"
             );
         }
+        let socket = Arc::new(socket);
+        counters.overflow.watch(&socket);
         let io = watch(socket, Interest::READABLE)?;
         Ok(Self { io, room: OnceLock::new(), state, counters, keeps_source, gso, lacking })
     }
@@ -214,6 +216,12 @@ impl CountedSocket {
         {
             tracing::warn!(%error, "sending several datagrams at once (UDP_SEGMENT) was refused; they are sent one by one from now on");
         }
+    }
+}
+
+impl Drop for CountedSocket {
+    fn drop(&mut self) {
+        self.counters.overflow.forget(self.io.get_ref());
     }
 }
 

@@ -155,7 +155,11 @@ impl Page {
         let drops = ways.into_iter().flat_map(|(way, drops)| {
             drops.iter().map(move |(reason, count)| ([("way", way), ("reason", reason)], *count))
         });
-        families.counters("warren_drops", "Packets, or datagrams in QUIC, that were dropped.", drops)?;
+        families.counters(
+            "warren_drops",
+            "Packets, or datagrams in QUIC and on their way to it, that were dropped.",
+            drops,
+        )?;
         let places: Vec<(f64, u64)> = snapshot
             .totals
             .waits

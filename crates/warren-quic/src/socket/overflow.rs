@@ -1,0 +1,192 @@
+//! What the kernel dropped because nobody had yet received what came before: its own count for each socket, read when
+//! somebody asks for the sum.
+
+use std::{
+    io,
+    net::UdpSocket,
+    os::fd::AsRawFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+/// A sum over sockets, those that are closed by now included; it never goes back.
+#[derive(Debug, Default)]
+pub(crate) struct Overflow(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    sum: u64,
+    sockets: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    socket: Weak<UdpSocket>,
+    /// The kernel's count when it was last read, which wraps.
+    seen: u32,
+}
+
+impl Overflow {
+    /// Takes a socket into the sum, from its first datagram on.
+    pub(super) fn watch(&self, socket: &Arc<UdpSocket>) {
+        self.counts().sockets.push(Watched { socket: Arc::downgrade(socket), seen: 0 });
+    }
+
+    /// Takes a last count of a socket that is about to be closed.
+    pub(super) fn forget(&self, socket: &Arc<UdpSocket>) {
+        let mut counts = self.counts();
+        counts.read();
+        counts.sockets.retain(|watched| !std::ptr::eq(watched.socket.as_ptr(), Arc::as_ptr(socket)));
+    }
+
+    /// Reads the sockets' counts and returns the sum.
+    pub(crate) fn sum(&self) -> u64 {
+        let mut counts = self.counts();
+        counts.read();
+        counts.sum
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn read(&mut self) {
+        for Watched { socket, seen } in &mut self.sockets {
+            let Some(dropped) = socket.upgrade().and_then(|socket| dropped(&socket).ok()) else { continue };
+            self.sum += u64::from(dropped.wrapping_sub(*seen));
+            *seen = dropped;
+        }
+    }
+}
+
+/// Asks the kernel what it dropped on the way into a socket (`SO_MEMINFO`, Linux 4.12).
+fn dropped(socket: &UdpSocket) -> io::Result<u32> {
+    /// `SK_MEMINFO_DROPS` of `linux/sock_diag.h`.
+    const DROPS: usize = 8;
+    let mut values = [0_u32; DROPS + 1];
+    let mut length = libc::socklen_t::try_from(size_of_val(&values)).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel writes no more than `length` bytes, the
+    // size of `values`, and the length itself; both are borrowed until the call returns, and any bits are a u32.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            (&raw mut values).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let [.., drops] = values;
+    Ok(drops)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, SocketAddr},
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::{
+        settings::Lacking,
+        socket::{CountedSocket, SocketConfig, SocketUse, bind},
+        stats::SocketCounters,
+    };
+
+    /// A socket with room for a dozen datagrams, as a driver has it, and another descriptor of it to receive from.
+    struct Narrow {
+        counted: CountedSocket,
+        receiver: UdpSocket,
+    }
+
+    impl Narrow {
+        fn new(counters: &Arc<SocketCounters>) -> Self {
+            let config = SocketConfig {
+                buffer_bytes: 16 * 1024,
+                ..SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())
+            };
+            let socket = bind(config).unwrap();
+            let receiver = socket.try_clone().unwrap();
+            let lacking = Lacking::default();
+            let using = SocketUse { gso: true, gro: true, lacking, max_payload: 1_472, keeps_source: true };
+            Self { counted: CountedSocket::new(socket, using, counters.clone()).unwrap(), receiver }
+        }
+
+        fn address(&self) -> SocketAddr {
+            self.counted.local_addr().unwrap()
+        }
+
+        /// Sends datagrams one by one, receives those that the socket has room for, and returns how many it had not.
+        fn overfill(&self, sent: u64, counters: &SocketCounters) -> u64 {
+            let before = counters.snapshot().dropped;
+            let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            for _ in 0..sent {
+                assert_eq!(sender.send_to(&[7; 1_000], self.address()).unwrap(), 1_000);
+            }
+            let start = Instant::now();
+            let mut received = 0;
+            let mut buffer = [0; 2_000];
+            loop {
+                // Before it is received from, so that nothing is counted twice that is on its way.
+                let dropped = counters.snapshot().dropped - before;
+                while self.receiver.recv(&mut buffer).is_ok() {
+                    received += 1;
+                }
+                if received + dropped >= sent {
+                    assert_eq!(received, sent - dropped);
+                    return dropped;
+                }
+                assert!(start.elapsed() < Duration::from_secs(20), "{received} and {dropped} of {sent}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_finds_a_socket_full_is_counted_to_the_datagram() {
+        let counters = Arc::new(SocketCounters::new());
+        let narrow = Narrow::new(&counters);
+        // The control.
+        assert_eq!(narrow.overfill(3, &counters), 0);
+
+        let dropped = narrow.overfill(200, &counters);
+        assert!(dropped > 100, "{dropped}");
+        assert_eq!(counters.snapshot().dropped, dropped);
+        assert_eq!(narrow.overfill(3, &counters), 0);
+    }
+
+    #[tokio::test]
+    async fn the_sum_is_over_all_sockets_and_keeps_those_that_are_closed() {
+        let counters = Arc::new(SocketCounters::new());
+        let (mut first, second) = (Narrow::new(&counters), Narrow::new(&counters));
+        let of_first = first.overfill(150, &counters);
+        let of_second = second.overfill(100, &counters);
+        assert!(of_first > 0 && of_second > 0);
+        assert_eq!(counters.snapshot().dropped, of_first + of_second);
+
+        // Another takes its place, as when a client's address changes.
+        first = Narrow::new(&counters);
+        assert_eq!(counters.snapshot().dropped, of_first + of_second);
+        drop(second);
+        assert_eq!(counters.snapshot().dropped, of_first + of_second);
+        let of_third = first.overfill(120, &counters);
+        assert!(of_third > 0);
+        assert_eq!(counters.snapshot().dropped, of_first + of_second + of_third);
+    }
+
+    #[test]
+    fn a_count_that_wraps_goes_on() {
+        let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        let overflow = Overflow::default();
+        overflow.watch(&socket);
+        let mut counts = overflow.counts();
+        counts.sum = u64::from(u32::MAX - 4);
+        counts.sockets[0].seen = u32::MAX - 4;
+        drop(counts);
+        assert_eq!(overflow.sum(), 1 << 32);
+    }
+}
