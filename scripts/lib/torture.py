@@ -364,6 +364,14 @@ ROWS = [
     ),
     Row(
         "bounds",
+        "R5",
+        "a hole of 5 s under 10,000 packets of 1,200 bytes a second over four connections",
+        "4 MiB more at most beside what the connections may hold; of 20,000 packets after it 1 % older than a second",
+        0.2,
+        end_to_end("stalled_path::a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothing_old"),
+    ),
+    Row(
+        "bounds",
         "R7",
         "10,000 sessions, refused keys and reloads in a process that counts its bytes; then 1,000 with a leak, the control",
         "live heap +64 KiB at most after a warm-up of 2,000",

@@ -64,7 +64,10 @@ impl Totals {
         self.acks_sent += stats.acks_sent;
         self.datagram_frames_sent += stats.datagrams_sent;
         self.datagram_frames_received += stats.datagrams_received;
-        self.send_drops += stats.send_drops_full + stats.send_drops_too_large + stats.send_drops_closed;
+        self.send_drops += stats.send_drops_full
+            + stats.send_drops_too_large
+            + stats.send_drops_stale
+            + stats.send_drops_closed;
         self.receive_drops += stats.receive_drops;
     }
 

@@ -138,6 +138,7 @@ impl Counters {
                 right: total("quic_datagrams_sent")
                     + of("transport_full")
                     + of("transport_too_large")
+                    + of("transport_stale")
                     + of("connection_lost"),
             },
             Sum {

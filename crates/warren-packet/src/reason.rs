@@ -50,6 +50,7 @@ drop_reasons! {
     ConnectionLost "connection_lost" "The connection ended while the packet waited.";
     TransportFull "transport_full" "The QUIC library's send buffer was full.";
     TransportTooLarge "transport_too_large" "The datagram no longer fitted the path when it was to be sent.";
+    TransportStale "transport_stale" "The datagram had waited while nobody answered its connection.";
     ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
     SocketBufferFull "socket_buffer_full" "The UDP socket's receive buffer was full.";
     TunWrite "tun_write" "The TUN device did not take the packet.";

@@ -76,7 +76,8 @@ pub(crate) fn connection_stats(
     let sent = stats.frame_tx.datagram;
     let received = stats.frame_rx.datagram;
     let too_large = dropped.too_large + tally.too_large;
-    let missing = tally.accepted.saturating_sub(sent + dropped.send_buffer_full + too_large);
+    let missing =
+        tally.accepted.saturating_sub(sent + dropped.send_buffer_full + too_large + dropped.discarded);
     ConnectionStats {
         remote,
         rtt: path.rtt,
@@ -92,6 +93,7 @@ pub(crate) fn connection_stats(
         datagrams_delivered: tally.delivered,
         send_drops_full: dropped.send_buffer_full,
         send_drops_too_large: too_large,
+        send_drops_stale: dropped.discarded,
         send_drops_closed: if last { missing } else { 0 },
         receive_drops: if last {
             received.saturating_sub(tally.delivered)

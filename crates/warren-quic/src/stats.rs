@@ -45,6 +45,8 @@ pub struct ConnectionStats {
     pub send_drops_full: u64,
     /// Datagrams taken, then dropped because the path's MTU shrank below them.
     pub send_drops_too_large: u64,
+    /// Datagrams taken, then dropped because they had waited through a silence of the peer; 0 with noq's driver, which sends them.
+    pub send_drops_stale: u64,
     /// Datagrams taken and not yet sent when the connection closed; 0 before.
     pub send_drops_closed: u64,
     /// Datagrams received and dropped before they were handed over: the receive buffer was full or the connection closed.

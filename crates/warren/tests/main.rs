@@ -60,6 +60,7 @@ mod sessions;
 mod site_to_site;
 mod small_pool;
 mod spoofing;
+mod stalled_path;
 mod starts;
 mod state_files;
 mod status;

@@ -214,9 +214,12 @@ impl Connection {
                 self.silence.judge(now, quic.unanswered_probes(), || quic.stats().frame_rx.acks)
         {
             self.news.answers = Some(!is_silent);
+            if !is_silent {
+                self.discard_stale();
+            }
         }
         self.max_datagram_size = match self.state {
-            State::Open => quic.datagrams().max_size(),
+            State::Open => self.quic.get_mut().datagrams().max_size(),
             State::Handshake(_) | State::Over(_) => None,
         };
         self.make_room();
@@ -224,6 +227,14 @@ impl Connection {
             drop(self.seat.take());
         }
         to_send
+    }
+
+    /// Drops what has waited through a silence: it would go before all that is fresh.
+    fn discard_stale(&mut self) {
+        self.quic.get_mut().datagrams().discard_unsent();
+        // Whether it was found full here or by the library.
+        self.is_full = false;
+        self.news.writable = !is_planted(Bug::RoomUntold);
     }
 
     /// Takes datagrams again once half of what it may hold is sent.

@@ -89,6 +89,8 @@ pub struct Side {
     pub control: BTreeMap<ConnectionId, Vec<u8>>,
     pub datagrams: Vec<(ConnectionId, Bytes)>,
     pub writable: Vec<ConnectionId>,
+    /// Whether somebody answers, each time that it changed.
+    pub answers: Vec<(ConnectionId, bool)>,
     pub closed: Vec<(ConnectionId, CloseReason)>,
     /// Final counters of what is closed.
     pub last: BTreeMap<ConnectionId, ConnectionStats>,
@@ -103,6 +105,7 @@ impl Side {
             control: BTreeMap::new(),
             datagrams: Vec::new(),
             writable: Vec::new(),
+            answers: Vec::new(),
             closed: Vec::new(),
             last: BTreeMap::new(),
             inbox: Inbox::new(),
@@ -123,7 +126,7 @@ impl Side {
                         self.control.entry(connection).or_default().extend(data)
                     }
                     Event::Writable { connection } => self.writable.push(connection),
-                    Event::Answers { .. } => {}
+                    Event::Answers { connection, answers } => self.answers.push((connection, answers)),
                     Event::Closed { connection, reason } => {
                         if let Some(stats) = self.endpoint.stats(connection) {
                             self.last.insert(connection, stats);

@@ -45,6 +45,7 @@ pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let mut drops = DropCounters::default();
     drops.add_many(DropReason::TransportFull, quic.send_drops_full);
     drops.add_many(DropReason::TransportTooLarge, quic.send_drops_too_large);
+    drops.add_many(DropReason::TransportStale, quic.send_drops_stale);
     drops.add_many(DropReason::ConnectionLost, quic.send_drops_closed);
     drops.add_many(DropReason::ReceiveBufferFull, quic.receive_drops);
     drops.add_many(DropReason::SocketBufferFull, snapshot.sockets.dropped);

@@ -9,35 +9,61 @@ use bytes::BytesMut;
 
 /// Memory for about 45 full packets.
 const SLAB: usize = 64 * 1024;
-/// Slabs with packets under way that are remembered: 1 MiB, what two full queues hold.
-const REMEMBERED: usize = 16;
+/// Slabs at most: 2 MiB, what four full queues hold. A packet that waits keeps all of its slab, so that a few small ones that
+/// nobody fetches could keep a slab each; beyond these slabs, packets get memory of their own.
+const MOST: usize = 32;
 
 /// Slabs, one of which is being filled.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     filling: BytesMut,
+    is: Filling,
     /// Those filled before, the latest last.
     filled: VecDeque<BytesMut>,
+}
+
+/// What is being filled.
+#[derive(Debug, Default)]
+enum Filling {
+    #[default]
+    Nothing,
+    Slab,
+    /// Memory of one packet; so many bytes later slabs are looked at again.
+    Alone(usize),
 }
 
 impl Arena {
     /// Returns an empty buffer with room for `bytes`. Who fills it takes them out of it by [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
         if self.filling.capacity() < bytes {
-            self.next(SLAB.max(bytes));
+            self.next(bytes);
         }
         &mut self.filling
     }
 
-    /// Goes on to the slab filled last of those with nothing under way, which the cache knows best, or to a new one.
     fn next(&mut self, bytes: usize) {
-        self.filled.push_back(std::mem::take(&mut self.filling));
+        let before = std::mem::take(&mut self.filling);
+        let left = match self.is {
+            Filling::Nothing => None,
+            Filling::Slab => {
+                self.filled.push_back(before);
+                None
+            }
+            Filling::Alone(left) => left.checked_sub(bytes),
+        };
+        let slab = if left.is_none() { self.slab(SLAB.max(bytes)) } else { None };
+        (self.filling, self.is) = match slab {
+            Some(slab) => (slab, Filling::Slab),
+            None => (BytesMut::with_capacity(bytes), Filling::Alone(left.unwrap_or(SLAB))),
+        };
+    }
+
+    /// Returns the slab filled last of those with nothing under way, which the cache knows best, or a new one if it may.
+    fn slab(&mut self, bytes: usize) -> Option<BytesMut> {
         let free = self.filled.iter_mut().rposition(|slab| slab.try_reclaim(bytes));
-        self.filling = free
-            .and_then(|index| self.filled.remove(index))
-            .unwrap_or_else(|| BytesMut::with_capacity(bytes));
-        if self.filled.len() > REMEMBERED {
-            self.filled.pop_front();
+        match free {
+            Some(index) => self.filled.remove(index),
+            None => (self.filled.len() < MOST).then(|| BytesMut::with_capacity(bytes)),
         }
     }
 }
@@ -74,19 +100,36 @@ mod tests {
     fn packets_under_way_keep_their_bytes() {
         let mut arena = Arena::default();
         let kept: Vec<_> = (0..4).map(|_| fill(&mut arena).swap_remove(7)).collect();
-        for _ in 0..2 * REMEMBERED {
+        for _ in 0..2 * MOST {
             fill(&mut arena);
         }
         assert!(kept.iter().all(|packet| packet.iter().all(|byte| *byte == 7)));
     }
 
     #[test]
-    fn no_more_is_remembered_than_it_says() {
+    fn packets_that_wait_keep_no_more_slabs_than_it_says_and_then_only_their_own_bytes() {
         let mut arena = Arena::default();
-        let kept: Vec<_> = (0..3 * REMEMBERED).map(|_| fill(&mut arena)).collect();
-        assert_eq!(arena.filled.len(), REMEMBERED);
+        let kept: Vec<_> = (0..3 * MOST).map(|_| fill(&mut arena).swap_remove(7)).collect();
+        assert_eq!(arena.filled.len(), MOST);
+        assert!((1024..2048).contains(&arena.room(1024).capacity()), "{}", arena.filling.capacity());
+        assert!(kept.iter().all(|packet| packet.iter().all(|byte| *byte == 7)));
         drop(kept);
-        let large = arena.room(3 * SLAB);
-        assert!(large.is_empty() && large.capacity() >= 3 * SLAB);
+        for _ in 0..2 * MOST {
+            fill(&mut arena);
+        }
+        assert!(matches!(arena.is, Filling::Slab), "slabs again");
+        assert!(arena.filled.len() <= MOST);
+    }
+
+    #[test]
+    fn whatever_is_larger_than_a_slab_has_room() {
+        let mut arena = Arena::default();
+        for _ in 0..2 * MOST {
+            let large = arena.room(3 * SLAB);
+            assert!(large.is_empty() && large.capacity() >= 3 * SLAB);
+            large.resize(3 * SLAB, 1);
+            drop(large.split());
+        }
+        assert!(arena.filled.len() <= MOST);
     }
 }

@@ -171,6 +171,7 @@ pub(crate) struct QuicSums {
     /// Datagrams that left the send buffer unsent, by reason.
     pub(crate) send_drops_full: u64,
     pub(crate) send_drops_too_large: u64,
+    pub(crate) send_drops_stale: u64,
     pub(crate) send_drops_closed: u64,
     /// Datagrams that arrived while the receive buffer was full.
     pub(crate) receive_drops: u64,
@@ -192,6 +193,7 @@ impl QuicSums {
         self.lost_packets += quic.lost_packets;
         self.send_drops_full += quic.send_drops_full;
         self.send_drops_too_large += quic.send_drops_too_large;
+        self.send_drops_stale += quic.send_drops_stale;
         self.send_drops_closed += quic.send_drops_closed;
         self.receive_drops += quic.receive_drops;
     }

@@ -50,6 +50,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
         total("quic_datagrams_sent")
             + transport("transport_full")
             + transport("transport_too_large")
+            + transport("transport_stale")
             + transport("connection_lost"),
         "{role}: datagrams given to QUIC"
     );

@@ -31,6 +31,13 @@ pub fn copies_in(pid: i32, bytes: &[u8]) -> usize {
     maps.lines().filter_map(part).map(|part| copies(&part, bytes)).sum()
 }
 
+/// What a process has of the machine's memory now.
+pub fn rss_kib(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
 /// How often something is in a text.
 fn copies(text: &[u8], bytes: &[u8]) -> usize {
     text.windows(bytes.len()).filter(|window| window[0] == bytes[0] && *window == bytes).count()

@@ -126,6 +126,7 @@ impl QuicSums {
             lost_packets,
             send_drops_full,
             send_drops_too_large,
+            send_drops_stale,
             send_drops_closed,
             receive_drops,
         } = self;
@@ -134,6 +135,7 @@ impl QuicSums {
         *lost_packets += other.lost_packets;
         *send_drops_full += other.send_drops_full;
         *send_drops_too_large += other.send_drops_too_large;
+        *send_drops_stale += other.send_drops_stale;
         *send_drops_closed += other.send_drops_closed;
         *receive_drops += other.receive_drops;
     }
