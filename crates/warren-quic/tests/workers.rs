@@ -6,12 +6,21 @@ mod common;
 use std::{
     future::poll_fn,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
     task::Poll,
+    thread,
     time::Duration,
 };
 
 use common::{Drivers, PATIENCE, RESET_KEY, Side, loopback_socket, number, numbered};
-use tokio::time::{interval, timeout};
+use tokio::{
+    sync::watch,
+    time::{interval, timeout},
+};
 use warren_quic::{
     driver::{CloseReason, ConnectionId, Endpoint},
     key::{PrivateKey, PublicKey},
@@ -24,6 +33,7 @@ test_every_driver!(
     connections_stay_with_their_workers_when_the_client_moves,
     a_proof_that_one_worker_has_seen_is_worth_nothing_to_another,
     handshakes_that_are_done_leave_room_for_others,
+    workers_in_threads_of_their_own_carry_everything_once,
 );
 
 async fn connections_stay_with_their_workers_when_the_client_moves(drivers: Drivers) {
@@ -107,6 +117,44 @@ async fn handshakes_that_are_done_leave_room_for_others(drivers: Drivers) {
     assert_eq!(strangers.turned_away(Turned::AddressUnproven), 0);
 }
 
+async fn workers_in_threads_of_their_own_carry_everything_once(drivers: Drivers) {
+    const CONNECTIONS: usize = 12;
+    const DATAGRAMS: u64 = 20;
+    let strangers = Strangers::new(true);
+    let mut group = Group::without_workers(drivers, &strangers);
+    let threads = Threads::start(&mut group, 3);
+
+    let (address, key) = (group.address, group.key());
+    let connections: Vec<ConnectionId> = (0..CONNECTIONS)
+        .map(|_| group.client.endpoint.connect(loopback_socket(), address, &[key]).unwrap())
+        .collect();
+    group
+        .until("both sides are connected", |group| {
+            assert_eq!(group.client.closed, []);
+            group.client.connected.len() == CONNECTIONS && threads.connected.load(Relaxed) == CONNECTIONS
+        })
+        .await;
+    for round in 0..DATAGRAMS {
+        for (connection, number) in connections.iter().zip(0..) {
+            let datagram = numbered(round * CONNECTIONS as u64 + number, 100);
+            group.client.endpoint.send_datagram(*connection, datagram).unwrap();
+        }
+    }
+
+    let expected = CONNECTIONS as u64 * DATAGRAMS;
+    let mut carried = Vec::new();
+    group
+        .until("all datagrams came", |_| {
+            carried.extend(threads.carried.try_iter());
+            carried.len() as u64 == expected
+        })
+        .await;
+    threads.stop();
+    carried.sort_unstable();
+    assert!(carried.into_iter().eq(0..expected));
+    assert_eq!(strangers.turned_away(Turned::Replayed), 0);
+}
+
 struct Group {
     drivers: Drivers,
     strangers: Strangers,
@@ -118,23 +166,37 @@ struct Group {
 
 impl Group {
     fn new(drivers: Drivers, count: u8, strangers: &Strangers) -> Self {
+        let mut group = Self::without_workers(drivers, strangers);
+        group.restart_with(count);
+        group
+    }
+
+    fn without_workers(drivers: Drivers, strangers: &Strangers) -> Self {
         let settings = drivers.client(TransportSettings::default());
-        let mut group = Self {
+        Self {
             drivers,
             strangers: strangers.clone(),
             identity: PrivateKey::generate().unwrap(),
             client: Side::new(Endpoint::client(settings, PrivateKey::generate().unwrap()).unwrap()),
             workers: Vec::new(),
             address: (Ipv4Addr::LOCALHOST, 0).into(),
-        };
-        group.restart_with(count);
-        group
+        }
     }
 
     /// Forgets every worker at once, and starts `count` at the same address.
     fn restart_with(&mut self, count: u8) {
         self.workers.clear();
+        let identities = vec![self.identity.clone()];
+        for (settings, socket) in self.places(count) {
+            let endpoint = Endpoint::exit(settings, identities.clone(), vec![socket], RESET_KEY);
+            self.workers.push(Side::new(endpoint.unwrap()));
+        }
+    }
+
+    /// What each of `count` workers at the address is made of.
+    fn places(&mut self, count: u8) -> Vec<(TransportSettings, UdpSocket)> {
         let shared = |address| SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
+        let mut places = Vec::new();
         for place in WorkerPlace::all(count) {
             let socket = bind(shared(self.address)).unwrap();
             if place.index() == 0 {
@@ -146,11 +208,9 @@ impl Group {
                 strangers: self.strangers.clone(),
                 ..TransportSettings::default()
             };
-            let settings = self.drivers.exit(settings);
-            let identities = vec![self.identity.clone()];
-            self.workers
-                .push(Side::new(Endpoint::exit(settings, identities, vec![socket], RESET_KEY).unwrap()));
+            places.push((self.drivers.exit(settings), socket));
         }
+        places
     }
 
     async fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
@@ -222,5 +282,53 @@ impl Group {
         .await;
         self.client.endpoint.close(id, 0, "");
         initials
+    }
+}
+
+/// Workers as the daemon has them: each in a thread with a runtime of its own.
+struct Threads {
+    threads: Vec<thread::JoinHandle<()>>,
+    stop: watch::Sender<()>,
+    connected: Arc<AtomicUsize>,
+    /// The number of each datagram that came.
+    carried: mpsc::Receiver<u64>,
+}
+
+impl Threads {
+    fn start(group: &mut Group, count: u8) -> Self {
+        let (tell, carried) = mpsc::channel();
+        let (stop, stopped) = watch::channel(());
+        let connected: Arc<AtomicUsize> = Arc::default();
+        let places = group.places(count).into_iter();
+        let threads = places
+            .map(|(settings, socket)| {
+                let (identity, tell) = (group.identity.clone(), tell.clone());
+                let (connected, mut stopped) = (connected.clone(), stopped.clone());
+                let run = async move {
+                    let endpoint = Endpoint::exit(settings, vec![identity], vec![socket], RESET_KEY);
+                    let mut worker = Side::new(endpoint.unwrap());
+                    let driving = poll_fn(|cx| {
+                        worker.poll(cx);
+                        connected.fetch_add(worker.connected.drain(..).len(), Relaxed);
+                        for (_, datagram) in worker.datagrams.drain(..) {
+                            tell.send(number(&datagram)).unwrap();
+                        }
+                        worker.endpoint.flush(cx);
+                        Poll::<()>::Pending
+                    });
+                    tokio::select! { () = driving => {}, _ = stopped.changed() => {} }
+                };
+                thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                    runtime.unwrap().block_on(run);
+                })
+            })
+            .collect();
+        Self { threads, stop, connected, carried }
+    }
+
+    fn stop(self) {
+        drop(self.stop);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
