@@ -58,6 +58,7 @@ mod routing;
 mod sandbox;
 mod sessions;
 mod site_to_site;
+mod slow_device;
 mod small_pool;
 mod spoofing;
 mod stalled_path;

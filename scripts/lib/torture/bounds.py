@@ -76,6 +76,14 @@ ROWS = [
     ),
     Row(
         "bounds",
+        "B11",
+        "a client without congestion control sends 12,000 packets while the exit stands still, more than its socket holds",
+        "12 MiB more at most; each packet written or counted",
+        0.1,
+        end_to_end("slow_device::what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet"),
+    ),
+    Row(
+        "bounds",
         "R5",
         "a hole of 5 s under 10,000 packets of 1,200 bytes a second over four connections",
         "4 MiB more at most beside what the connections may hold; of 20,000 packets after it 1 % older than a second",

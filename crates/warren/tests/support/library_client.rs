@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use warren_packet::datagram::{Datagram, Flags, write_packet};
-use warren_quic::driver::{CloseReason, ConnectionId, Endpoint, Event, Inbox};
+use warren_quic::driver::{CloseReason, ConnectionId, ConnectionStats, Endpoint, Event, Inbox, SocketStats};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::{Driver, TransportSettings};
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, Welcome};
@@ -30,12 +30,22 @@ pub struct LibraryClient {
 impl LibraryClient {
     /// A client that begins to connect to the net's exit.
     pub fn start(key: PrivateKey, exit_key: PublicKey, connections: u32) -> Self {
+        // The other driver says goodbye when it is dropped.
+        let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
+        Self::start_with(key, exit_key, connections, settings)
+    }
+
+    /// The same with other settings of its connections.
+    pub fn start_with(
+        key: PrivateKey,
+        exit_key: PublicKey,
+        connections: u32,
+        settings: TransportSettings,
+    ) -> Self {
         let config = ClientConfig { connections, name: "library".into(), ..ClientConfig::default() };
         let entropy = Box::new(|bytes: &mut [u8]| getrandom::fill(bytes).unwrap());
         let mut session = ClientSession::new(config, entropy);
         session.start(Instant::now());
-        // The other driver says goodbye when it is dropped.
-        let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
         let mut client = Self {
             endpoint: Endpoint::client(settings, key).unwrap(),
             session,
@@ -62,6 +72,16 @@ impl LibraryClient {
     /// How many connections carry traffic.
     pub fn attached(&self) -> usize {
         self.attached.len()
+    }
+
+    /// The figures of its first connection.
+    pub fn stats(&self) -> ConnectionStats {
+        self.endpoint.stats(self.connections[&self.attached[0]]).unwrap()
+    }
+
+    /// The figures of its sockets.
+    pub fn socket_stats(&self) -> SocketStats {
+        self.endpoint.socket_stats()
     }
 
     /// Takes leave of the exit, and lets that be sent; a client that is dropped without it is one whose host has crashed.

@@ -1,0 +1,225 @@
+//! An exit that does not keep up with what a client sends: what that costs, and what becomes of each packet.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "test code"
+)]
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::{Congestion, Driver, TransportSettings};
+
+use crate::support::library_client::{LibraryClient, runtime, udp};
+use crate::support::memory::rss_kib;
+use crate::support::open_metrics::OpenMetrics;
+use crate::support::{Exit, Net, eventually, seconds};
+
+const PORT: u16 = 5_400;
+/// Bytes of a packet's payload: no two packets fit into a datagram of UDP.
+const LENGTH: usize = 1_000;
+/// What a connection may hold of received datagrams (`TransportSettings::datagram_receive_buffer`), and what else may grow.
+const ROOM_KIB: u64 = 8 * 1024 + 4 * 1024;
+
+/// Scorecard B11.
+#[test]
+#[ignore = "it measures; `scripts/torture bounds` runs it"]
+fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let pid = exit.daemon().pid();
+    net.exit.sh(&format!("nft '{}'", swallowing())).ok();
+    let flooder = Flooder::start(&net, &exit);
+
+    // The control.
+    flooder.send(Load { packets: 300, per_second: 3_000 });
+    let calm = Account::settled(&net, &exit, || flooder.sent());
+    assert_eq!((calm.written, calm.socket_full), (300, 0), "{calm:?}");
+    calm.assert_whole();
+
+    let base = rss_kib(pid);
+    exit.daemon().signal(Signal::STOP);
+    flooder.send(Load { packets: 12_000, per_second: u64::MAX });
+    exit.daemon().signal(Signal::CONT);
+    let account = Account::settled(&net, &exit, || flooder.sent());
+    let grown = rss_kib(pid).saturating_sub(base);
+    println!(
+        "measured: of {} packets {} written and {} dropped by the full socket; {grown} KiB more",
+        account.sent.packets, account.written, account.socket_full
+    );
+    assert!(account.socket_full > 1_000 && account.written > 1_000, "{account:?}");
+    account.assert_whole();
+    assert!(grown <= ROOM_KIB, "{grown} KiB");
+    flooder.end();
+}
+
+/// Drops the flood where it leaves the exit's TUN.
+fn swallowing() -> String {
+    format!(
+        "table inet swallowing {{ chain in {{ type filter hook prerouting priority raw; udp dport {PORT} drop; }}; }}"
+    )
+}
+
+/// What is to be sent, and how fast at most.
+#[derive(Clone, Copy)]
+struct Load {
+    packets: u64,
+    per_second: u64,
+}
+
+/// What a client has sent from its start on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sent {
+    packets: u64,
+    udp_datagrams: u64,
+}
+
+/// An enrolled client on the first host that heeds neither loss nor congestion.
+struct Flooder {
+    orders: Sender<Option<Load>>,
+    answers: Receiver<Sent>,
+    thread: JoinHandle<()>,
+}
+
+impl Flooder {
+    /// Returns when it is connected.
+    fn start(net: &Net, exit: &Exit<'_>) -> Self {
+        let key = PrivateKey::generate().unwrap();
+        exit.enrol_key("flooder", &key.public().to_string());
+        let exit_key = exit.status().text("/public_key").parse().unwrap();
+        let ((orders, ordered), (answer, answers)) = (channel(), channel());
+        let thread = net.client.enter(move || runtime().block_on(flood(key, exit_key, &ordered, &answer)));
+        answers.recv_timeout(seconds(30)).unwrap();
+        Self { orders, answers, thread }
+    }
+
+    /// Returns when the last packet has left, with all that it has ever sent.
+    fn send(&self, load: Load) -> Sent {
+        self.orders.send(Some(load)).unwrap();
+        self.answers.recv_timeout(seconds(60)).unwrap()
+    }
+
+    /// All that it has ever sent.
+    fn sent(&self) -> Sent {
+        self.send(Load { packets: 0, per_second: 0 })
+    }
+
+    fn end(self) {
+        self.orders.send(None).unwrap();
+        self.thread.join().unwrap();
+    }
+}
+
+async fn flood(
+    key: PrivateKey,
+    exit_key: PublicKey,
+    ordered: &Receiver<Option<Load>>,
+    answer: &Sender<Sent>,
+) {
+    // One datagram a send: what the kernel drops as one batch it counts as one.
+    let settings = TransportSettings {
+        driver: Driver::Warren,
+        congestion: Congestion::Off.into(),
+        udp_gso: false,
+        ..TransportSettings::default()
+    };
+    let mut client = LibraryClient::start_with(key, exit_key, 1, settings);
+    client.until("the client is up", |client| client.attached() == 1).await;
+    let source = client.welcome().unwrap().ipv4.unwrap().0;
+    let internet: Ipv4Addr = Net::INTERNET_V4.parse().unwrap();
+    // Of a flow each, so that the exit cannot write many as one.
+    let packets: Vec<Vec<u8>> =
+        (0..1_000).map(|port| udp(source, (internet, PORT), 30_000 + port, &[7; LENGTH])).collect();
+    let mut next = packets.iter().cycle();
+    let mut load = None;
+    let say = |client: &LibraryClient| {
+        let packets = client.stats().datagrams_sent;
+        answer.send(Sent { packets, udp_datagrams: client.socket_stats().datagrams_sent() }).unwrap();
+    };
+    say(&client);
+    loop {
+        assert_eq!(client.attached(), 1, "{:?}", client.state());
+        match &mut load {
+            None => match ordered.try_recv() {
+                Ok(Some(order)) => load = Some((order, Instant::now(), 0)),
+                Ok(None) | Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {}
+            },
+            Some((Load { packets, per_second }, start, sent)) => {
+                let due = (start.elapsed().as_secs_f64() * *per_second as f64) as u64;
+                while *sent < due.min(*packets) && client.send(next.next().unwrap()) {
+                    *sent += 1;
+                }
+                let stats = client.stats();
+                if sent == packets && stats.datagrams_sent == stats.datagrams_accepted {
+                    say(&client);
+                    load = None;
+                }
+            }
+        }
+        client.run(Duration::from_millis(1)).await;
+    }
+}
+
+/// What the client has sent to the exit, and what that made of it, both from their start on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Account {
+    sent: Sent,
+    /// UDP datagrams.
+    received: u64,
+    socket_full: u64,
+    /// Packets.
+    quic_received: u64,
+    quic_full: u64,
+    written: u64,
+    dropped: u64,
+}
+
+impl Account {
+    /// Once nothing is under way any more.
+    fn settled(net: &Net, exit: &Exit<'_>, sent: impl Fn() -> Sent) -> Self {
+        let observe = || Self::now(net, exit, sent());
+        let mut last = observe();
+        eventually(seconds(60), "all that was sent is received or dropped", || {
+            // The exit makes its page twice a second.
+            std::thread::sleep(Duration::from_millis(600));
+            let waiting =
+                net.exit.sh("ss -Huan 'sport = :443' | awk '{ waiting += $2 } END { print waiting }'").ok();
+            let now = observe();
+            std::mem::replace(&mut last, now) == now && waiting.trim() == "0"
+        });
+        last
+    }
+
+    fn now(net: &Net, exit: &Exit<'_>, sent: Sent) -> Self {
+        let metrics = net.exit.sh("curl -sS --max-time 10 http://127.0.0.1:9466/metrics").stdout;
+        let metrics = OpenMetrics::parse(&metrics).unwrap();
+        let status = exit.status();
+        Self {
+            sent,
+            received: metrics.samples["warren_datagrams_per_receive_sum"] as u64,
+            socket_full: status.number("/transport_drops/socket_buffer_full"),
+            quic_received: status.number("/totals/quic_datagrams_received"),
+            quic_full: status.number("/transport_drops/receive_buffer_full"),
+            written: status.number("/totals/tun_written_packets"),
+            dropped: status.drops("tun"),
+        }
+    }
+
+    /// Each datagram and each packet that was sent is received or counted.
+    #[track_caller]
+    fn assert_whole(&self) {
+        assert_eq!(self.sent.udp_datagrams, self.received + self.socket_full, "{self:?}");
+        assert_eq!(self.quic_received, self.written + self.dropped + self.quic_full, "{self:?}");
+        // What was dropped with no packet in it: acknowledgements and probes.
+        let without = self.sent.udp_datagrams - self.sent.packets;
+        let lost = self.sent.packets - self.quic_received;
+        assert!((lost..=lost + without).contains(&self.socket_full), "{self:?}");
+    }
+}
