@@ -1,7 +1,7 @@
 //! Memory broken on purpose, one way a test, which `scripts/sanitize` has to find: that shows that it would find what nobody planted.
 //! Only test builds have it, and a test is run there only by its name.
 
-use std::{cell::UnsafeCell, hint::black_box, mem, thread};
+use std::{cell::UnsafeCell, hint::black_box, mem, sync::Barrier, thread};
 
 use super::Slabs;
 
@@ -44,9 +44,14 @@ fn two_threads_write_the_same_place() {
         }
     }
     let shared = Shared(UnsafeCell::new(0));
+    // What starts the second could come after all that the first does, and order them.
+    let start = Barrier::new(2);
     thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| (0..1_000).for_each(|_| shared.add()));
+            scope.spawn(|| {
+                start.wait();
+                (0..1_000).for_each(|_| shared.add());
+            });
         }
     });
 }
