@@ -19,7 +19,7 @@ use warren_quic::settings::{Congestion, Driver, TransportSettings};
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::memory::rss_kib;
 use crate::support::open_metrics::OpenMetrics;
-use crate::support::{Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, Net, eventually, seconds};
 
 const PORT: u16 = 5_400;
 /// Bytes of a packet's payload: no two packets fit into a datagram of UDP.
@@ -34,7 +34,7 @@ fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
     let pid = exit.daemon().pid();
-    net.exit.sh(&format!("nft '{}'", swallowing())).ok();
+    swallow(&net, 0);
     let flooder = Flooder::start(&net, &exit);
 
     // The control.
@@ -59,11 +59,89 @@ fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
     flooder.end();
 }
 
-/// Drops the flood where it leaves the exit's TUN.
-fn swallowing() -> String {
-    format!(
-        "table inet swallowing {{ chain in {{ type filter hook prerouting priority raw; udp dport {PORT} drop; }}; }}"
-    )
+/// Scorecard B11: others are not affected.
+#[test]
+#[ignore = "it measures; `scripts/torture bounds` runs it"]
+fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
+    const FLOOD: Load = Load { packets: 100_000, per_second: 20_000 };
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let second = net.second_client();
+    let honest = Client::on(&second, &exit.enrol("laptop"));
+    honest.up();
+    let flooder = Flooder::start(&net, &exit);
+    let pid = exit.daemon().pid();
+    let flooded = |rules| {
+        swallow(&net, rules);
+        let (before, base) = (exit.status(), rss_kib(pid));
+        let pinging = second.start(&["ping", "-q", "-i", "0.02", "-W", "2", Net::INTERNET_V4]);
+        flooder.send(FLOOD);
+        pinging.signal(Signal::INT);
+        eventually(seconds(20), "ping sums up", || pinging.output().contains("packet loss"));
+        let grown = rss_kib(pid).saturating_sub(base);
+        let (after, pings) = (exit.status(), Pings::of(&pinging.output()));
+        let more = |pointer: &str| after.number(pointer) - before.number(pointer);
+        let dropped = after.drop("tun", "device_slow") - before.drop("tun", "device_slow");
+        let full = more("/transport_drops/socket_buffer_full");
+        println!(
+            "measured: behind {rules} rules: of {} packets {} written, {dropped} dropped for the slow device and {full} by the \
+             full socket, {grown} KiB more; of another client's {} pings {} answered, in {} ms in the mean",
+            FLOOD.packets,
+            more("/totals/tun_written_packets"),
+            pings.sent,
+            pings.answered,
+            pings.mean
+        );
+        assert!(grown <= ROOM_KIB, "{grown} KiB");
+        (dropped + full, pings)
+    };
+
+    // The control.
+    let (dropped, _) = flooded(0);
+    assert!(dropped < FLOOD.packets / 10, "{dropped}");
+    let (dropped, pings) = flooded(6_000);
+    assert!(dropped > FLOOD.packets / 10, "{dropped}");
+    assert!(pings.sent > 100 && pings.lost() * 100 <= pings.sent && pings.mean <= 50.0, "{pings:?}");
+    flooder.end();
+    honest.down();
+}
+
+/// What ping said in the end.
+#[derive(Debug)]
+struct Pings {
+    sent: u64,
+    answered: u64,
+    /// Milliseconds.
+    mean: f64,
+}
+
+impl Pings {
+    fn of(output: &str) -> Self {
+        let line =
+            |what| output.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{output}"));
+        let mut counts = line("packet loss").split_whitespace().filter_map(|word| word.parse().ok());
+        let mean = line("rtt").split('/').nth(4).unwrap().parse().unwrap();
+        Self { sent: counts.next().unwrap(), answered: counts.next().unwrap(), mean }
+    }
+
+    /// But for the last, which was under way when ping was told to end.
+    fn lost(&self) -> u64 {
+        (self.sent - self.answered).saturating_sub(1)
+    }
+}
+
+/// Drops the flood where it leaves the exit's TUN, after so many rules: a write to a TUN goes through the kernel's receiving side
+/// before it returns.
+fn swallow(net: &Net, rules: usize) {
+    let rules = "meta mark 0xdead accept; ".repeat(rules);
+    let table = format!(
+        "table inet slow; flush table inet slow; table inet slow {{ chain slow {{ {rules} drop; }}; \
+         chain in {{ type filter hook prerouting priority raw; udp dport {PORT} jump slow; }}; }}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rules");
+    std::fs::write(&file, table).unwrap();
+    net.exit.sh(&format!("nft -f {}", file.display())).ok();
 }
 
 /// What is to be sent, and how fast at most.

@@ -84,6 +84,14 @@ ROWS = [
     ),
     Row(
         "bounds",
+        "B11 others",
+        "a client without congestion control sends 20,000 packets a second for 5 s to an exit whose TUN has 6,000 rules behind it",
+        "12 MiB more at most; another client's pings lose 1 % at most and take 50 ms in the mean",
+        0.4,
+        end_to_end("slow_device::a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone"),
+    ),
+    Row(
+        "bounds",
         "R5",
         "a hole of 5 s under 10,000 packets of 1,200 bytes a second over four connections",
         "4 MiB more at most beside what the connections may hold; of 20,000 packets after it 1 % older than a second",

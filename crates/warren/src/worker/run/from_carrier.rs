@@ -12,6 +12,7 @@ use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
 
 use super::Worker;
+use super::pace::Pace;
 use crate::worker::forward::{Forwarding, Place};
 use crate::worker::message::Report;
 use crate::worker::pump::Pump;
@@ -22,6 +23,9 @@ impl Worker {
         if !self.unsent_reports.is_empty() {
             return true;
         }
+        if self.intake.pace == Pace::Behind {
+            return self.catch_up(cx, now);
+        }
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
@@ -29,6 +33,9 @@ impl Worker {
         for event in inbox.events.drain(..) {
             self.take_event(event, now);
         }
+        let count = inbox.datagrams.len();
+        self.totals.carrier_received_datagrams += count as u64;
+        let stopwatch = self.intake.pace.stopwatch(now);
         // Datagrams come in runs of one connection: one look-up a run.
         let mut run = None;
         for (connection, datagram) in inbox.datagrams.drain(..) {
@@ -39,10 +46,11 @@ impl Worker {
         }
         self.inbox = inbox;
         self.write_to_device();
+        self.intake.pace = stopwatch.judge(count);
         true
     }
 
-    fn take_event(&mut self, event: Event, now: Instant) {
+    pub(super) fn take_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Connected { connection, peer, .. } => {
                 self.add_pump(connection, now);
@@ -85,6 +93,8 @@ impl Worker {
     fn remove_pump(&mut self, connection: ConnectionId) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
         let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
+        let waiting = self.intake.backlog.forget(connection);
+        self.refuse_many(DropReason::ConnectionLost, waiting);
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
             self.sessions.detach(session, Place::Here(slot));
@@ -99,8 +109,7 @@ impl Worker {
         self.drops.to_tun.add_many(DropReason::ConnectionLost, unfinished);
     }
 
-    fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
-        self.totals.carrier_received_datagrams += 1;
+    pub(super) fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
         let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?.as_mut()?)));
         let Some((slot, pump)) = found else {
             self.refuse(DropReason::NotAttached);
@@ -149,8 +158,12 @@ impl Worker {
 
     /// Counts one packet from the carrier that goes no further.
     fn refuse(&mut self, reason: DropReason) {
-        self.totals.carrier_received_packets += 1;
-        self.drops.count_to_tun(reason);
+        self.refuse_many(reason, 1);
+    }
+
+    pub(super) fn refuse_many(&mut self, reason: DropReason, packets: u64) {
+        self.totals.carrier_received_packets += packets;
+        self.drops.to_tun.add_many(reason, packets);
     }
 
     /// Validates a packet from the peer and keeps it for the batch's writes.
