@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 import auditable
 import hardening
 import sbom
+import size_budget
 import third_party
 import unsafe_budget
 
@@ -71,6 +72,19 @@ class HardeningTest(unittest.TestCase):
     def test_relocations_bound_when_they_are_used_are_half_of_relro(self):
         lazy = self.hardening_of("-fPIE", "-pie", "-Wl,-z,relro,-z,lazy")
         self.assertEqual({what for what, holds in lazy.items() if not holds}, {"full RELRO", "bound at the start"})
+
+
+class SizeTest(unittest.TestCase):
+    def test_a_tenth_more_is_refused_and_no_less(self):
+        wanted = size_budget.read("# head\n   1000 bytes\n 50 crates\n")
+        self.assertEqual(size_budget.grown({"bytes": 1100, "crates": 20}, wanted), [])
+        self.assertEqual(size_budget.grown({"bytes": 1101, "crates": 56}, wanted), ["bytes", "crates"])
+
+    def test_the_list_has_the_crates_that_the_bill_has(self):
+        bill = json.loads(subprocess.run(["scripts/sbom"], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+        wanted = size_budget.read(size_budget.LIST.read_text())
+        crates = len(bill["components"]) + 1
+        self.assertEqual(size_budget.grown({"crates": crates}, wanted), [], "scripts/build, then scripts/lib/size_budget.py --write")
 
 
 class BillTest(unittest.TestCase):

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::support::counters::packets_counted;
+use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, Status, eventually, seconds};
 
 /// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 with 600; a window of three keep-alives shows the same rate.
@@ -68,6 +69,22 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     lonely_daemon.signal(rustix::process::Signal::TERM);
     lonely_daemon.wait(seconds(10));
     idle.down();
+}
+
+/// Scorecard R4.
+#[test]
+fn an_idle_client_and_its_exit_are_small() {
+    const CLIENT_KIB: u64 = 20 * 1024;
+    const EXIT_KIB: u64 = 25 * 1024;
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("idle"));
+    let daemon = client.run("info");
+    net.client.sh(&format!("ping -c 3 -i 0.2 -W 3 {}", Net::INTERNET_V4)).ok();
+    let (client_kib, exit_kib) = (rss_kib(daemon.pid()), rss_kib(exit.daemon().pid()));
+    println!("measured: the client has {client_kib} KiB, the exit {exit_kib} KiB");
+    assert!(client_kib <= CLIENT_KIB, "{client_kib}");
+    assert!(exit_kib <= EXIT_KIB, "{exit_kib}");
 }
 
 /// Counts the QUIC packets from and to the net's client, on the router.

@@ -10,13 +10,13 @@ use warren_packet::reason::DropReason;
 use super::Worker;
 use crate::worker::backlog::Backlog;
 
-/// What a datagram may cost from its receipt to its write, about twice what it costs with a device that does no more than a
-/// few rules of a firewall.
-const PER_DATAGRAM: Duration = Duration::from_micros(10);
+/// What a datagram may cost from its receipt to its write, a few times what it costs with a device that does no more than some
+/// rules of a firewall. Reading ahead is no answer to less: what is dropped behind QUIC tells no sender to slow down, and reading
+/// it would take the time in which it could be written.
+const PER_DATAGRAM: Duration = Duration::from_micros(20);
 /// A batch that costs less is no load, whatever its datagrams cost: the first ones after a pause find everything cold.
 const BATCH: Duration = Duration::from_micros(150);
-/// Datagrams read ahead in one turn, and the time for which the device is written to then: more is read than comes in meanwhile.
-const READ_AHEAD: u64 = 1_024;
+/// How long a turn writes to the device, about. Before that it reads ahead for half of the time for which the last one wrote, at most.
 const SERVING: Duration = Duration::from_millis(2);
 
 /// What comes in: whether the worker keeps up with it, and what it has not come to yet.
@@ -24,6 +24,8 @@ const SERVING: Duration = Duration::from_millis(2);
 pub(super) struct Intake {
     pub(super) pace: Pace,
     pub(super) backlog: Backlog,
+    /// How long the last turn wrote.
+    wrote_for: Duration,
     /// What a connection has its turn with; empty between turns.
     served: Vec<Bytes>,
 }
@@ -92,6 +94,7 @@ impl Worker {
             self.intake.served = served;
             self.write_to_device();
         }
+        self.intake.wrote_for = start.elapsed();
         if is_all && self.intake.backlog.is_empty() {
             self.intake.pace = Pace::Fine;
         }
@@ -100,8 +103,9 @@ impl Worker {
 
     /// Returns whether nothing is left to read.
     fn read_ahead(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let enough = self.totals.carrier_received_datagrams + READ_AHEAD;
-        while self.totals.carrier_received_datagrams < enough {
+        let start = Instant::now();
+        let limit = self.intake.wrote_for.max(SERVING) / 2;
+        while start.elapsed() < limit {
             if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
                 return true;
             }
