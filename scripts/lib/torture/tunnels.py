@@ -1,6 +1,6 @@
 """Rows about one tunnel: it comes, goes, breaks, and carries."""
 
-from .row import Row, bench, end_to_end
+from .row import Row, end_to_end
 
 ROWS = [
     Row(
@@ -44,7 +44,7 @@ ROWS = [
         "F11",
         "the path's MTU goes from 1500 to 1400 to 1300 in silence under a TCP download, and back",
         "never stands still for 10 s; every byte right; no reconnect",
-        1,
+        0.6,
         end_to_end("path_mtu::a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence"),
     ),
     Row(
@@ -61,7 +61,7 @@ ROWS = [
         "F9",
         "the carrier goes for two seconds, every second time by taking the link down; nothing is sent meanwhile",
         "100 of 100 back; no connection made anew; memory +10 % at most, no descriptor more",
-        5.5,
+        5.3,
         end_to_end("flaps::a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor"),
         {"WARREN_FLAPS": "102", "WARREN_FLAP_SECONDS": "2"},
     ),
@@ -70,7 +70,7 @@ ROWS = [
         "F14",
         "ten clients are stopped for a minute, longer than the idle timeout; every second one's address changes meanwhile",
         "10 of 10 answered in 3 s",
-        1.5,
+        1.2,
         end_to_end("alive::a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once"),
         {"WARREN_FREEZES": "10"},
     ),
@@ -79,7 +79,7 @@ ROWS = [
         "F3, F4",
         "up and down while 30 % of all datagrams are lost three in a row, and while 30 % are spoilt",
         "50 of 50 each, each within a minute",
-        4,
+        3.5,
         end_to_end("bad_wire::sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram"),
         {"WARREN_HANDSHAKES": "50"},
     ),
@@ -106,7 +106,7 @@ ROWS = [
         "F1",
         "10 MB by TCP inside, over 1, 5 and 10 % loss with cubic and 20 % with bbr, both ways",
         "whole; no half minute with less than 10 KiB/s; no connection made anew",
-        2,
+        1.5,
         end_to_end("lossy_path::ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still"),
     ),
     Row(
@@ -142,7 +142,7 @@ ROWS = [
         "L3",
         "4, 5 and 50 TCP flows at once, over IPv4 and IPv6",
         "all of them finish; Jain's index 0.8 of 50",
-        1,
+        0.5,
         end_to_end("full_path::four_five_and_fifty_flows_share_the_tunnel"),
     ),
     Row(
@@ -150,7 +150,7 @@ ROWS = [
         "L5",
         "a ping through 50 Mbit/s with a queue of 50 ms that are full both ways",
         "p99 at most 20 ms over base and queue; none over 200 ms",
-        1,
+        0.5,
         end_to_end("full_path::a_ping_gets_through_a_slow_path_that_is_full_both_ways"),
     ),
     Row(
@@ -158,8 +158,7 @@ ROWS = [
         "L7",
         "64 and 1,200 bytes at twice what the tunnel carries, 20 s each",
         "90 % of its capacity; every packet accounted for",
-        2,
+        1.5,
         end_to_end("balance::twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for"),
     ),
-    Row("setup", "setup", "up and down over a path of 10 ms, 100 times", "19 of 20 have the first reply within 500 ms of `up`; every `down` within 1 s", 4, bench("setup", "--turns", "100")),
 ]
