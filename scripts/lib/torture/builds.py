@@ -2,6 +2,8 @@
 
 from .row import Row, bench, end_to_end, unit
 
+PROPERTIES = ("cargo", "test", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation")
+
 ROWS = [
     Row(
         "packages",
@@ -95,7 +97,7 @@ ROWS = [
         "every property test, with cases of their own",
         "no case fails",
         4.5,
-        ("cargo", "test", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation"),
+        PROPERTIES,
         {"PROPTEST_CASES": "5000", "PROPTEST_RNG_SEED": "{seed}"},
     ),
     Row(
@@ -104,7 +106,7 @@ ROWS = [
         "the same, for longer",
         "no case fails",
         20,
-        ("cargo", "test", "--locked", "--workspace", "--no-fail-fast", "--", "propert", "simulation"),
+        PROPERTIES,
         {"PROPTEST_CASES": "20000", "PROPTEST_RNG_SEED": "{seed}"},
         tier=2,
     ),

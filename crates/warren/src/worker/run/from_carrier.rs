@@ -8,7 +8,7 @@ use warren_packet::datagram::{Datagram, Flags, PACKET_OVERHEAD};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
-use warren_quic::driver::{ConnectionId, Event};
+use warren_quic::driver::{ConnectionId, Event, Inbox};
 use warren_session::exit::SessionId;
 
 use super::Worker;
@@ -26,15 +26,8 @@ impl Worker {
         if self.intake.pace == Pace::Behind {
             return self.catch_up(cx, now);
         }
-        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
-            return false;
-        }
-        let mut inbox = std::mem::take(&mut self.inbox);
-        for event in inbox.events.drain(..) {
-            self.take_event(event, now);
-        }
+        let Some(mut inbox) = self.poll_carrier(cx, now) else { return false };
         let count = inbox.datagrams.len();
-        self.totals.carrier_received_datagrams += count as u64;
         let stopwatch = self.intake.pace.stopwatch(now);
         // Datagrams come in runs of one connection: one look-up a run.
         let mut run = None;
@@ -50,7 +43,20 @@ impl Worker {
         true
     }
 
-    pub(super) fn take_event(&mut self, event: Event, now: Instant) {
+    /// Deals with the events that the carrier brought and counts the datagrams. Who takes these out gives the inbox back.
+    pub(super) fn poll_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> Option<Inbox> {
+        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
+            return None;
+        }
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for event in inbox.events.drain(..) {
+            self.take_event(event, now);
+        }
+        self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
+        Some(inbox)
+    }
+
+    fn take_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Connected { connection, peer, .. } => {
                 self.add_pump(connection, now);

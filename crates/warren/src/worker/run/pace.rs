@@ -106,14 +106,7 @@ impl Worker {
         let start = Instant::now();
         let limit = self.intake.wrote_for.max(SERVING) / 2;
         while start.elapsed() < limit {
-            if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
-                return true;
-            }
-            let mut inbox = std::mem::take(&mut self.inbox);
-            for event in inbox.events.drain(..) {
-                self.take_event(event, now);
-            }
-            self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
+            let Some(mut inbox) = self.poll_carrier(cx, now) else { return true };
             for (connection, datagram) in inbox.datagrams.drain(..) {
                 let dropped = self.intake.backlog.push(connection, &datagram);
                 self.refuse_many(DropReason::DeviceSlow, dropped);
