@@ -95,6 +95,9 @@ pub struct SocketStats {
     /// What the kernel dropped on its way into a socket, nearly always because the socket's buffer was full, rarely for a wrong
     /// checksum; of sockets that are closed too. What arrived as one batch (GRO) counts once.
     pub dropped: u64,
+    /// UDP datagrams received and dropped unread, because their connection brought them faster than they could be taken in;
+    /// 0 with noq's driver, which leaves them in the socket.
+    pub intake_drops: u64,
 }
 
 impl SocketStats {
@@ -118,6 +121,7 @@ impl SocketStats {
             send_errors,
             receive_errors,
             dropped,
+            intake_drops,
         } = self;
         *sends += other.sends;
         *bytes_sent += other.bytes_sent;
@@ -131,6 +135,7 @@ impl SocketStats {
         send_errors.merge(&other.send_errors);
         *receive_errors += other.receive_errors;
         *dropped += other.dropped;
+        *intake_drops += other.intake_drops;
     }
 
     /// Returns the largest number of datagrams that left in one send.
@@ -217,6 +222,7 @@ pub(crate) struct SocketCounters {
     pub(crate) refused: AtomicU64,
     pub(crate) unreachable: AtomicU64,
     pub(crate) other: AtomicU64,
+    pub(crate) intake_drops: AtomicU64,
     /// Counted by the kernel.
     pub(crate) overflow: Overflow,
 }
@@ -241,6 +247,7 @@ impl SocketCounters {
             refused: zero(),
             unreachable: zero(),
             other: zero(),
+            intake_drops: zero(),
             overflow: Overflow::default(),
         }
     }
@@ -287,6 +294,7 @@ impl SocketCounters {
             },
             receive_errors: self.receive_errors.load(Relaxed),
             dropped: self.overflow.sum(),
+            intake_drops: self.intake_drops.load(Relaxed),
         }
     }
 }

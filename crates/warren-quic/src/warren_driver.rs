@@ -9,6 +9,7 @@ mod accept;
 mod allowance;
 mod connection;
 mod control;
+mod intake;
 mod port;
 mod silence;
 #[cfg(test)]
@@ -29,7 +30,7 @@ use bytes::Bytes;
 use noq_proto::Incoming;
 use noq_udp::RecvMeta;
 
-use self::{connection::Connection, port::Port, table::Table, timers::Timers};
+use self::{connection::Connection, intake::Intake, port::Port, table::Table, timers::Timers};
 use crate::{
     attempt::{Attempt, SERVER_NAME},
     driver::{
@@ -66,6 +67,7 @@ pub struct WarrenEndpoint {
     retired: Vec<usize>,
     timers: Timers,
     slabs: Slabs,
+    intake: Intake,
     /// What the last receive told of each of its batches.
     metas: Vec<RecvMeta>,
     /// Drives since the start.
@@ -128,6 +130,7 @@ impl WarrenEndpoint {
             retired: Vec::new(),
             timers: Timers::new(),
             slabs: Slabs::default(),
+            intake: Intake::new(),
             metas: Vec::new(),
             drives: 0,
             buffer: Vec::new(),

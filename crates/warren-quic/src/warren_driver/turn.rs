@@ -3,19 +3,25 @@
 use std::{
     collections::VecDeque,
     num::NonZeroUsize,
+    sync::atomic::Ordering::Relaxed,
     task::{Context, Poll},
     time::Instant,
 };
 
+use bytes::BytesMut;
 use noq_udp::{BATCH_SIZE, RecvMeta};
 
 use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
     connection::{Connection, Left, MAX_EVENTS},
+    intake::Batch,
     port::{Origin, Port, Routed},
 };
 use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
+
+/// Receives in a row before some of what waits is dealt with.
+const ROUNDS_AHEAD: usize = 16;
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -86,13 +92,38 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Receives into every buffer that is free, starting with another port each time.
+    /// Receives, and deals with what came or, where more comes than can be dealt with, with each connection's share of it.
     fn receive(&mut self, now: Instant) {
+        if !self.intake.is_behind() {
+            let emptied =
+                self.receive_once(|this, index, meta, batch| this.take_batch(index, meta, batch, now));
+            // A client has a socket for each connection.
+            if self.identities.is_some() {
+                self.intake.note(emptied, now);
+            }
+            return;
+        }
+        let emptied = (0..ROUNDS_AHEAD)
+            .any(|_| self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, batch, now)));
+        let mut share = self.intake.share(now);
+        while share > 0
+            && let Some(batch) = self.intake.pop()
+        {
+            share = share.saturating_sub(batch.datagrams());
+            self.take_batch(batch.port, &batch.meta, batch.bytes, now);
+        }
+        self.intake.note(emptied, now);
+    }
+
+    /// Receives into every buffer that is free, starting with another port each time, and gives each batch to `take`. Returns
+    /// whether nothing was left in the sockets.
+    fn receive_once(&mut self, mut take: impl FnMut(&mut Self, usize, &RecvMeta, BytesMut)) -> bool {
         self.slabs.restart();
         let limit = self.settings.receive_batches.get();
         let count = self.ports.len();
         let mut metas = std::mem::take(&mut self.metas);
         metas.resize_with(BATCH_SIZE, RecvMeta::default);
+        let mut emptied = true;
         for offset in 0..count {
             let index = (self.first_port + offset) % count;
             let left = self.slabs.left(limit);
@@ -102,19 +133,34 @@ impl WarrenEndpoint {
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
             let received = self.slabs.lend(left, |buffers| port.socket.receive(buffers, &mut metas));
             let Some(received) = received else { continue };
+            emptied &= received < left;
             port.was_readable();
             for meta in metas.iter().take(received) {
-                self.take_batch(index, meta, now);
+                let batch = self.slabs.take(meta.len);
+                take(self, index, meta, batch);
             }
         }
         self.metas = metas;
         self.first_port = self.first_port.wrapping_add(1);
+        emptied
+    }
+
+    /// Has a batch wait for its connection's turn; what is of no connection yet is dealt with at once, as strangers are cheap.
+    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: BytesMut, now: Instant) {
+        let port = self.ports.get(index).and_then(Option::as_ref);
+        let first = batch.get(..meta.stride.min(batch.len())).unwrap_or_default();
+        match port.and_then(|port| port.route_short(first)) {
+            Some((slot, _)) => {
+                let dropped = self.intake.push(slot, Batch { port: index, meta: *meta, bytes: batch });
+                self.counters.intake_drops.fetch_add(dropped, Relaxed);
+            }
+            None => self.take_batch(index, meta, batch, now),
+        }
     }
 
     /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.
-    fn take_batch(&mut self, index: usize, meta: &RecvMeta, now: Instant) {
+    fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
-        let mut batch = self.slabs.take(meta.len);
         let origin = Origin::of(meta);
         while !batch.is_empty() {
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
@@ -226,7 +272,8 @@ impl WarrenEndpoint {
 
     /// Sees to it that `cx` is woken when there is something to do; at once if something is left undone.
     fn wait(&mut self, cx: &mut Context<'_>) {
-        if !self.to_send.is_empty() || !self.with_news.is_empty() || !self.attempts.is_empty() {
+        let undone = !self.to_send.is_empty() || !self.with_news.is_empty() || !self.attempts.is_empty();
+        if undone || !self.intake.is_empty() {
             cx.waker().wake_by_ref();
         }
         for port in self.ports.iter_mut().flatten() {

@@ -39,7 +39,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
 }
 
 /// Datagrams that QUIC itself dropped, after the packet path handed them over or before it got them, and what the kernel
-/// dropped before QUIC got it.
+/// or the driver dropped before QUIC got it.
 pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);
     let mut drops = DropCounters::default();
@@ -49,6 +49,7 @@ pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     drops.add_many(DropReason::ConnectionLost, quic.send_drops_closed);
     drops.add_many(DropReason::ReceiveBufferFull, quic.receive_drops);
     drops.add_many(DropReason::SocketBufferFull, snapshot.sockets.dropped);
+    drops.add_many(DropReason::IntakeFull, snapshot.sockets.intake_drops);
     by_name(&drops)
 }
 

@@ -5,7 +5,6 @@
 //! from them by [`Report`], and workers give each other what they read for another's connection ([`hand_over`]).
 
 mod arena;
-mod backlog;
 mod client_limit;
 mod counters;
 mod forward;

@@ -2,7 +2,6 @@
 
 mod from_carrier;
 mod from_device;
-mod pace;
 mod to_device;
 
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +18,6 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::{Queue, READ_BUFFER_BYTES};
 
-use self::pace::Intake;
 use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
 use super::forward::{Forwarding, Place, Sessions};
@@ -63,7 +61,6 @@ pub(super) struct Worker {
     /// The endpoint's drives up to the last turn.
     drives: u64,
     inbox: Inbox,
-    intake: Intake,
     arena: Arena,
     timer: Pin<Box<Sleep>>,
     /// When the timer wakes the worker, if it is to.
@@ -113,7 +110,6 @@ impl Worker {
             occupancy: Occupancy::default(),
             drives: 0,
             inbox: Inbox::default(),
-            intake: Intake::default(),
             arena: Arena::default(),
             timer: Box::pin(tokio::time::sleep(EXPIRE_EVERY)),
             timer_due: None,

@@ -8,11 +8,10 @@ use warren_packet::datagram::{Datagram, Flags, PACKET_OVERHEAD};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
-use warren_quic::driver::{ConnectionId, Event, Inbox};
+use warren_quic::driver::{ConnectionId, Event};
 use warren_session::exit::SessionId;
 
 use super::Worker;
-use super::pace::Pace;
 use crate::worker::forward::{Forwarding, Place};
 use crate::worker::message::Report;
 use crate::worker::pump::Pump;
@@ -23,12 +22,14 @@ impl Worker {
         if !self.unsent_reports.is_empty() {
             return true;
         }
-        if self.intake.pace == Pace::Behind {
-            return self.catch_up(cx, now);
+        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
+            return false;
         }
-        let Some(mut inbox) = self.poll_carrier(cx, now) else { return false };
-        let count = inbox.datagrams.len();
-        let stopwatch = self.intake.pace.stopwatch(now);
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for event in inbox.events.drain(..) {
+            self.take_event(event, now);
+        }
+        self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
         // Datagrams come in runs of one connection: one look-up a run.
         let mut run = None;
         for (connection, datagram) in inbox.datagrams.drain(..) {
@@ -39,21 +40,7 @@ impl Worker {
         }
         self.inbox = inbox;
         self.write_to_device();
-        self.intake.pace = stopwatch.judge(count);
         true
-    }
-
-    /// Deals with the events that the carrier brought and counts the datagrams. Who takes these out gives the inbox back.
-    pub(super) fn poll_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> Option<Inbox> {
-        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
-            return None;
-        }
-        let mut inbox = std::mem::take(&mut self.inbox);
-        for event in inbox.events.drain(..) {
-            self.take_event(event, now);
-        }
-        self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
-        Some(inbox)
     }
 
     fn take_event(&mut self, event: Event, now: Instant) {
@@ -99,8 +86,6 @@ impl Worker {
     fn remove_pump(&mut self, connection: ConnectionId) {
         let Some(slot) = self.by_connection.remove(&connection) else { return };
         let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
-        let waiting = self.intake.backlog.forget(connection);
-        self.refuse_many(DropReason::ConnectionLost, waiting);
         pump.abandon(&mut self.drops);
         if let Some((session, _)) = pump.attached {
             self.sessions.detach(session, Place::Here(slot));
@@ -115,7 +100,7 @@ impl Worker {
         self.drops.to_tun.add_many(DropReason::ConnectionLost, unfinished);
     }
 
-    pub(super) fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
+    fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
         let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?.as_mut()?)));
         let Some((slot, pump)) = found else {
             self.refuse(DropReason::NotAttached);
@@ -164,12 +149,8 @@ impl Worker {
 
     /// Counts one packet from the carrier that goes no further.
     fn refuse(&mut self, reason: DropReason) {
-        self.refuse_many(reason, 1);
-    }
-
-    pub(super) fn refuse_many(&mut self, reason: DropReason, packets: u64) {
-        self.totals.carrier_received_packets += packets;
-        self.drops.to_tun.add_many(reason, packets);
+        self.totals.carrier_received_packets += 1;
+        self.drops.count_to_tun(reason);
     }
 
     /// Validates a packet from the peer and keeps it for the batch's writes.
