@@ -1,7 +1,9 @@
-//! The worker's turn: orders, then the carrier, then the TUN, then the connections.
+//! The worker's turn: orders, then the carrier, then the TUN, then the connections; and turns in a row, as long as there is something
+//! to do.
 
 mod from_carrier;
 mod from_device;
+mod orders;
 mod to_device;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,25 +18,36 @@ use tokio::time::Sleep;
 use warren_packet::coalesce::Coalescer;
 use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
-use warren_tun::{Queue, READ_BUFFER_BYTES};
+use warren_tun::Queue;
 
 use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
-use super::forward::{Forwarding, Place, Sessions};
+use super::forward::{Forwarding, Sessions};
 use super::hand_over::HandOver;
 use super::message::{Command, Report};
 use super::pump::Pump;
 use super::traffic::ClientTraffic;
 use crate::tuning::Tuning;
 
-/// Orders carried out in one turn.
-const COMMANDS_PER_TURN: usize = 64;
 /// How often unfinished assemblies and the sizes of datagrams are looked at, in turns that are taken anyway.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon a TUN that is held back is looked at again: by this worker's own queues, which wake it when they have room,
 /// or by another worker, which does not.
 const HELD_BACK: Duration = Duration::from_millis(20);
+/// Turns before the runtime looks at sockets and timers again, which costs two system calls. Most wake-ups are over in two turns, of
+/// which the second finds nothing; with more than this, what comes from the other side waits too long.
+const TURNS_IN_A_ROW: u32 = 4;
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
+
+/// What became of a turn.
+enum Turn {
+    /// It did something, and there may be more to do.
+    Busy,
+    /// There was nothing to do.
+    Idle,
+    /// The worker is to stop.
+    Last,
+}
 
 /// Everything that one thread owns on the packet path.
 pub(super) struct Worker {
@@ -121,7 +134,7 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        std::future::poll_fn(|cx| self.turn(cx)).await;
+        std::future::poll_fn(|cx| self.turns(cx)).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
         let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));
@@ -135,11 +148,26 @@ impl Worker {
         }
     }
 
-    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most.
+    fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // noq's own tasks on this thread have to run between turns.
+        let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
+        for _ in 0..most {
+            match self.turn(cx) {
+                Turn::Busy => {}
+                Turn::Idle => return Poll::Pending,
+                Turn::Last => return Poll::Ready(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> Turn {
         let now = Instant::now();
         let mut busy = self.take_commands(cx);
         if self.stopping.is_some() {
-            return Poll::Ready(());
+            return Turn::Last;
         }
         busy |= self.flush_reports();
         busy |= self.take_carrier(cx, now);
@@ -150,131 +178,7 @@ impl Worker {
         self.endpoint.flush(cx);
         self.count_drives();
         self.run_timer(cx, now);
-        // Yielding between turns lets the transport's own tasks on this thread run.
-        if busy {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    fn take_commands(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..COMMANDS_PER_TURN {
-            match self.commands.poll_recv(cx) {
-                Poll::Ready(Some(command)) => self.carry_out(command),
-                Poll::Ready(None) => {
-                    self.stopping = Some((0, String::new()));
-                    return false;
-                }
-                Poll::Pending => return false,
-            }
-            if self.stopping.is_some() {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn carry_out(&mut self, command: Command) {
-        match command {
-            Command::Connect { index, socket, remote, exit_keys } => {
-                let report = match self.endpoint.connect(socket, remote, &exit_keys) {
-                    Ok(connection) => Report::Connecting { index, connection },
-                    Err(error) => Report::ConnectFailed { index, error: error.to_string() },
-                };
-                self.report(report);
-            }
-            Command::SendControl { connection, data } => {
-                // A connection that cannot take control data is closing; its Closed event tells the control plane.
-                let _ = self.endpoint.send_control(connection, &data);
-            }
-            Command::Close { connection, code, reason } => self.endpoint.close(connection, code, &reason),
-            Command::OpenDevice { queue, forwarding } => {
-                let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-                let coalescer = Coalescer::new(queue.takes());
-                self.tuning.tun_offload.found(queue.takes());
-                self.device = Some(Device { queue, forwarding, failed_reads: 0, buffer, coalescer });
-            }
-            Command::CloseDevice { device } => {
-                self.device.take_if(|own| own.queue.device_index() == device);
-            }
-            Command::SetForwarding { forwarding } => {
-                if let Some(device) = &mut self.device {
-                    device.forwarding = forwarding;
-                }
-            }
-            Command::OpenSession { session, client, route } => {
-                if let Some(client) = client {
-                    self.clients.open(session, client);
-                }
-                self.sessions.open(session, route);
-            }
-            Command::Attach { session, connection, index } => self.attach(session, connection, index),
-            Command::Detach { connection } => self.detach(connection),
-            Command::SetSilent { connection, silent } => {
-                if let Some(session) = self.elsewhere.get(&connection) {
-                    self.sessions.set_silent(*session, Place::There(connection), silent);
-                }
-            }
-            Command::EndSession { session } => self.end_session(session),
-            Command::SetIdentities { identities } => {
-                if let Err(error) = self.endpoint.set_identities(&identities) {
-                    tracing::error!("the exit's keys stay as they were: {error}");
-                }
-            }
-            Command::Rouse => self.endpoint.rouse(),
-            Command::Rebind { connection, socket } => {
-                if let Err(error) = self.endpoint.rebind(connection, socket) {
-                    tracing::debug!(%connection, "cannot use another socket: {error}");
-                }
-            }
-            // The asker may have gone away meanwhile; nobody else wants the answer.
-            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
-            Command::Stop { code, reason } => self.stopping = Some((code, reason)),
-            #[cfg(debug_assertions)]
-            Command::Panic => panic!("as asked for"),
-        }
-    }
-
-    fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
-        if connection.worker() != self.number() {
-            if self.sessions.attach(session, index, Place::There(connection)) {
-                self.elsewhere.insert(connection, session);
-            }
-            return;
-        }
-        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        if !self.sessions.attach(session, index, Place::Here(slot)) {
-            return;
-        }
-        if let Some(pump) = self.pump_mut(slot) {
-            pump.attached = Some((session, index));
-        }
-    }
-
-    fn detach(&mut self, connection: ConnectionId) {
-        if let Some(session) = self.elsewhere.remove(&connection) {
-            self.sessions.detach(session, Place::There(connection));
-        }
-        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
-        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
-        pump.abandon(&mut self.drops);
-        if let Some((session, _)) = pump.attached.take() {
-            self.sessions.detach(session, Place::Here(slot));
-            self.clients.keep(session, &std::mem::take(&mut pump.traffic));
-        }
-    }
-
-    fn end_session(&mut self, session: SessionId) {
-        self.sessions.end(session);
-        self.elsewhere.retain(|_, of| *of != session);
-        for pump in self.pumps.iter_mut().flatten() {
-            if pump.attached.is_some_and(|(attached, _)| attached == session) {
-                pump.abandon(&mut self.drops);
-                pump.attached = None;
-                self.clients.keep(session, &std::mem::take(&mut pump.traffic));
-            }
-        }
-        self.clients.end(session);
+        if busy { Turn::Busy } else { Turn::Idle }
     }
 
     fn fill_connections(&mut self, now: Instant) {
