@@ -20,6 +20,7 @@
 )]
 
 pub mod balance;
+pub mod cores;
 pub mod counters;
 pub mod crowd;
 pub mod daemon;
@@ -44,6 +45,7 @@ pub mod rights;
 pub mod status;
 pub mod systemd;
 pub mod terminal;
+pub mod trains;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,51 @@
+//! More packets than a core can send one by one: many small ones by one system call, counted on arrival by a firewall rule, which
+//! needs no receiver. What is sent one by one does not overload a tunnel: the kernel has the sender wait for its TUN.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+
+use super::Net;
+use super::flows::Flood;
+
+/// Datagrams of one system call, as many as the kernel takes (`UDP_MAX_SEGMENTS`).
+const TRAIN: u64 = 64;
+const PORT: u16 = 5_302;
+const HEADERS: u64 = 28;
+
+/// Sends `per_second` datagrams of `length` bytes a second to the internet host.
+pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Flood {
+    let table = format!(
+        "table inet trains; flush table inet trains; table inet trains {{ chain in {{ \
+         type filter hook prerouting priority raw; udp dport {PORT} counter drop; }}; }}"
+    );
+    net.internet.host.sh(&format!("nft '{table}'")).ok();
+    let length_of_one = i32::try_from(length).unwrap();
+    let sending = net.client.enter(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((Net::INTERNET_V4, PORT)).unwrap();
+        setsockopt(&socket, UdpGsoSegment, &length_of_one).unwrap();
+        let train = TRAIN.min(60_000 / length);
+        let packets = vec![0; usize::try_from(train * length).unwrap()];
+        let start = Instant::now();
+        let mut sent = 0;
+        while start.elapsed() < lasting {
+            let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
+            // A machine that stood still for long is not to make up for it in one burst.
+            for _ in 0..(due.saturating_sub(sent) / train).min(40) {
+                sent += if socket.send(&packets).is_ok() { train } else { 0 };
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        sent
+    });
+    let sent = sending.join().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let listed = net.internet.host.sh("nft list table inet trains").ok();
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    let mut number = || words.nth(1).unwrap().parse::<u64>().unwrap();
+    // What arrives as one large packet has its headers once.
+    let (packets, bytes) = (number(), number());
+    Flood { sent, received: (bytes - packets * HEADERS) / length }
+}
