@@ -53,7 +53,7 @@ drop_reasons! {
     TransportStale "transport_stale" "The datagram had waited while nobody answered its connection.";
     ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
     SocketBufferFull "socket_buffer_full" "The UDP socket's receive buffer was full.";
-    IntakeFull "intake_full" "The connection brought datagrams faster than they could be taken in.";
+    IntakeFull "intake_full" "The client brought datagrams faster than they could be taken in.";
     TunWrite "tun_write" "The TUN device did not take the packet.";
     TunRead "tun_read" "What the TUN device handed over could not be used.";
 }

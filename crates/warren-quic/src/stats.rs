@@ -95,7 +95,7 @@ pub struct SocketStats {
     /// What the kernel dropped on its way into a socket, nearly always because the socket's buffer was full, rarely for a wrong
     /// checksum; of sockets that are closed too. What arrived as one batch (GRO) counts once.
     pub dropped: u64,
-    /// UDP datagrams received and dropped unread, because their connection brought them faster than they could be taken in;
+    /// UDP datagrams received and dropped unread, because their client brought them faster than they could be taken in;
     /// 0 with noq's driver, which leaves them in the socket.
     pub intake_drops: u64,
 }

@@ -3,7 +3,8 @@
 //!
 //! A poll does what is due, receives, tells connections, and hands over what they have to tell; sending is left to the end
 //! of the turn ([`flush`](WarrenEndpoint::flush)), so that a whole turn's datagrams and acknowledgements share their sends.
-//! Received datagrams are slices of a few buffers which the next poll fills again, if the caller has dropped them by then.
+//! Received datagrams are slices of a few buffers which the next poll fills again, if the caller has dropped them by then; an exit that
+//! is behind copies them, and each client's wait for its turn.
 
 mod accept;
 mod allowance;

@@ -17,6 +17,7 @@ pub(super) use self::news::{Left, MAX_EVENTS};
 use super::{allowance::allowance, control::Control, silence::Silence};
 use crate::{
     driver::{CloseReason, ConnectionId, ConnectionStats, SendError},
+    key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, peer_key},
     planted::{Bug, is_planted},
     settings::MINIMUM_MTU,
@@ -41,6 +42,8 @@ pub(super) struct Connection {
     /// At a client, where the verifier leaves a refused key; an exit has none.
     presented: Option<PresentedKey>,
     remote: SocketAddr,
+    /// The key that the peer proved, once it has.
+    pub(super) peer: Option<PublicKey>,
     state: State,
     /// At an exit, while the handshake is under way.
     seat: Option<Seat>,
@@ -103,6 +106,7 @@ impl Connection {
             quic: RefCell::new(quic),
             presented,
             remote,
+            peer: None,
             state: State::Handshake(deadline),
             seat: None,
             control: Control::default(),
@@ -258,6 +262,7 @@ impl Connection {
             QuicEvent::Connected => match peer_key(quic.crypto_session().peer_identity()) {
                 Some(peer) => {
                     self.state = State::Open;
+                    self.peer = Some(peer);
                     self.news.connected = Some(peer);
                     self.control.open(quic);
                 }

@@ -1,47 +1,53 @@
-//! What comes in faster than it can be dealt with, kept apart by connection and not yet decrypted.
+//! What comes in faster than it can be dealt with, kept apart by client and not yet decrypted.
 //!
-//! All connections of an exit share its sockets, and what a full socket has no room for the kernel drops, whoever sent it. An
-//! exit that is behind, by its TUN device or by its processor, reads ahead instead. Here each connection has room of its own:
-//! who brings too much pushes out its own oldest datagrams and nobody else's, and each has its turn. Since QUIC never saw what is
-//! dropped, its congestion control takes it for the loss that it is, and the sender slows down.
+//! All clients of an exit share its sockets, and what a full socket has no room for the kernel drops, whoever sent it. An exit
+//! that is behind, by its TUN device or by its processor, reads ahead instead. Here each client has room of its own, for all of
+//! its connections: who brings too much pushes out its own oldest datagrams and nobody else's, and each has its turn. Since QUIC
+//! never saw what is dropped, its congestion control takes it for the loss that it is, and the sender slows down.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
 use noq_udp::RecvMeta;
 
-/// An exit is behind whose sockets were not once found empty for so long.
+use crate::key::PublicKey;
+
+/// An exit is behind that left something in its sockets with each receive for so long.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Bytes that one connection may keep here, about what a socket has room for.
+/// Bytes that one client may keep here, about what a socket has room for.
 const LIMIT: usize = 4 * 1024 * 1024;
-/// Bytes that all may keep together, each the same part of it where they are many.
+/// Bytes that all may keep together.
 const TOTAL: usize = 8 * 1024 * 1024;
 /// What a batch costs beside its bytes: its place and the allocator's.
 const OVERHEAD: usize = 192;
-/// Datagrams of one connection that are taken before it is another's turn.
+/// Datagrams of one client that are taken before it is another's turn.
 const TURN: usize = 32;
-/// How long a turn of the worker is to take.
+/// How long it is to take to deal with what one poll brings.
 const AIM: Duration = Duration::from_millis(2);
-/// Datagrams that all connections bring to one turn of the worker: at least, and at most.
+/// Datagrams that all clients bring to one poll: at least, and at most.
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// Batches that wait, in the order in which each connection brought them.
+/// Who sent something: a client, or one of those who have not proven yet that they are, and who share what one client has.
+pub(super) type Sender = Option<PublicKey>;
+
+/// Batches that wait, in the order in which each client brought them.
 #[derive(Debug)]
 pub(super) struct Intake {
     /// When a receive left something behind, with none since that did not.
     full_since: Option<Instant>,
     is_behind: bool,
-    /// By the place of the connection.
-    lines: Vec<Line>,
-    /// The connections that have a line, the next first.
-    turns: VecDeque<usize>,
+    lines: HashMap<Sender, Line>,
+    /// Who has a line, the next first.
+    turns: VecDeque<Sender>,
+    /// Bytes in all lines.
+    bytes: usize,
     /// Datagrams of the line that is served at present which may be taken before it is another's turn.
     left: usize,
-    /// Datagrams for one turn of the worker, and when it had the last.
+    /// Datagrams for one poll, and when it began to deal with the last.
     share: usize,
     served: Option<Instant>,
 }
@@ -52,7 +58,7 @@ struct Line {
     bytes: usize,
 }
 
-/// Datagrams of one sender, all of one size but the last.
+/// Datagrams of one socket, all of one size but the last.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// The place of the port that received them.
@@ -66,8 +72,9 @@ impl Intake {
         Self {
             full_since: None,
             is_behind: false,
-            lines: Vec::new(),
+            lines: HashMap::new(),
             turns: VecDeque::new(),
+            bytes: 0,
             left: TURN,
             share: LEAST,
             served: None,
@@ -94,31 +101,47 @@ impl Intake {
         }
     }
 
-    /// Keeps a copy of a batch, which lies in a receive buffer that it would keep whole. Returns how many datagrams of its
-    /// connection, older ones, were dropped for it.
-    pub(super) fn push(&mut self, slot: usize, batch: Batch) -> u64 {
-        if self.lines.len() <= slot {
-            self.lines.resize_with(slot + 1, Line::default);
-        }
-        let limit = LIMIT.min(TOTAL / self.turns.len().max(1));
-        let Some(line) = self.lines.get_mut(slot) else { return 0 };
-        if line.batches.is_empty() {
-            self.turns.push_back(slot);
-        }
+    /// Keeps a batch. Returns how many older datagrams were dropped for it: of the same sender, or where all together have too
+    /// much, of who has most.
+    pub(super) fn push(&mut self, sender: Sender, batch: Batch) -> u64 {
+        let line = self.lines.entry(sender).or_insert_with(|| {
+            self.turns.push_back(sender);
+            Line::default()
+        });
+        let cost = batch.cost();
+        line.bytes += cost;
+        self.bytes += cost;
+        line.batches.push_back(batch);
         let mut dropped = 0;
-        while line.bytes + batch.cost() > limit
-            && let Some(oldest) = line.pop()
+        while line.bytes > LIMIT
+            && let Some(oldest) = line.pop(&mut self.bytes)
         {
             dropped += oldest.datagrams() as u64;
         }
-        line.bytes += batch.cost();
-        line.batches.push_back(Batch { bytes: BytesMut::from(&*batch.bytes), ..batch });
+        while self.bytes > TOTAL {
+            dropped += self.shorten_longest();
+        }
         dropped
     }
 
-    /// How many datagrams this turn of the worker may take, so that it lasts about [`AIM`].
+    /// Drops the oldest batch of who has most, and returns how many datagrams it held.
+    fn shorten_longest(&mut self) -> u64 {
+        let longest = self.lines.iter_mut().max_by_key(|(_, line)| line.bytes);
+        let Some((&sender, line)) = longest else { return 0 };
+        let dropped = line.pop(&mut self.bytes).map_or(0, |oldest| oldest.datagrams() as u64);
+        if line.batches.is_empty() {
+            self.lines.remove(&sender);
+            if self.turns.front() == Some(&sender) {
+                self.left = TURN;
+            }
+            self.turns.retain(|of| *of != sender);
+        }
+        dropped
+    }
+
+    /// How many datagrams this poll may take, so that it takes about [`AIM`] to deal with them.
     pub(super) fn share(&mut self, now: Instant) -> usize {
-        let last = self.served.replace(now).map_or(AIM, |served| now.duration_since(served));
+        let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
         if last > AIM * 2 {
             self.share = (self.share / 2).max(LEAST);
         } else if last < AIM {
@@ -127,20 +150,29 @@ impl Intake {
         self.share
     }
 
-    /// Takes the next batch: some of one connection, then some of the next.
-    pub(super) fn pop(&mut self) -> Option<Batch> {
-        let slot = *self.turns.front()?;
-        let line = self.lines.get_mut(slot)?;
-        let batch = line.pop()?;
+    /// Notes that from now on this poll's share is dealt with.
+    pub(super) fn serve(&mut self, now: Instant) {
+        self.served = Some(now);
+    }
+
+    /// Takes the next batch: some of one client, then some of the next; of strangers only if it is said so.
+    pub(super) fn pop(&mut self, of_strangers: bool) -> Option<Batch> {
+        if !of_strangers && self.turns.front() == Some(&None) {
+            self.turns.rotate_left(1);
+            self.left = TURN;
+        }
+        let sender = *self.turns.front().filter(|sender| of_strangers || sender.is_some())?;
+        let line = self.lines.get_mut(&sender)?;
+        let batch = line.pop(&mut self.bytes)?;
         self.left = self.left.saturating_sub(batch.datagrams());
         let is_over = line.batches.is_empty();
         if is_over || self.left == 0 {
             self.turns.pop_front();
             self.left = TURN;
             if is_over {
-                *line = Line::default();
+                self.lines.remove(&sender);
             } else {
-                self.turns.push_back(slot);
+                self.turns.push_back(sender);
             }
         }
         Some(batch)
@@ -148,14 +180,20 @@ impl Intake {
 }
 
 impl Line {
-    fn pop(&mut self) -> Option<Batch> {
+    fn pop(&mut self, total: &mut usize) -> Option<Batch> {
         let batch = self.batches.pop_front()?;
         self.bytes -= batch.cost();
+        *total -= batch.cost();
         Some(batch)
     }
 }
 
 impl Batch {
+    /// Copies it out of a receive buffer, which it would keep whole.
+    pub(super) fn copy(port: usize, meta: &RecvMeta, bytes: &[u8]) -> Self {
+        Self { port, meta: *meta, bytes: BytesMut::from(bytes) }
+    }
+
     pub(super) fn datagrams(&self) -> usize {
         self.bytes.len().div_ceil(self.meta.stride.max(1))
     }
@@ -171,8 +209,12 @@ mod tests {
 
     use super::*;
 
-    const LOUD: usize = 3;
-    const QUIET: usize = 1;
+    const LOUD: Sender = client(3);
+    const QUIET: Sender = client(1);
+
+    const fn client(number: u8) -> Sender {
+        Some(PublicKey([number; 32]))
+    }
 
     /// A batch of so many datagrams of 1,000 bytes, its number in the first four bytes.
     fn batch(number: u32, datagrams: usize) -> Batch {
@@ -189,7 +231,7 @@ mod tests {
 
     /// The numbers of the next so many batches.
     fn popped(intake: &mut Intake, count: usize) -> Vec<u32> {
-        std::iter::from_fn(|| intake.pop()).take(count).map(|batch| number(&batch)).collect()
+        std::iter::from_fn(|| intake.pop(true)).take(count).map(|batch| number(&batch)).collect()
     }
 
     #[test]
@@ -202,7 +244,7 @@ mod tests {
         assert_eq!(popped(&mut intake, 1), [7]);
         let first = u32::try_from(dropped / 2).unwrap();
         assert_eq!(popped(&mut intake, 5_000), (first..5_000).collect::<Vec<_>>());
-        assert!(intake.is_empty() && intake.lines.iter().all(|line| line.bytes == 0));
+        assert!(intake.is_empty() && intake.lines.is_empty() && intake.bytes == 0);
     }
 
     #[test]
@@ -217,16 +259,52 @@ mod tests {
     }
 
     #[test]
-    fn many_connections_together_keep_no_more_than_all_may() {
+    fn strangers_have_one_line_for_all_and_wait_where_enough_of_them_are_dealt_with() {
         let mut intake = Intake::new();
-        let connections = 20;
-        for number in 0..1_000 {
-            for slot in 0..connections {
-                intake.push(slot, batch(number, 1));
+        for number in 0..3 {
+            intake.push(None, batch(number, 1));
+        }
+        assert!(intake.pop(false).is_none() && !intake.is_empty());
+        intake.push(QUIET, batch(100, 1));
+        intake.push(QUIET, batch(101, 1));
+        assert_eq!(intake.pop(false).map(|batch| number(&batch)), Some(100));
+        assert_eq!(intake.pop(true).map(|batch| number(&batch)), Some(101));
+        assert_eq!(popped(&mut intake, 9), [0, 1, 2]);
+        assert!(intake.is_empty());
+    }
+
+    /// One after the other, so that those whose turn has come long have most.
+    #[test]
+    fn many_clients_together_keep_no_more_than_all_may() {
+        let mut intake = Intake::new();
+        let (mut pushed, mut dropped) = (0, 0);
+        for number in 0..20 {
+            for _ in 0..1_000 {
+                dropped += intake.push(client(number), batch(0, 2));
+                pushed += 2;
+                assert!(intake.bytes <= TOTAL);
             }
         }
-        let kept: usize = intake.lines.iter().map(|line| line.bytes).sum();
-        assert!(kept > TOTAL / 2 && kept <= TOTAL, "{kept}");
+        let kept: usize = intake.lines.values().map(|line| line.bytes).sum();
+        assert!(kept > TOTAL / 2 && kept == intake.bytes, "{kept}");
+        assert!(
+            (0..20).all(|number| intake.lines[&client(number)].bytes > TOTAL / 40),
+            "none lost all of its own"
+        );
+        let popped: u64 = std::iter::from_fn(|| intake.pop(true)).map(|batch| batch.datagrams() as u64).sum();
+        assert_eq!(popped, pushed - dropped);
+    }
+
+    #[test]
+    fn one_batch_each_of_very_many_clients_is_more_than_all_may_keep_and_pushes_some_out_whole() {
+        let mut intake = Intake::new();
+        let clients: u8 = 200;
+        let dropped: u64 =
+            (0..clients).map(|number| intake.push(client(number), batch(number.into(), 60))).sum();
+        assert!(dropped > 0 && intake.bytes <= TOTAL && intake.turns.len() == intake.lines.len());
+        let popped = std::iter::from_fn(|| intake.pop(true)).count();
+        assert_eq!(popped as u64 + dropped / 60, clients.into());
+        assert!(intake.is_empty() && intake.bytes == 0);
     }
 
     #[test]
@@ -244,7 +322,7 @@ mod tests {
         intake.push(QUIET, batch(0, 1));
         intake.note(true, later(42));
         assert!(intake.is_behind(), "something waits");
-        intake.pop();
+        intake.pop(true);
         intake.note(false, later(43));
         assert!(intake.is_behind(), "the sockets are not empty");
         intake.note(true, later(44));
@@ -256,17 +334,18 @@ mod tests {
         let mut intake = Intake::new();
         let mut now = Instant::now();
         let mut share_after = |passed: Duration| {
+            intake.serve(now);
             now += passed;
             intake.share(now)
         };
         let fast: Vec<usize> = (0..6).map(|_| share_after(AIM / 4)).collect();
-        assert_eq!(fast, [32, 64, 128, 256, 256, 256]);
+        assert_eq!(fast, [64, 128, 256, 256, 256, 256]);
         let slow: Vec<usize> = (0..4).map(|_| share_after(AIM * 20)).collect();
         assert_eq!(slow, [128, 64, 32, 32]);
     }
 
     proptest! {
-        /// Whatever comes in whatever order: each datagram is handed out once, in its connection's order, or is counted.
+        /// Whatever comes in whatever order: each datagram is handed out once, in its sender's order, or is counted.
         #[test]
         fn property_every_datagram_is_handed_out_in_order_or_counted(
             steps in prop::collection::vec((0_usize..3, 0_usize..64, 0_u8..8), 0..200),
@@ -274,6 +353,7 @@ mod tests {
             let mut intake = Intake::new();
             let (mut pushed, mut counted) = (0, 0);
             let mut last = [None; 3];
+            let senders = [None, LOUD, QUIET];
             let mut check = |batch: Batch| {
                 let last = &mut last[batch.port];
                 assert!(*last < Some(number(&batch)));
@@ -282,17 +362,17 @@ mod tests {
             };
             for ((slot, datagrams, what), number) in steps.into_iter().zip(0..) {
                 if what == 0 {
-                    counted += intake.pop().map_or(0, &mut check);
+                    counted += intake.pop(true).map_or(0, &mut check);
                 } else {
-                    // The port stands for the connection here.
+                    // The port stands for the sender here.
                     let batch = Batch { port: slot, ..batch(number, datagrams + 1) };
                     pushed += batch.datagrams() as u64;
-                    counted += intake.push(slot, batch);
+                    counted += intake.push(senders[slot], batch);
                 }
-                assert!(intake.lines.iter().all(|line| line.bytes <= LIMIT));
-                assert_eq!(intake.is_empty(), intake.lines.iter().all(|line| line.batches.is_empty()));
+                assert!(intake.lines.values().all(|line| line.bytes <= LIMIT && !line.batches.is_empty()));
+                assert_eq!(intake.turns.len(), intake.lines.len());
             }
-            while let Some(batch) = intake.pop() {
+            while let Some(batch) = intake.pop(true) {
                 counted += check(batch);
             }
             assert_eq!(pushed, counted);

@@ -137,9 +137,14 @@ impl Port {
         Some((slot, route))
     }
 
+    /// Whether the endpoint gets to see a datagram that is not known to be a connection's.
+    pub(super) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.lets_in(from, datagram))
+    }
+
     /// Finds out what a datagram is, and answers what needs no connection.
     pub(super) fn route(&mut self, now: Instant, origin: &Origin, datagram: BytesMut) -> Routed {
-        if self.gate.as_ref().is_some_and(|gate| !gate.lets_in(origin.address, &datagram)) {
+        if !self.lets_in(origin.address, &datagram) {
             return Routed::Done;
         }
         self.answer.clear();

@@ -58,7 +58,8 @@ impl Timers {
         }
         self.sleep.as_mut().reset(tokio::time::Instant::from_std(deadline));
         self.set = Some(deadline);
-        if self.sleep.as_mut().poll(cx).is_ready() {
+        // A task that used up its budget is told to wait without being kept in mind (`tokio::task::coop`).
+        if self.sleep.as_mut().poll(cx).is_ready() || !tokio::task::coop::has_budget_remaining() {
             self.set = None;
             cx.waker().wake_by_ref();
         }

@@ -5,7 +5,7 @@ use std::{
     num::NonZeroUsize,
     sync::atomic::Ordering::Relaxed,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::BytesMut;
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
 
-/// Receives in a row before some of what waits is dealt with.
-const ROUNDS_AHEAD: usize = 16;
+/// How long a poll empties the sockets before some of what waits is dealt with.
+const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -32,8 +32,13 @@ impl WarrenEndpoint {
         self.flushed = false;
         self.expire(now);
         self.hand_over(inbox, now);
-        if has_room(inbox) {
+        let has_room = has_room(inbox);
+        if self.intake.is_behind() {
+            self.catch_up(now, has_room);
+        } else if has_room {
             self.receive(now);
+        }
+        if has_room {
             self.admit(now);
             self.hand_over(inbox, now);
         }
@@ -92,25 +97,32 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Receives, and deals with what came or, where more comes than can be dealt with, with each connection's share of it.
+    /// Receives and deals with what came.
     fn receive(&mut self, now: Instant) {
-        if !self.intake.is_behind() {
-            let emptied =
-                self.receive_once(|this, index, meta, batch| this.take_batch(index, meta, batch, now));
-            // A client has a socket for each connection.
-            if self.identities.is_some() {
-                self.intake.note(emptied, now);
-            }
-            return;
+        let emptied = self.receive_once(|this, index, meta, batch| this.take_batch(index, meta, batch, now));
+        // A client has a socket for each connection.
+        if self.identities.is_some() {
+            self.intake.note(emptied, now);
         }
-        let emptied = (0..ROUNDS_AHEAD)
-            .any(|_| self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, batch, now)));
+    }
+
+    /// Receives where more comes than can be dealt with. The sockets are emptied in any case; each client's share of it is dealt
+    /// with if that `is_wanted`.
+    fn catch_up(&mut self, now: Instant, is_wanted: bool) {
         let mut share = self.intake.share(now);
-        while share > 0
-            && let Some(batch) = self.intake.pop()
-        {
-            share = share.saturating_sub(batch.datagrams());
-            self.take_batch(batch.port, &batch.meta, batch.bytes, now);
+        let start = Instant::now();
+        let mut emptied = false;
+        while !emptied && start.elapsed() < READING_AHEAD {
+            emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch));
+        }
+        if is_wanted {
+            self.intake.serve(Instant::now());
+            while share > 0
+                && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
+            {
+                share = share.saturating_sub(batch.datagrams());
+                self.take_batch(batch.port, &batch.meta, batch.bytes, now);
+            }
         }
         self.intake.note(emptied, now);
     }
@@ -145,17 +157,19 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// Has a batch wait for its connection's turn; what is of no connection yet is dealt with at once, as strangers are cheap.
-    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: BytesMut, now: Instant) {
-        let port = self.ports.get(index).and_then(Option::as_ref);
-        let first = batch.get(..meta.stride.min(batch.len())).unwrap_or_default();
-        match port.and_then(|port| port.route_short(first)) {
-            Some((slot, _)) => {
-                let dropped = self.intake.push(slot, Batch { port: index, meta: *meta, bytes: batch });
-                self.counters.intake_drops.fetch_add(dropped, Relaxed);
-            }
-            None => self.take_batch(index, meta, batch, now),
+    /// Has a batch wait for its sender's turn. Strangers' datagrams, which seldom come as batches, are judged first, and again when
+    /// it is their turn: a flood of them costs a hash each and no room.
+    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut) {
+        let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
+        // Whatever else a client puts into a batch is its own.
+        let slot = batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0));
+        let is_alone = batch.len() <= meta.stride;
+        if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
+            return;
         }
+        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
+        let dropped = self.intake.push(sender, Batch::copy(index, meta, batch));
+        self.counters.intake_drops.fetch_add(dropped, Relaxed);
     }
 
     /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.

@@ -114,28 +114,35 @@ impl Side {
 
     /// Polls until nothing is left to take.
     pub fn poll(&mut self, cx: &mut Context<'_>) {
-        while self.endpoint.poll(cx, &mut self.inbox).is_ready() {
-            assert!(!self.inbox.is_empty(), "a poll that is ready brings something");
-            assert!(self.inbox.datagrams.len() <= MAX_DATAGRAMS_PER_POLL);
-            assert!(self.inbox.events.len() <= MAX_EVENTS_PER_POLL);
-            self.datagrams.append(&mut self.inbox.datagrams);
-            for event in self.inbox.events.drain(..) {
-                match event {
-                    Event::Connected { connection, peer, .. } => self.connected.push((connection, peer)),
-                    Event::Control { connection, data } => {
-                        self.control.entry(connection).or_default().extend(data)
+        while self.poll_once(cx) {}
+    }
+
+    /// Polls once; returns whether that brought something.
+    pub fn poll_once(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
+            return false;
+        }
+        assert!(!self.inbox.is_empty(), "a poll that is ready brings something");
+        assert!(self.inbox.datagrams.len() <= MAX_DATAGRAMS_PER_POLL);
+        assert!(self.inbox.events.len() <= MAX_EVENTS_PER_POLL);
+        self.datagrams.append(&mut self.inbox.datagrams);
+        for event in self.inbox.events.drain(..) {
+            match event {
+                Event::Connected { connection, peer, .. } => self.connected.push((connection, peer)),
+                Event::Control { connection, data } => {
+                    self.control.entry(connection).or_default().extend(data)
+                }
+                Event::Writable { connection } => self.writable.push(connection),
+                Event::Answers { connection, answers } => self.answers.push((connection, answers)),
+                Event::Closed { connection, reason } => {
+                    if let Some(stats) = self.endpoint.stats(connection) {
+                        self.last.insert(connection, stats);
                     }
-                    Event::Writable { connection } => self.writable.push(connection),
-                    Event::Answers { connection, answers } => self.answers.push((connection, answers)),
-                    Event::Closed { connection, reason } => {
-                        if let Some(stats) = self.endpoint.stats(connection) {
-                            self.last.insert(connection, stats);
-                        }
-                        self.closed.push((connection, reason));
-                    }
+                    self.closed.push((connection, reason));
                 }
             }
         }
+        true
     }
 
     pub fn control_of(&self, connection: ConnectionId) -> &[u8] {

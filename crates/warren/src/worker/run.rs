@@ -34,9 +34,11 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(250);
 /// How soon a TUN that is held back is looked at again: by this worker's own queues, which wake it when they have room,
 /// or by another worker, which does not.
 const HELD_BACK: Duration = Duration::from_millis(20);
-/// Turns before the runtime looks at sockets and timers again, which costs two system calls. Most wake-ups are over in two turns, of
-/// which the second finds nothing; with more than this, what comes from the other side waits too long.
+/// Turns before the runtime looks at sockets and timers again, which costs a system call. Most wake-ups are over in two turns, of which
+/// the second finds nothing; with more than this, what comes from the other side waits too long.
 const TURNS_IN_A_ROW: u32 = 4;
+/// Nor is another begun after so long.
+const ROW: Duration = Duration::from_millis(2);
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 
 /// What became of a turn.
@@ -152,8 +154,10 @@ impl Worker {
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // noq's own tasks on this thread have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
+        let start = Instant::now();
         for _ in 0..most {
             match self.turn(cx) {
+                Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => {}
                 Turn::Idle => return Poll::Pending,
                 Turn::Last => return Poll::Ready(()),
