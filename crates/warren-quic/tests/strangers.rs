@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Drivers, Pair, Side, loopback_socket};
 use warren_quic::{
     driver::Endpoint,
@@ -14,6 +16,7 @@ use warren_quic::{
 test_every_driver!(
     a_silent_exit_answers_no_probe_and_any_other_does,
     a_proof_that_somebody_else_has_shown_is_worth_nothing,
+    what_is_said_to_an_address_that_nobody_has_proven_is_three_times_what_came,
 );
 
 async fn a_silent_exit_answers_no_probe_and_any_other_does(drivers: Drivers) {
@@ -58,6 +61,25 @@ async fn a_proof_that_somebody_else_has_shown_is_worth_nothing(drivers: Drivers)
     assert!(first.recv(&mut [0; 1_500]).is_ok(), "the first who shows it is answered");
     assert!(other.recv(&mut [0; 1_500]).is_err(), "whoever repeats it is not");
     assert_eq!(strangers.turned_away(Turned::Replayed), initials.len() as u64);
+}
+
+/// RFC 9000 section 8.1, whatever is repeated.
+async fn what_is_said_to_an_address_that_nobody_has_proven_is_three_times_what_came(drivers: Drivers) {
+    let mut pair = pair(drivers, &Strangers::new(false));
+    let initials = initials_for(&mut pair, drivers, PrivateKey::generate().unwrap().public()).await;
+    let scanner = loopback_socket();
+    for initial in &initials {
+        scanner.send_to(initial, pair.exit_address).unwrap();
+    }
+
+    // Longer than a handshake may take.
+    pair.run_for(Duration::from_secs(11)).await;
+
+    let sent: usize = initials.iter().map(Vec::len).sum();
+    let mut buffer = [0; 1_500];
+    let said: Vec<usize> = std::iter::from_fn(|| scanner.recv(&mut buffer).ok()).collect();
+    let total: usize = said.iter().sum();
+    assert!(total > 2 * sent && total <= 3 * sent, "{said:?} for {sent}");
 }
 
 fn pair(drivers: Drivers, strangers: &Strangers) -> Pair {

@@ -1,0 +1,66 @@
+//! What an exit that answers strangers says to an address that somebody forged.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::Duration;
+
+use crate::support::forged::{Forger, answered, stranger, swallow_answers};
+use crate::support::{Exit, ExitOptions, Net, peer, seconds};
+
+/// Bytes of the headers of IPv4 and UDP, which firewall rules count too.
+const HEADERS: u64 = 28;
+/// Longer than an exit keeps a handshake.
+const FORGOTTEN: Duration = seconds(15);
+
+/// Scorecard B4: RFC 9000, section 8.1.
+#[test]
+#[ignore = "waits for what is repeated; `scripts/torture forged` runs it"]
+fn forged_first_flights_bring_three_times_their_bytes_at_most_and_less_where_addresses_must_be_proven() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("access", "silent", false));
+    exit.run();
+    swallow_answers(&net);
+    let forger = Forger::on(&net.second_client());
+    let flights = peer::first_flights_of_plain_quic(203);
+    let provoke = |number: u32, datagrams: &[Vec<u8>]| {
+        let before = answered(&net);
+        datagrams.iter().for_each(|datagram| forger.send(stranger(number), datagram));
+        std::thread::sleep(FORGOTTEN);
+        let after = answered(&net);
+        let sent: u64 = datagrams.iter().map(|datagram| datagram.len() as u64).sum();
+        let answers = after.0 - before.0;
+        (sent, answers, (after.1 - before.1).saturating_sub(answers * HEADERS))
+    };
+    let (alone, alone_answers, alone_bytes) = provoke(0, &flights[0][..1]);
+    let (whole, whole_answers, whole_bytes) = provoke(1, &flights[1]);
+
+    // As many handshakes under way that the next one has to prove its address.
+    for (number, flight) in (10..).zip(&flights[2..202]) {
+        forger.send(stranger(number), &flight[0]);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let last = stranger(100_000);
+    let rule = format!("ip daddr {} counter drop;", last.ip());
+    net.router
+        .sh(&format!("nft 'table ip last {{ chain c {{ type filter hook forward priority -1; {rule} }}; }}'"))
+        .ok();
+    forger.send(last, &flights[202][0]);
+    std::thread::sleep(FORGOTTEN);
+    let listed = net.router.sh("nft list table ip last").ok();
+    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+    let mut number = || words.nth(1).unwrap().parse::<u64>().unwrap();
+    let (retries, retry_bytes) = (number(), number());
+
+    println!(
+        "measured: a forged Initial of {alone} bytes is answered by {alone_answers} datagrams with {alone_bytes} bytes, a first flight of \
+         {whole} by {whole_answers} with {whole_bytes}, and {} where addresses must be proven by {retries} with {}",
+        flights[202][0].len(),
+        retry_bytes.saturating_sub(retries * HEADERS)
+    );
+    assert!(alone_answers > 0 && alone_bytes <= 3 * alone, "{alone_bytes} of {alone}");
+    assert!(whole_answers > 0 && whole_bytes <= 3 * whole, "{whole_bytes} of {whole}");
+    assert!(
+        retries == 1 && retry_bytes - HEADERS <= flights[202][0].len() as u64,
+        "{retries} with {retry_bytes}"
+    );
+}
