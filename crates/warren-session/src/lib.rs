@@ -33,6 +33,9 @@ pub const ALPN: &[u8] = b"warren/1";
 /// Time for a connection to finish its handshake, on either side: what has said nothing by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// Time that an exit gives a client for its first word; so many can be late at once that it takes a while to close them all.
+pub(crate) const FIRST_WORD_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(4_500);
+
 /// Most connections that one session may have, whatever a configuration asks for.
 pub const MAX_CONNECTIONS: u32 = 256;
 

@@ -130,7 +130,7 @@ impl ExitSessions {
     pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey) {
         self.closed(now, connection);
         let enrolled = self.registry.by_key(key).is_some();
-        let deadline = now + crate::HANDSHAKE_TIMEOUT;
+        let deadline = now + crate::FIRST_WORD_TIMEOUT;
         if let Some(reason) = self.leaving {
             return self.turn_away(connection, reason);
         }
