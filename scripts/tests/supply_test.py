@@ -20,6 +20,7 @@ import auditable
 import hardening
 import sbom
 import size_budget
+import uncovered
 import third_party
 import unsafe_budget
 
@@ -79,6 +80,14 @@ class SizeTest(unittest.TestCase):
         wanted = size_budget.read("# head\n   1000 bytes\n 50 crates\n")
         self.assertEqual(size_budget.grown({"bytes": 1100, "crates": 20}, wanted), [])
         self.assertEqual(size_budget.grown({"bytes": 1101, "crates": 56}, wanted), ["bytes", "crates"])
+
+    def test_code_that_no_corpus_reaches_is_told_where_it_has_grown(self):
+        listed = uncovered.read("# head\nsegment 1000\nlost 7\n")
+        self.assertEqual(listed, {"segment": 1000, "lost": 7})
+        self.assertEqual(list(uncovered.growth({"segment": 1050}, listed)), [])
+        more, unknown = uncovered.growth({"segment": 1051, "new": 1}, listed)
+        self.assertIn("1051 edges of segment", more)
+        self.assertIn("new is not in uncovered.txt", unknown)
 
     def test_the_list_has_the_crates_that_the_bill_has(self):
         bill = json.loads(subprocess.run(["scripts/sbom"], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
