@@ -18,17 +18,19 @@ class Row:
     tier: int = 1
 
 
+# Of the workspace, so that each crate is built once, with the features that all of it asks for.
+TEST = ("cargo", "test", "--locked", "--workspace")
+
+
 def end_to_end(name):
     """The command of one end-to-end test."""
-    test = ("cargo", "test", "--release", "--locked", "--package", "warren", "--test", "e2e")
-    return (*test, name, "--", "--exact", "--include-ignored", "--nocapture")
+    return (*TEST, "--release", "--test", "e2e", name, "--", "--exact", "--include-ignored", "--nocapture")
 
 
-def unit(package, name):
+def unit(name):
     """The command of one test inside a library; in the development build, whose assertions are part of it."""
-    test = ("cargo", "test", "--locked", "--package", package, "--lib")
-    return (*test, name, "--", "--exact", "--nocapture")
+    return (*TEST, "--lib", name, "--", "--exact", "--nocapture")
 
 
 def bench(*arguments):
-    return ("cargo", "run", "--release", "--locked", "--package", "warren-bench", "--", *arguments)
+    return ("scripts/lib/bench", "--release", *arguments)
