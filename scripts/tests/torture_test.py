@@ -58,10 +58,11 @@ class Command(unittest.TestCase):
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def test_list_names_every_group(self):
-        listed = self.torture("--list")
-        self.assertEqual(listed.returncode, 0)
-        for row in ROWS:
-            self.assertIn(row.group, listed.stdout)
+        for arguments, tiers in [(["--list"], [1]), (["--list", "--release"], [1, 2])]:
+            listed = self.torture(*arguments)
+            self.assertEqual(listed.returncode, 0)
+            for row in ROWS:
+                self.assertEqual(f"{row.identifier:<10} about" in listed.stdout, row.tier in tiers, row.identifier)
 
     def test_unknown_group_is_refused(self):
         refused = self.torture("nonsense")

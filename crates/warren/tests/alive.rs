@@ -57,9 +57,12 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     client.down();
 }
 
+/// Scorecard F8 is `WARREN_REBINDS=12`: five seconds apart, the last of which change the address too.
 #[test]
 fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     let Some(net) = Net::new() else { return };
+    let asked: Option<usize> = std::env::var("WARREN_REBINDS").ok().map(|count| count.parse().unwrap());
+    let (count, pause) = asked.map_or((3, seconds(2)), |count| (count, seconds(5)));
     let exit = Exit::start(&net);
     net.router.sh("ip address add 198.51.100.9/24 dev to-exit").ok();
     let translate = |to: &str| {
@@ -72,18 +75,25 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     net.router.sh("nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 snat to 198.51.100.1:10000-10999; }; }'").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    let asking = flows::answers(&net.client, seconds(8));
+    let asking = flows::answers(&net.client, pause * u32::try_from(count).unwrap() + seconds(2));
+    let tcp = flows::TcpFlows::open(&net, 4);
 
-    for to in ["198.51.100.1:20000-20999", "198.51.100.9:30000-30999", "198.51.100.1:40000-40999"] {
-        std::thread::sleep(seconds(2));
-        translate(to);
+    let mut last = String::new();
+    for number in 0..count {
+        std::thread::sleep(pause);
+        // Of three, the second comes from another address; of many, the last third change it to and fro.
+        let other = if asked.is_some() { number * 3 >= count * 2 && number % 2 == 0 } else { number == 1 };
+        let (address, port) = (if other { 9 } else { 1 }, 2 + number % 4);
+        last = format!(":{port}");
+        translate(&format!("198.51.100.{address}:{port}0000-{port}0999"));
     }
 
     let gap = flows::longest_gap(&asking.join().unwrap());
-    println!("longest gap {gap:?}");
-    assert!(gap < seconds(2), "{gap:?}");
+    println!("measured: {count} other ports and addresses, the longest time without an answer {gap:.1?}");
+    assert!(gap < if asked.is_some() { seconds(1) } else { seconds(2) }, "{gap:?}");
+    assert_eq!(tcp.alive(), 4);
     let remotes = format!("{}", exit.status().0["connections"]);
-    assert!(remotes.contains(":40"), "the exit knows a port of the latest range: {remotes}");
+    assert!(remotes.contains(&last), "the exit knows a port of the latest range: {remotes}");
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
@@ -190,6 +200,30 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
+/// Scorecard F19: inner packets of both versions over each, and over whichever of both answers.
+#[test]
+#[ignore = "needs three exits; `scripts/torture families` runs it"]
+fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {
+    let mut carried = Vec::new();
+    for endpoint in
+        [format!("{}:443", Net::EXIT_V4), format!("[{}]:443", Net::EXIT_V6), "exit.test:443".into()]
+    {
+        let Some(net) = Net::new() else { return };
+        let options = ExitOptions { endpoint: endpoint.clone(), ..ExitOptions::default() };
+        let exit = Exit::start_with(&net, &options);
+        let client = Client::with(&net, &exit.enrol("laptop"));
+        client.up();
+        for inner in [Net::INTERNET_V4, Net::INTERNET_V6] {
+            client.sh(&format!("ping -c 3 -i 0.2 -W 2 {inner}"));
+            carried.push(format!("{inner} over {endpoint}"));
+        }
+        client.down();
+    }
+    println!("measured: {} of 6: {}", carried.len(), carried.join(", "));
+    assert_eq!(carried.len(), 6);
+}
+
+/// Scorecard F19 is `WARREN_TAKEOVER=3`, in seconds.
 #[test]
 fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     let Some(net) = Net::new() else { return };
@@ -208,8 +242,9 @@ fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     ));
 
     let gap = flows::longest_gap(&asking.join().unwrap());
-    println!("longest gap {gap:?}");
-    assert!(gap < seconds(8), "{gap:?}");
+    println!("measured: the other version takes over after {gap:.1?}");
+    let most = std::env::var("WARREN_TAKEOVER").map_or(8, |most| most.parse().unwrap());
+    assert!(gap < seconds(most), "{gap:?}");
     assert_ne!(first.contains("2001"), remote().contains("2001"), "{first} and {}", remote());
     eventually(seconds(10), "every connection followed", || attached(&client) == 4);
     client.down();

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
 use crate::support::crowd::{CONNECTIONS, Crowd, LISTENING, SENDING, Shared, exit_with};
@@ -71,6 +72,46 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
         }
         assert_eq!(answered, sent);
     }
+}
+
+/// Scorecard L8 is `WARREN_AWAY=600`, in seconds.
+#[test]
+#[ignore = "takes ten minutes; `scripts/torture crowd --release` runs it"]
+fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom_meanwhile() {
+    const COUNT: usize = 100;
+    let Some(net) = Net::new() else { return };
+    let away = seconds(std::env::var("WARREN_AWAY").map_or(60, |away| away.parse().unwrap()));
+    let keys: Vec<PrivateKey> = (0..COUNT).map(|_| PrivateKey::generate().unwrap()).collect();
+    let mut exit = exit_with(&net, &keys);
+    exit.run();
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let crowd = Crowd::start(&net.client, keys, exit_key);
+    let all = || crowd.shared.attached.load(SeqCst) == COUNT * CONNECTIONS;
+    eventually(seconds(60), "every client has all of its connections", all);
+    // Each attempt has a port of its own, and begins with a long header.
+    let seen = "table inet attempts { set ports { type inet_service; size 65535; flags dynamic; }; chain in { \
+                type filter hook prerouting priority raw; ip saddr 192.0.2.2 udp dport 443 @th,64,8 & 0xf0 == 0xc0 add @ports { udp sport }; }; }";
+    net.router.sh(&format!("nft '{seen}'")).ok();
+
+    exit.stop(Signal::KILL);
+    std::thread::sleep(away);
+    let listed = net.router.sh("nft -j list set inet attempts ports").ok();
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let sets = listed["nftables"].as_array().unwrap();
+    let attempts: usize = sets.iter().filter_map(|entry| Some(entry["set"]["elem"].as_array()?.len())).sum();
+    exit.run();
+    let back = eventually(seconds(120), "every client is back", all);
+
+    let memory_kib = exit.status().number("/process/rss_kib");
+    crowd.end();
+    println!(
+        "measured: {COUNT} clients whose exit was away for {away:?} made {} attempts each in the mean, and were all back {back:.1?} after it; \
+         the exit then had {memory_kib} KiB",
+        attempts / COUNT
+    );
+    assert!((COUNT..=40 * COUNT).contains(&attempts), "{attempts}");
+    assert!(back <= seconds(30), "{back:?}");
+    assert!(memory_kib <= 96 * 1024, "{memory_kib} KiB");
 }
 
 /// The longest of five times that something takes.

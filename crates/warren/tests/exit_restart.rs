@@ -37,6 +37,49 @@ fn without_the_hold_table_a_restart_ends_tcp_flows() {
     assert_ne!(load.wait(seconds(30)), Some(0), "{}", load.output());
 }
 
+/// Scorecard F7.
+#[test]
+#[ignore = "takes minutes; `scripts/torture restarts` runs it"]
+fn ten_stops_and_ten_kills_cost_seconds_each_and_no_tcp_flow() {
+    const EACH: usize = 10;
+    const ROUND: Duration = seconds(8);
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let addresses = client.inner_addresses();
+    let tcp = flows::TcpFlows::open(&net, 4);
+    let asking = flows::answers(&net.client, ROUND * 2 * u32::try_from(EACH).unwrap() + seconds(5));
+    let mut listening = Vec::new();
+    let mut alive = Vec::new();
+    for ending in [[Signal::TERM; EACH], [Signal::KILL; EACH]].concat() {
+        let start = Instant::now();
+        exit.stop(ending);
+        std::thread::sleep(Duration::from_millis(1_500));
+        exit.run();
+        listening.push(Instant::now());
+        alive.push(tcp.alive());
+        assert_eq!(client.inner_addresses(), addresses);
+        std::thread::sleep(ROUND.saturating_sub(start.elapsed()));
+    }
+
+    let answers = asking.join().unwrap();
+    let back = |from: &Instant| *answers.iter().find(|at| *at > from).expect("traffic came back") - *from;
+    let mut took: Vec<Duration> = listening.iter().map(back).collect();
+    took.sort();
+    let (p95, longest) = (took[took.len() * 95 / 100 - 1], took[took.len() - 1]);
+    let alive = alive.iter().filter(|flows| **flows == 4).count();
+    println!(
+        "measured: {} restarts, by SIGTERM and by SIGKILL: traffic is back {p95:.1?} after the exit listens in 95 of 100, {longest:.1?} \
+         at most; the same addresses, and all of four TCP flows alive {alive} times",
+        took.len()
+    );
+    assert!(p95 <= seconds(3) && longest <= seconds(5), "{took:?}");
+    assert_eq!(alive, took.len());
+    assert_eq!(client.status().text("/state"), "up");
+    client.down();
+}
+
 fn assert_traffic_comes_back_after(ending: Signal) {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

@@ -1,6 +1,7 @@
 //! Warren end to end: the binary on hosts that are network namespaces. One program, so that what the tests share is built once.
 
 mod alive;
+mod amplification;
 mod bad_wire;
 mod balance;
 mod bounds;
@@ -53,6 +54,8 @@ mod privacy;
 mod rate_limit;
 mod refusals;
 mod reload;
+mod replays;
+mod resets;
 mod rotate_key;
 mod routing;
 mod sandbox;

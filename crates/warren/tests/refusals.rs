@@ -1,6 +1,8 @@
 //! What cannot work ends with its exit code and one sentence, and the host is as it was.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::time::{Duration, Instant};
+
 use warren_quic::key::PrivateKey;
 use warren_session::message::{Goodbye, Message};
 
@@ -99,7 +101,7 @@ fn an_exit_that_does_not_answer_is_given_up_after_the_timeout() {
     let exit = Exit::init(&net, &ExitOptions::default());
     let client = Client::with(&net, &exit.enrol("laptop"));
 
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let finished = client.warren.run("up home --timeout 2s");
 
     assert_one_sentence(&finished, TIMED_OUT, &["198.51.100.2:443"]);
@@ -181,12 +183,20 @@ fn a_bad_exit_configuration_is_refused_and_changes_nothing() {
     }
 }
 
-/// `up` ends with this code and one sentence that says all of `says`, and nothing is left behind.
+/// `up` ends with this code and one sentence that says all of `says`, and nothing is left behind; scorecard A2 is `WARREN_TRIES=20`.
 #[track_caller]
 fn assert_refused(client: &Client<'_>, code: i32, says: &[&str]) {
-    assert_one_sentence(&client.warren.run("up home --timeout 10s"), code, says);
-    client.assert_host_unchanged();
-    assert!(client.warren.host.pids().is_empty(), "no daemon is left");
+    let tries = std::env::var("WARREN_TRIES").map_or(1, |tries| tries.parse().unwrap());
+    let mut slowest = Duration::ZERO;
+    for _ in 0..tries {
+        let start = Instant::now();
+        assert_one_sentence(&client.warren.run("up home --timeout 10s"), code, says);
+        slowest = slowest.max(start.elapsed());
+        client.assert_host_unchanged();
+        assert!(client.warren.host.pids().is_empty(), "no daemon is left");
+    }
+    println!("measured: {tries} of {tries} refused, in {slowest:.1?} at most");
+    assert!(tries == 1 || slowest <= support::seconds(5), "{slowest:?}");
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! Datagrams to the exit's port from whatever address a test likes, as who forges his own sends them.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -28,9 +28,13 @@ impl Forger {
 
     /// Sends a datagram to the exit; one that the host has no room for is lost.
     pub fn send(&self, from: SocketAddrV4, payload: &[u8]) {
-        let exit: Ipv4Addr = Net::EXIT_V4.parse().unwrap();
-        let packet = udp(*from.ip(), (exit, 443), from.port(), payload);
-        drop(self.0.send_to(&packet, &SocketAddrV4::new(exit, 443).into()));
+        self.send_to(from, SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443), payload);
+    }
+
+    /// Sends one to whomever.
+    pub fn send_to(&self, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) {
+        let packet = udp(*from.ip(), (*to.ip(), to.port()), from.port(), payload);
+        drop(self.0.send_to(&packet, &to.into()));
     }
 }
 
