@@ -20,8 +20,8 @@ import auditable
 import hardening
 import sbom
 import size_budget
-import uncovered
 import third_party
+import uncovered
 import unsafe_budget
 
 

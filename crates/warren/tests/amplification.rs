@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
+use crate::support::counters::{HEADERS, packets_and_bytes_of_one};
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::{Exit, ExitOptions, Net, peer, seconds};
 
-/// Bytes of the headers of IPv4 and UDP, which firewall rules count too.
-const HEADERS: u64 = 28;
 /// Longer than an exit keeps a handshake.
 const FORGOTTEN: Duration = seconds(15);
 
@@ -47,9 +46,7 @@ fn forged_first_flights_bring_three_times_their_bytes_at_most_and_less_where_add
     forger.send(last, &flights[202][0]);
     std::thread::sleep(FORGOTTEN);
     let listed = net.router.sh("nft list table ip last").ok();
-    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-    let mut number = || words.nth(1).unwrap().parse::<u64>().unwrap();
-    let (retries, retry_bytes) = (number(), number());
+    let (retries, retry_bytes) = packets_and_bytes_of_one(&listed);
 
     println!(
         "measured: a forged Initial of {alone} bytes is answered by {alone_answers} datagrams with {alone_bytes} bytes, a first flight of \

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
+use crate::support::counters::HEADERS;
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
-/// Bytes of the headers of IPv4 and UDP, which firewall rules count too.
-const HEADERS: u64 = 28;
 /// Payloads to the exit.
 const LENGTH: usize = 300;
 

@@ -1,5 +1,8 @@
 //! What nft's counters have seen.
 
+/// Bytes of the headers of IPv4 and UDP, which counters count too.
+pub const HEADERS: u64 = 28;
+
 /// The packets of every counter in what `nft list` printed, in order.
 #[track_caller]
 pub fn packets_counted(listing: &str) -> Vec<u64> {
@@ -13,4 +16,13 @@ pub fn packets_counted(listing: &str) -> Vec<u64> {
 pub fn packets_of_one(listing: &str) -> u64 {
     let [packets] = packets_counted(listing)[..] else { panic!("not one counter: {listing}") };
     packets
+}
+
+/// The packets and the bytes of its only counter, the bytes with [`HEADERS`].
+#[track_caller]
+pub fn packets_and_bytes_of_one(listing: &str) -> (u64, u64) {
+    let mut words = listing.split_whitespace().skip_while(|word| *word != "packets");
+    let mut number =
+        || words.nth(1).and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{listing}"));
+    (number(), number())
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::counters::packets_and_bytes_of_one;
 use super::library_client::udp;
 use super::{Namespace, Net};
 
@@ -58,9 +59,7 @@ pub fn swallow_answers(net: &Net) {
 /// The datagrams and bytes that the exit has said to strangers.
 pub fn answered(net: &Net) -> (u64, u64) {
     let listed = net.router.sh("nft list table ip strangers").ok();
-    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-    let mut number = || words.nth(1).unwrap().parse().unwrap();
-    (number(), number())
+    packets_and_bytes_of_one(&listed)
 }
 
 /// Sends a number of datagrams each second until it is ended.

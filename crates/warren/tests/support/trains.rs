@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
 use super::Net;
+use super::counters::{HEADERS, packets_and_bytes_of_one};
 use super::flows::Flood;
 
 /// Datagrams of one system call, as many as the kernel takes (`UDP_MAX_SEGMENTS`).
 const TRAIN: u64 = 64;
 const PORT: u16 = 5_302;
-const HEADERS: u64 = 28;
 
 /// Sends `per_second` datagrams of `length` bytes a second to the internet host.
 pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Flood {
@@ -43,9 +43,7 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
     let sent = sending.join().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let listed = net.internet.host.sh("nft list table inet trains").ok();
-    let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-    let mut number = || words.nth(1).unwrap().parse::<u64>().unwrap();
     // What arrives as one large packet has its headers once.
-    let (packets, bytes) = (number(), number());
+    let (packets, bytes) = packets_and_bytes_of_one(&listed);
     Flood { sent, received: (bytes - packets * HEADERS) / length }
 }
