@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, and the bills
-of materials, beside it and inside.
+"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, what the
+compiler is told of it, and the bills of materials, beside it and inside.
 
     python3 scripts/tests/supply_test.py
 """
@@ -73,6 +73,20 @@ class HardeningTest(unittest.TestCase):
     def test_relocations_bound_when_they_are_used_are_half_of_relro(self):
         lazy = self.hardening_of("-fPIE", "-pie", "-Wl,-z,relro,-z,lazy")
         self.assertEqual({what for what, holds in lazy.items() if not holds}, {"full RELRO", "bound at the start"})
+
+
+class ProfileTest(unittest.TestCase):
+    def test_the_profile_is_one_that_a_compiler_reads_and_says_of_which_it_is(self):
+        # The magic number of an indexed profile (llvm/ProfileData/InstrProfData.inc).
+        profile = (ROOT / "profile" / "warren.profdata").read_bytes()
+        self.assertEqual(profile[:8], b"\xfflprofi\x81")
+        said = dict(line.split(": ", 1) for line in (ROOT / "profile" / "made-with").read_text().splitlines())
+        asked = subprocess.run(
+            ["bash", "-c", "source scripts/lib/compile.sh; made_with"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        now = dict(line.split(": ", 1) for line in asked.stdout.splitlines())
+        self.assertEqual(said.keys(), now.keys())
+        self.assertRegex(said["Cargo.lock"], "^[0-9a-f]{64}$")
 
 
 class SizeTest(unittest.TestCase):

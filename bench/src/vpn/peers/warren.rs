@@ -1,4 +1,4 @@
-//! Warren: the release binary, set up by the commands that its users type, with settings of our choice.
+//! Warren: the shipped binary, set up by the commands that its users type, with settings of our choice.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,12 +21,12 @@ use crate::{
     },
 };
 
-/// Building the release binary takes minutes.
+/// Building the shipped binary takes minutes.
 const BUILD: Duration = Duration::from_secs(30 * 60);
 const COMMAND: Duration = Duration::from_secs(20);
 const PROFILE: &str = "home";
 
-/// Builds the release binary of this repository, unless another one is named.
+/// Builds the binary that this repository ships, unless another one is named.
 pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf>)> {
     let program = match peer.setting("binary") {
         Some(path) => std::path::absolute(path).context("cannot make a path absolute")?,
@@ -42,11 +42,10 @@ pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String
 fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     eprintln!("building warren (minutes the first time)");
-    let mut command = Command::new("cargo");
-    command.args(["build", "--release", "--package", "warren"]).current_dir(root);
-    process::run(&mut command, BUILD, interrupt).context("cannot build warren")?;
+    process::run(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
+        .context("cannot build warren")?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = target.join("release/warren");
+    let program = target.join("shipped/warren");
     program.canonicalize().with_context(|| format!("cannot find {}", program.display()))
 }
 
