@@ -1,18 +1,23 @@
-# How the shipped binary is compiled: the same way for scripts/build and for scripts/profile, because the compiler finds a function in
-# the profile by a name that depends on all of this. Sourced by both.
+# How the shipped binary is compiled: the same way for scripts/build and for scripts/profile, because the compiler finds a function in the
+# profile by a name that depends on all of this. Sourced by both.
 
-# compile TARGET FLAG   Compiles into TARGET, with one more flag for rustc, or an empty one.
+# compile TARGET FLAGS...   Compiles into TARGET, with more flags for rustc.
 compile() {
-  local target=$1 flag=$2
+  local target=$1 flag
+  shift
   (
     map_paths "$(pwd -P)" "$target"
-    CARGO_ENCODED_RUSTFLAGS+=${flag:+$'\x1f'$flag}
-    cargo build --release --locked --offline --quiet --package warren --target-dir "$target" --config profile.release.debug=false
+    for flag; do
+      CARGO_ENCODED_RUSTFLAGS+=$'\x1f'$flag
+    done
+    cargo build --release --locked --offline --package warren --target-dir "$target" --config profile.release.debug=false
   )
 }
 
-# made_with   Prints what the names in a profile depend on: the compiler, and the crates.
+# made_with   Prints what a profile is of: the compiler, without which nothing of it is found, and what it was used on.
 made_with() {
   rustc -vV | sed -n 's/^\(commit-hash\|release\|host\|LLVM version\): /rustc \1: /p'
   printf 'Cargo.lock: %s\n' "$(sha256sum <Cargo.lock | cut -d ' ' -f 1)"
+  printf 'profiles in Cargo.toml: %s\n' "$(sed -n '/^\[profile\.release/,/^$/p' Cargo.toml | sha256sum | cut -d ' ' -f 1)"
+  printf 'vendor/patches: %s\n' "$(cat vendor/patches/*.patch | sha256sum | cut -d ' ' -f 1)"
 }

@@ -1,4 +1,4 @@
-# Keeps the places of the tree, of cargo's files and of the toolchain out of what is built. Sourced by scripts/build.
+# Keeps the places of the tree, of cargo's files and of the toolchain out of what is built. Sourced by scripts/build and scripts/profile.
 
 # map_paths TREE TARGET   Tells rustc and the C compiler what to write instead.
 map_paths() {

@@ -91,12 +91,24 @@ impl Drop for Process {
 /// # Errors
 /// A sentence with the last thing it said when it fails; when it takes longer than `limit`; when interrupted.
 pub(crate) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
+    Ok(run_to_success(command, limit, interrupt)?.output)
+}
+
+/// As [`run`], with what it printed on standard error.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_to_success(
+    command: &mut Command,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Ended> {
     let ended = run_whatever_it_returns(command, limit, interrupt)?;
     if !ended.status.success() {
         let Ended { name, status, output, errors } = ended;
         bail!("{name} failed with {status}: {}", last_words(&format!("{output}\n{errors}")));
     }
-    Ok(ended.output)
+    Ok(ended)
 }
 
 /// How a command ended and what it printed.
@@ -105,7 +117,7 @@ pub(crate) struct Ended {
     name: String,
     status: ExitStatus,
     pub(crate) output: String,
-    errors: String,
+    pub(crate) errors: String,
 }
 
 /// Runs a command to its end, whatever its exit code.

@@ -42,10 +42,15 @@ pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String
 fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     eprintln!("building warren (minutes the first time)");
-    process::run(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
+    let built = process::run_to_success(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
         .context("cannot build warren")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = target.join("shipped/warren");
+    // It may say that the compiler's profile was left out, which what is measured then shows.
+    built
+        .errors
+        .lines()
+        .filter(|line| line.starts_with("scripts/build:"))
+        .for_each(|line| eprintln!("{line}"));
+    let program = PathBuf::from(built.output.trim());
     program.canonicalize().with_context(|| format!("cannot find {}", program.display()))
 }
 
