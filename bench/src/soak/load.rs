@@ -73,7 +73,7 @@ pub(super) fn carry_while<T>(
     let (udp_mbit_per_s, tcp_mbit_per_s) = (mbit_per_s * UDP_SHARE, mbit_per_s * (1.0 - UDP_SHARE));
     // Ends the load before its time, whether the user wants that or the watching failed.
     let halt = Interrupt::default();
-    let stop = AtomicBool::new(false);
+    let (stop, stop_echo) = (AtomicBool::new(false), AtomicBool::new(false));
     let listener = {
         let address = bed.tunnel.client_address.clone();
         let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");
@@ -83,7 +83,7 @@ pub(super) fn carry_while<T>(
     thread::scope(|scope| {
         let tcp = scope.spawn(|| tcp(bed, tcp_mbit_per_s, time, &halt));
         let udp = scope.spawn(|| udp(bed, udp_mbit_per_s, time, &halt));
-        let echo = scope.spawn(|| echo(&listener, &stop));
+        let echo = scope.spawn(|| echo(&listener, &stop_echo));
         let churn = scope.spawn(|| {
             bed.topology.exit.enter_here()?;
             anyhow::Ok(churn(echo_address, &stop))
@@ -93,8 +93,11 @@ pub(super) fn carry_while<T>(
             halt.set();
         }
         let (tcp, udp) = (finished(tcp.join()), finished(udp.join()));
+        // The last connection is still to be given its bytes back.
         stop.store(true, Relaxed);
-        let (echo, churn) = (finished(echo.join()), finished(churn.join()));
+        let churn = finished(churn.join());
+        stop_echo.store(true, Relaxed);
+        let echo = finished(echo.join());
         let watched = watched?;
         bed.interrupt.check()?;
         let ((received_mbit_per_s, tcp_retransmits), (udp_sent, udp_received), churn) = (tcp?, udp?, churn?);

@@ -1,8 +1,9 @@
 //! `soak`: minutes at most of what a Warren tunnel can carry: does it grow, lose count, or complain?
 //!
 //! The capacity is measured just before, through the same tunnel; the load is a share of it ([`load`]). Every few
-//! seconds the daemons are looked at ([`sample`]), and at the end their counters must add up ([`daemon`]). What all of
-//! that amounts to is a pure function of it ([`verdict`]).
+//! seconds the daemons are looked at ([`sample`]), and at the end their counters must add up ([`daemon`]). Then the
+//! capacity is measured again: on a shared machine it may have become less. What all of that amounts to is a pure
+//! function of it ([`verdict`]).
 
 mod daemon;
 mod load;
@@ -36,6 +37,8 @@ use crate::{
     wire::Change,
 };
 
+/// Times that the capacity is measured, of which the median counts.
+const MEASUREMENTS: usize = 3;
 /// Between two looks at the daemons.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// After the load, until nothing is under way any more.
@@ -50,7 +53,7 @@ pub(crate) struct Args {
     /// Per cent of the capacity to offer
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
     share: u32,
-    /// Seconds in which the capacity is measured
+    /// Seconds in which the capacity is measured, three times before the load and three times after it
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
     capacity_seconds: u32,
     /// Warren, or warren:KEY=VALUE+KEY=VALUE with settings and binary=PATH, as for `vpn`
@@ -102,7 +105,8 @@ struct Outcome {
     machine: Machine,
     version: String,
     minutes: f64,
-    capacity_mbit_per_s: f64,
+    /// Before the load and after it.
+    capacity_mbit_per_s: [f64; 2],
     offered_mbit_per_s: f64,
     carried: Carried,
     samples: Vec<Sample>,
@@ -126,9 +130,8 @@ fn soak(
     let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt };
 
     eprintln!("measuring the capacity");
-    let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, args.capacity_seconds)?;
-    let capacity = outcome.gbit_per_s().context("the capacity was not measured")? * 1e3;
-    let offered = capacity * f64::from(args.share) / 100.0;
+    let before = capacity(&bed, args.capacity_seconds)?;
+    let offered = before * f64::from(args.share) / 100.0;
 
     let daemons = [Daemon::client(&topology, installed)?, Daemon::exit(&topology, installed)?];
     let ends = Ends::of(&tunnel)?;
@@ -139,7 +142,9 @@ fn soak(
     interrupt.wait(Some(SETTLE));
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
-    let verdict = verdict::judge(&samples, &carried, &client, &exit);
+    eprintln!("measuring the capacity again");
+    let capacity = [before, capacity(&bed, args.capacity_seconds)?];
+    let verdict = verdict::judge(&samples, capacity, &carried, &client, &exit);
     Ok(Outcome {
         machine,
         version: installed.version.clone(),
@@ -152,6 +157,17 @@ fn soak(
         exit,
         verdict,
     })
+}
+
+/// What the tunnel carries of TCP, in Mbit/s.
+fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
+    let mut measured = Vec::new();
+    for _ in 0..MEASUREMENTS {
+        let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, seconds)?;
+        measured.push(outcome.gbit_per_s().context("the capacity was not measured")? * 1e3);
+    }
+    measured.sort_unstable_by(f64::total_cmp);
+    measured.get(MEASUREMENTS / 2).copied().context("the capacity was not measured")
 }
 
 /// Looks at the daemons until the time is over.
@@ -231,10 +247,10 @@ impl Outcome {
         row("drops by reason", self.client.drops(), self.exit.drops());
         let both = |text: String| (text.clone(), text);
         for (name, text) in [
-            (
-                "capacity / offered, Mbit/s",
-                format!("{} / {}", number(*capacity_mbit_per_s), number(*offered_mbit_per_s)),
-            ),
+            ("capacity before / offered / capacity after, Mbit/s", {
+                let [before, after] = *capacity_mbit_per_s;
+                format!("{} / {} / {}", number(before), number(*offered_mbit_per_s), number(after))
+            }),
             (
                 "TCP offered / received, Mbit/s",
                 format!("{} / {}", number(carried.tcp_offered_mbit_per_s), number(carried.tcp_mbit_per_s)),

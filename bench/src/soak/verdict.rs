@@ -26,7 +26,14 @@ pub(super) struct Verdict {
     pub(super) exit_growth_mib_per_hour: f64,
 }
 
-pub(super) fn judge(samples: &[Sample], carried: &Carried, client: &Balance, exit: &Balance) -> Verdict {
+/// `capacity` is that of before the load, a share of which was offered, and of after it, in Mbit/s.
+pub(super) fn judge(
+    samples: &[Sample],
+    [before, after]: [f64; 2],
+    carried: &Carried,
+    client: &Balance,
+    exit: &Balance,
+) -> Verdict {
     let end = samples.last().map_or(0.0, |sample| sample.seconds);
     let warm = (end * WARM_UP_SHARE).min(WARM_UP_SECONDS);
     let kept: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm).collect();
@@ -66,9 +73,11 @@ pub(super) fn judge(samples: &[Sample], carried: &Carried, client: &Balance, exi
             faults.push(format!("the {name} logged {} warnings, the first: {warning}", balance.warnings));
         }
     }
-    if carried.tcp_mbit_per_s < carried.tcp_offered_mbit_per_s * CARRIED_SHARE {
+    // Where the machine has become slower, the same share of what it carries now.
+    let due = carried.tcp_offered_mbit_per_s * (after / before).min(1.0);
+    if carried.tcp_mbit_per_s < due * CARRIED_SHARE {
         faults.push(format!(
-            "TCP got {:.0} of {:.0} Mbit/s offered",
+            "TCP got {:.0} of {:.0} Mbit/s offered, at a capacity of {before:.0} Mbit/s before and {after:.0} after it",
             carried.tcp_mbit_per_s, carried.tcp_offered_mbit_per_s
         ));
     }
@@ -126,6 +135,8 @@ fn float(count: u64) -> f64 {
 mod tests {
     use super::{super::daemon::Sum, *};
 
+    const STEADY: [f64; 2] = [150.0, 150.0];
+
     fn samples(change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
         (0..120)
             .map(|index| {
@@ -148,7 +159,7 @@ mod tests {
 
     #[test]
     fn steady_run_passes_with_its_figures() {
-        let verdict = judge(&samples(|_, _| ()), &carried(), &balance(7), &balance(7));
+        let verdict = judge(&samples(|_, _| ()), STEADY, &carried(), &balance(7), &balance(7));
         assert!(verdict.passed && verdict.sentence.contains("14000-14000 KiB"), "{}", verdict.sentence);
         assert!(verdict.client_growth_mib_per_hour.abs() < 1e-9);
     }
@@ -156,26 +167,39 @@ mod tests {
     #[test]
     fn growth_after_warm_up_fails_and_before_it_does_not() {
         let early = samples(|seconds, client| client.rss_kib = if seconds < 50.0 { 5_000 } else { 14_000 });
-        assert!(judge(&early, &carried(), &balance(7), &balance(7)).passed);
+        assert!(judge(&early, STEADY, &carried(), &balance(7), &balance(7)).passed);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
         let late = samples(|seconds, client| client.rss_kib = 14_000 + (seconds * 10.24) as u64);
-        let verdict = judge(&late, &carried(), &balance(7), &balance(7));
+        let verdict = judge(&late, STEADY, &carried(), &balance(7), &balance(7));
         assert!(!verdict.passed && verdict.sentence.contains("client's memory grew"), "{}", verdict.sentence);
         assert!((verdict.client_growth_mib_per_hour - 36.0).abs() < 0.1, "{verdict:?}");
     }
 
     #[test]
+    fn machine_that_became_slower_is_asked_for_less_and_a_faster_one_for_no_more() {
+        let of = |after| {
+            let carried = Carried { tcp_mbit_per_s: 80.0, ..carried() };
+            judge(&samples(|_, _| ()), [150.0, after], &carried, &balance(7), &balance(7)).passed
+        };
+        assert!(!of(150.0) && !of(300.0) && of(120.0));
+        let steady = judge(&samples(|_, _| ()), [150.0, 300.0], &carried(), &balance(7), &balance(7));
+        assert!(steady.passed, "{}", steady.sentence);
+    }
+
+    #[test]
     fn each_fault_is_named() {
         let steady = samples(|_, _| ());
-        let of = |carried: &Carried, client: &Balance| judge(&steady, carried, client, &balance(7)).sentence;
+        let of = |carried: &Carried, client: &Balance| {
+            judge(&steady, STEADY, carried, client, &balance(7)).sentence
+        };
         assert!(of(&carried(), &balance(8)).contains("client's counters do not add up"));
         let warned = Balance { warnings: 2, first_warnings: vec!["WARN full".to_owned()], ..balance(7) };
         assert!(of(&carried(), &warned).contains("2 warnings, the first: WARN full"));
         assert!(of(&Carried { tcp_mbit_per_s: 80.0, ..carried() }, &balance(7)).contains("80 of 100 Mbit/s"));
         assert!(of(&Carried { connections_damaged: 1, ..carried() }, &balance(7)).contains("1 came back"));
         let descriptors = samples(|seconds, client| client.descriptors += u64::from(seconds > 300.0));
-        let verdict = judge(&descriptors, &carried(), &balance(7), &balance(7));
+        let verdict = judge(&descriptors, STEADY, &carried(), &balance(7), &balance(7));
         assert!(verdict.sentence.contains("descriptors rose from 30 to 31"), "{}", verdict.sentence);
-        assert!(!judge(&steady[..2], &carried(), &balance(7), &balance(7)).passed);
+        assert!(!judge(&steady[..2], STEADY, &carried(), &balance(7), &balance(7)).passed);
     }
 }
