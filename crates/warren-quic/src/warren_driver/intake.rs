@@ -4,6 +4,8 @@
 //! that is behind, by its TUN device or by its processor, reads ahead instead. Here each client has room of its own, for all of
 //! its connections: who brings too much pushes out its own oldest datagrams and nobody else's, and each has its turn. Since QUIC
 //! never saw what is dropped, its congestion control takes it for the loss that it is, and the sender slows down.
+//!
+//! A client that is alone has the sockets' room to itself, and nothing is kept for it: that would be a copy and memory for nobody.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,6 +19,8 @@ use crate::key::PublicKey;
 
 /// An exit is behind that left something in its sockets with each receive for so long.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// Who brought something is company for so long.
+const COMPANY: Duration = Duration::from_secs(10);
 /// Bytes that one client may keep here, about what a socket has room for.
 const LIMIT: usize = 4 * 1024 * 1024;
 /// Bytes that all may keep together.
@@ -40,6 +44,9 @@ pub(super) struct Intake {
     /// When a receive left something behind, with none since that did not.
     full_since: Option<Instant>,
     is_behind: bool,
+    /// Who was seen last, and when that was another than the one before.
+    last: Option<Sender>,
+    company: Option<Instant>,
     lines: HashMap<Sender, Line>,
     /// Who has a line, the next first.
     turns: VecDeque<Sender>,
@@ -72,6 +79,8 @@ impl Intake {
         Self {
             full_since: None,
             is_behind: false,
+            last: None,
+            company: None,
             lines: HashMap::new(),
             turns: VecDeque::new(),
             bytes: 0,
@@ -90,6 +99,18 @@ impl Intake {
         self.turns.is_empty()
     }
 
+    /// Whether the last receive left something in the sockets, so that it matters who brings it ([`Self::see`]).
+    pub(super) fn is_full(&self) -> bool {
+        self.full_since.is_some()
+    }
+
+    /// Takes who brought a batch.
+    pub(super) fn see(&mut self, sender: Sender, now: Instant) {
+        if self.last.replace(sender).is_some_and(|last| last != sender) {
+            self.company = Some(now);
+        }
+    }
+
     /// Takes whether the sockets were found empty at `now`.
     pub(super) fn note(&mut self, emptied: bool, now: Instant) {
         if emptied {
@@ -97,7 +118,8 @@ impl Intake {
             self.is_behind = !self.is_empty();
         } else {
             let since = *self.full_since.get_or_insert(now);
-            self.is_behind |= now.duration_since(since) >= PATIENCE;
+            let has_company = self.company.is_some_and(|seen| now.duration_since(seen) <= COMPANY);
+            self.is_behind |= has_company && now.duration_since(since) >= PATIENCE;
         }
     }
 
@@ -204,178 +226,4 @@ impl Batch {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LOUD: Sender = client(3);
-    const QUIET: Sender = client(1);
-
-    const fn client(number: u8) -> Sender {
-        Some(PublicKey([number; 32]))
-    }
-
-    /// A batch of so many datagrams of 1,000 bytes, its number in the first four bytes.
-    fn batch(number: u32, datagrams: usize) -> Batch {
-        let mut bytes = BytesMut::zeroed(datagrams * 1_000);
-        bytes[..4].copy_from_slice(&number.to_be_bytes());
-        let mut meta = RecvMeta::default();
-        (meta.len, meta.stride) = (bytes.len(), 1_000);
-        Batch { port: 0, meta, bytes }
-    }
-
-    fn number(batch: &Batch) -> u32 {
-        u32::from_be_bytes(batch.bytes[..4].try_into().unwrap())
-    }
-
-    /// The numbers of the next so many batches.
-    fn popped(intake: &mut Intake, count: usize) -> Vec<u32> {
-        std::iter::from_fn(|| intake.pop(true)).take(count).map(|batch| number(&batch)).collect()
-    }
-
-    #[test]
-    fn who_brings_too_much_loses_its_own_oldest_datagrams() {
-        let mut intake = Intake::new();
-        assert_eq!(intake.push(QUIET, batch(7, 1)), 0);
-        let dropped: u64 = (0..5_000).map(|number| intake.push(LOUD, batch(number, 2))).sum();
-        let room = LIMIT / (2_000 + OVERHEAD);
-        assert_eq!(dropped, 2 * (5_000 - room as u64));
-        assert_eq!(popped(&mut intake, 1), [7]);
-        let first = u32::try_from(dropped / 2).unwrap();
-        assert_eq!(popped(&mut intake, 5_000), (first..5_000).collect::<Vec<_>>());
-        assert!(intake.is_empty() && intake.lines.is_empty() && intake.bytes == 0);
-    }
-
-    #[test]
-    fn each_has_its_turn_however_long_its_line_is() {
-        let mut intake = Intake::new();
-        for number in 0..4 {
-            intake.push(LOUD, batch(number, TURN / 2));
-        }
-        intake.push(QUIET, batch(100, 1));
-        intake.push(QUIET, batch(101, 1));
-        assert_eq!(popped(&mut intake, 9), [0, 1, 100, 101, 2, 3]);
-    }
-
-    #[test]
-    fn strangers_have_one_line_for_all_and_wait_where_enough_of_them_are_dealt_with() {
-        let mut intake = Intake::new();
-        for number in 0..3 {
-            intake.push(None, batch(number, 1));
-        }
-        assert!(intake.pop(false).is_none() && !intake.is_empty());
-        intake.push(QUIET, batch(100, 1));
-        intake.push(QUIET, batch(101, 1));
-        assert_eq!(intake.pop(false).map(|batch| number(&batch)), Some(100));
-        assert_eq!(intake.pop(true).map(|batch| number(&batch)), Some(101));
-        assert_eq!(popped(&mut intake, 9), [0, 1, 2]);
-        assert!(intake.is_empty());
-    }
-
-    /// One after the other, so that those whose turn has come long have most.
-    #[test]
-    fn many_clients_together_keep_no_more_than_all_may() {
-        let mut intake = Intake::new();
-        let (mut pushed, mut dropped) = (0, 0);
-        for number in 0..20 {
-            for _ in 0..1_000 {
-                dropped += intake.push(client(number), batch(0, 2));
-                pushed += 2;
-                assert!(intake.bytes <= TOTAL);
-            }
-        }
-        let kept: usize = intake.lines.values().map(|line| line.bytes).sum();
-        assert!(kept > TOTAL / 2 && kept == intake.bytes, "{kept}");
-        assert!(
-            (0..20).all(|number| intake.lines[&client(number)].bytes > TOTAL / 40),
-            "none lost all of its own"
-        );
-        let popped: u64 = std::iter::from_fn(|| intake.pop(true)).map(|batch| batch.datagrams() as u64).sum();
-        assert_eq!(popped, pushed - dropped);
-    }
-
-    #[test]
-    fn one_batch_each_of_very_many_clients_is_more_than_all_may_keep_and_pushes_some_out_whole() {
-        let mut intake = Intake::new();
-        let clients: u8 = 200;
-        let dropped: u64 =
-            (0..clients).map(|number| intake.push(client(number), batch(number.into(), 60))).sum();
-        assert!(dropped > 0 && intake.bytes <= TOTAL && intake.turns.len() == intake.lines.len());
-        let popped = std::iter::from_fn(|| intake.pop(true)).count();
-        assert_eq!(popped as u64 + dropped / 60, clients.into());
-        assert!(intake.is_empty() && intake.bytes == 0);
-    }
-
-    #[test]
-    fn an_exit_is_behind_whose_sockets_stay_full_and_no_longer_when_all_is_dealt_with() {
-        let mut intake = Intake::new();
-        let start = Instant::now();
-        let later = |milliseconds| start + Duration::from_millis(milliseconds);
-        intake.note(false, start);
-        intake.note(false, later(19));
-        intake.note(true, later(20));
-        intake.note(false, later(21));
-        assert!(!intake.is_behind(), "they were empty in between");
-        intake.note(false, later(41));
-        assert!(intake.is_behind());
-        intake.push(QUIET, batch(0, 1));
-        intake.note(true, later(42));
-        assert!(intake.is_behind(), "something waits");
-        intake.pop(true);
-        intake.note(false, later(43));
-        assert!(intake.is_behind(), "the sockets are not empty");
-        intake.note(true, later(44));
-        assert!(!intake.is_behind());
-    }
-
-    #[test]
-    fn a_turn_takes_as_much_as_can_be_dealt_with_in_its_time() {
-        let mut intake = Intake::new();
-        let mut now = Instant::now();
-        let mut share_after = |passed: Duration| {
-            intake.serve(now);
-            now += passed;
-            intake.share(now)
-        };
-        let fast: Vec<usize> = (0..6).map(|_| share_after(AIM / 4)).collect();
-        assert_eq!(fast, [64, 128, 256, 256, 256, 256]);
-        let slow: Vec<usize> = (0..4).map(|_| share_after(AIM * 20)).collect();
-        assert_eq!(slow, [128, 64, 32, 32]);
-    }
-
-    proptest! {
-        /// Whatever comes in whatever order: each datagram is handed out once, in its sender's order, or is counted.
-        #[test]
-        fn property_every_datagram_is_handed_out_in_order_or_counted(
-            steps in prop::collection::vec((0_usize..3, 0_usize..64, 0_u8..8), 0..200),
-        ) {
-            let mut intake = Intake::new();
-            let (mut pushed, mut counted) = (0, 0);
-            let mut last = [None; 3];
-            let senders = [None, LOUD, QUIET];
-            let mut check = |batch: Batch| {
-                let last = &mut last[batch.port];
-                assert!(*last < Some(number(&batch)));
-                *last = Some(number(&batch));
-                batch.datagrams() as u64
-            };
-            for ((slot, datagrams, what), number) in steps.into_iter().zip(0..) {
-                if what == 0 {
-                    counted += intake.pop(true).map_or(0, &mut check);
-                } else {
-                    // The port stands for the sender here.
-                    let batch = Batch { port: slot, ..batch(number, datagrams + 1) };
-                    pushed += batch.datagrams() as u64;
-                    counted += intake.push(senders[slot], batch);
-                }
-                assert!(intake.lines.values().all(|line| line.bytes <= LIMIT && !line.batches.is_empty()));
-                assert_eq!(intake.turns.len(), intake.lines.len());
-            }
-            while let Some(batch) = intake.pop(true) {
-                counted += check(batch);
-            }
-            assert_eq!(pushed, counted);
-        }
-    }
-}
+mod tests;

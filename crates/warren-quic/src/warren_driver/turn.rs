@@ -15,7 +15,7 @@ use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
     connection::{Connection, Left, MAX_EVENTS},
-    intake::Batch,
+    intake::{Batch, Sender},
     port::{Origin, Port, Routed},
 };
 use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
@@ -99,7 +99,13 @@ impl WarrenEndpoint {
 
     /// Receives and deals with what came.
     fn receive(&mut self, now: Instant) {
-        let emptied = self.receive_once(|this, index, meta, batch| this.take_batch(index, meta, batch, now));
+        let emptied = self.receive_once(|this, index, meta, batch| {
+            if this.intake.is_full() {
+                let slot = this.slot_of(index, meta, &batch);
+                this.see(slot, now);
+            }
+            this.take_batch(index, meta, batch, now);
+        });
         // A client has a socket for each connection.
         if self.identities.is_some() {
             self.intake.note(emptied, now);
@@ -113,7 +119,7 @@ impl WarrenEndpoint {
         let start = Instant::now();
         let mut emptied = false;
         while !emptied && start.elapsed() < READING_AHEAD {
-            emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch));
+            emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
         }
         if is_wanted {
             self.intake.serve(Instant::now());
@@ -159,17 +165,29 @@ impl WarrenEndpoint {
 
     /// Has a batch wait for its sender's turn. Strangers' datagrams, which seldom come as batches, are judged first, and again when
     /// it is their turn: a flood of them costs a hash each and no room.
-    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut) {
+    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
+        let slot = self.slot_of(index, meta, batch);
+        let sender = self.see(slot, now);
         let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
-        // Whatever else a client puts into a batch is its own.
-        let slot = batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0));
         let is_alone = batch.len() <= meta.stride;
         if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
             return;
         }
-        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
         let dropped = self.intake.push(sender, Batch::copy(index, meta, batch));
         self.counters.intake_drops.fetch_add(dropped, Relaxed);
+    }
+
+    /// The connection of a batch. Whatever else a client puts into one is its own.
+    fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
+        let port = self.ports.get(index)?.as_ref()?;
+        batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
+    }
+
+    /// Tells the intake whose connection brought something, and returns who that is.
+    fn see(&mut self, slot: Option<usize>, now: Instant) -> Sender {
+        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
+        self.intake.see(sender, now);
+        sender
     }
 
     /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.
