@@ -7,7 +7,13 @@ mod fast_path;
 #[cfg(test)]
 mod handshake_probe;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod path_mtu;
+#[cfg(test)]
+mod sending;
+#[cfg(test)]
+mod world;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

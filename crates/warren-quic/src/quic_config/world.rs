@@ -1,0 +1,289 @@
+//! Two connections of ours over a path made of numbers, in time made of numbers.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::{
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, FourTuple,
+    MtuDiscoveryConfig, PathId, ServerConfig, Transmit,
+};
+
+use super::*;
+use crate::{key::PrivateKey, tls};
+
+pub(super) const CLIENT: usize = 0;
+pub(super) const EXIT: usize = 1;
+const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
+
+/// What a whole packet of the default TUN MTU is as a datagram.
+pub(super) const FULL: usize = 1_381;
+
+/// Packets of every size, the largest of them rare, as many flows make them.
+pub(super) const MIXED: [usize; 16] =
+    [60, 1_250, 300, 90, 1_290, 60, 1_260, 800, 60, 1_230, 1_381, 60, 1_300, 60, 1_220, 1_240];
+
+pub(super) fn settings() -> TransportSettings {
+    TransportSettings::default()
+}
+
+/// Two sides, the path between them, and the time.
+pub(super) struct World {
+    pub(super) now: Instant,
+    sides: [Side; 2],
+    /// Largest UDP payload that the path carries.
+    pub(super) limit: usize,
+    pub(super) delay: Duration,
+    pub(super) loss_per_mille: u64,
+    random: u64,
+    wire: BinaryHeap<Reverse<Underway>>,
+    /// UDP datagrams that were sent, and those of them with an ECN mark.
+    pub(super) sent: u64,
+    pub(super) marked: u64,
+    /// Batches in which the client sent its own, of one system call each.
+    pub(super) batches: u64,
+    pub(super) sent_by_client: u64,
+}
+
+/// A datagram under way, ordered by its arrival.
+#[derive(Eq, Ord, PartialEq, PartialOrd)]
+struct Underway {
+    arrival: Instant,
+    number: u64,
+    to: usize,
+    is_marked: bool,
+    content: Vec<u8>,
+}
+
+struct Side {
+    endpoint: Endpoint,
+    connection: Option<(ConnectionHandle, Connection)>,
+    is_connected: bool,
+    sent_sizes: usize,
+}
+
+pub(super) const DELAY: Duration = Duration::from_millis(10);
+pub(super) const GAP: Duration = Duration::from_millis(1);
+
+impl World {
+    pub(super) fn connected(settings: &TransportSettings) -> Self {
+        Self::connected_with(settings, None)
+    }
+
+    /// Two sides that know the path's MTU.
+    pub(super) fn connected_with(
+        settings: &TransportSettings,
+        discovery: Option<&MtuDiscoveryConfig>,
+    ) -> Self {
+        let now = Instant::now();
+        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+        let tls = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
+        let mut client_config: ClientConfig = client(settings, ADDRESSES[EXIT].into(), tls);
+        let mut exit_config: ServerConfig = exit(
+            settings,
+            ADDRESSES[EXIT].into(),
+            tls::exit(std::slice::from_ref(&exit_key)).unwrap(),
+            &ExitSecrets::new(&[2; 32]),
+        );
+        if let Some(discovery) = discovery {
+            let transport = || {
+                let mut config = transport(settings, ADDRESSES[EXIT].into());
+                config.mtu_discovery_config(Some(discovery.clone()));
+                Arc::new(config)
+            };
+            client_config.transport_config(transport());
+            exit_config.transport_config(transport());
+        }
+        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32], false)), None, true);
+        let second =
+            Endpoint::new(Arc::new(endpoint(settings, &[2; 32], true)), Some(Arc::new(exit_config)), true);
+        let connection = first.connect(now, client_config, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
+        let side = |endpoint, connection| Side { endpoint, connection, is_connected: false, sent_sizes: 0 };
+        let mut world = Self {
+            now,
+            sides: [side(first, Some(connection)), side(second, None)],
+            limit: 1_500,
+            delay: DELAY,
+            loss_per_mille: 0,
+            random: 0x2545_f491_4f6c_dd1d,
+            wire: BinaryHeap::new(),
+            sent: 0,
+            marked: 0,
+            batches: 0,
+            sent_by_client: 0,
+        };
+        world.run_until("both know the path", Duration::from_secs(5), Some(&[100]), |world| {
+            world.mtu(CLIENT) == usize::from(ETHERNET_MTU) && world.mtu(EXIT) == usize::from(ETHERNET_MTU)
+        });
+        world
+    }
+
+    pub(super) fn mtu(&self, side: usize) -> usize {
+        self.sides[side].connection.as_ref().map_or(0, |(_, quic)| quic.current_mtu().into())
+    }
+
+    /// Whether the client and the exit have given the connection up.
+    pub(super) fn lost(&self) -> (bool, bool) {
+        let is_lost = |side: usize| self.sides[side].connection.as_ref().unwrap().1.is_closed();
+        (is_lost(CLIENT), is_lost(EXIT))
+    }
+
+    pub(super) fn black_holes(&mut self, side: usize) -> u64 {
+        let (_, quic) = self.sides[side].connection.as_mut().unwrap();
+        quic.path_stats(PathId::ZERO).unwrap().black_holes_detected
+    }
+
+    pub(super) fn assert_mtu_is_known(&mut self, loss: u64) {
+        for side in [CLIENT, EXIT] {
+            assert_eq!(self.mtu(side), usize::from(ETHERNET_MTU), "side {side} at {loss} per mille");
+            assert_eq!(self.black_holes(side), 0, "side {side} at {loss} per mille");
+            let (_, quic) = self.sides[side].connection.as_mut().unwrap();
+            assert_eq!(quic.stats().dropped_datagrams.too_large, 0);
+        }
+    }
+
+    pub(super) fn run(&mut self, time: Duration, sizes: Option<&[usize]>) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step(sizes, end);
+        }
+    }
+
+    pub(super) fn run_until(
+        &mut self,
+        what: &str,
+        time: Duration,
+        sizes: Option<&[usize]>,
+        mut holds: impl FnMut(&Self) -> bool,
+    ) {
+        let end = self.now + time;
+        while !holds(self) {
+            let mtus = (self.mtu(CLIENT), self.mtu(EXIT));
+            assert!(self.now < end, "{what}: not within {time:?}, MTUs are {mtus:?}");
+            self.step(sizes, end);
+        }
+    }
+
+    /// Has the client send the next packet.
+    pub(super) fn speak(&mut self, sizes: &[usize]) {
+        self.sides[CLIENT].speak(sizes);
+    }
+
+    /// Does all there is to do now, then goes to the next time at which there is something.
+    pub(super) fn step(&mut self, sizes: Option<&[usize]>, end: Instant) {
+        for side in [CLIENT, EXIT] {
+            if let Some(sizes) = sizes {
+                self.sides[side].speak(sizes);
+            }
+            self.transmit(side);
+        }
+        let timers = self.sides.iter().filter_map(|side| side.connection.as_ref()?.1.poll_timeout());
+        let arrival = self.wire.peek().map(|Reverse(datagram)| datagram.arrival);
+        let speak = sizes.map(|_| self.now + GAP);
+        // Timers may lie in the past by as much as the library likes.
+        let next = timers.chain(arrival).chain(speak).chain([end]).min().unwrap().max(self.now);
+        self.now = if next == self.now { next + Duration::from_micros(10) } else { next };
+        for side in [CLIENT, EXIT] {
+            if let Some((_, quic)) = &mut self.sides[side].connection
+                && quic.poll_timeout().is_some_and(|due| due <= self.now)
+            {
+                quic.handle_timeout(self.now);
+            }
+        }
+        while self.wire.peek().is_some_and(|Reverse(datagram)| datagram.arrival <= self.now) {
+            let Reverse(datagram) = self.wire.pop().unwrap();
+            self.deliver(&datagram);
+        }
+    }
+
+    fn transmit(&mut self, from: usize) {
+        loop {
+            self.sides[from].settle();
+            let Some((_, quic)) = &mut self.sides[from].connection else { return };
+            let mut buffer = Vec::new();
+            let Some(transmit) = quic.poll_transmit(self.now, NonZeroUsize::new(10).unwrap(), &mut buffer)
+            else {
+                return;
+            };
+            self.put_on_wire(from, &transmit, &buffer);
+        }
+    }
+
+    fn put_on_wire(&mut self, from: usize, transmit: &Transmit, buffer: &[u8]) {
+        self.batches += u64::from(from == CLIENT);
+        for datagram in buffer[..transmit.size].chunks(transmit.segment_size.unwrap_or(transmit.size)) {
+            self.sent += 1;
+            self.sent_by_client += u64::from(from == CLIENT);
+            self.marked += u64::from(transmit.ecn.is_some());
+            if datagram.len() <= self.limit && self.random(1_000) >= self.loss_per_mille {
+                let arrival = self.now + self.delay;
+                let is_marked = transmit.ecn.is_some();
+                let content = datagram.to_vec();
+                let number = self.sent;
+                self.wire.push(Reverse(Underway { arrival, number, to: 1 - from, is_marked, content }));
+            }
+        }
+    }
+
+    fn deliver(&mut self, datagram: &Underway) {
+        let Underway { to, is_marked, ref content, .. } = *datagram;
+        let path = FourTuple::new(ADDRESSES[1 - to].into(), None);
+        let mut answer = Vec::new();
+        let side = &mut self.sides[to];
+        let mark = is_marked.then_some(EcnCodepoint::Ect0);
+        let event = side.endpoint.handle(self.now, path, mark, BytesMut::from(&content[..]), &mut answer);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                side.connection.as_mut().unwrap().1.handle_event(event);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                side.connection = side.endpoint.accept(incoming, self.now, &mut answer, None).ok();
+            }
+            Some(DatagramEvent::Response(transmit)) => self.put_on_wire(to, &transmit, &answer),
+            None => {}
+        }
+        self.sides[to].settle();
+    }
+
+    /// A number below `bound`, by xorshift.
+    fn random(&mut self, bound: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % bound
+    }
+}
+
+impl Side {
+    /// Passes on what the connection and its endpoint have to tell each other, and reads what arrived.
+    fn settle(&mut self) {
+        let Some((handle, quic)) = &mut self.connection else { return };
+        while let Some(event) = quic.poll() {
+            self.is_connected |= matches!(event, noq_proto::Event::Connected);
+        }
+        while quic.datagrams().recv().is_some() {}
+        while let Some(event) = quic.poll_endpoint_events() {
+            if let Some(answer) = self.endpoint.handle_event(*handle, event) {
+                quic.handle_event(answer);
+            }
+        }
+    }
+
+    /// Sends the next packet, as two fragments where it does not fit.
+    fn speak(&mut self, sizes: &[usize]) {
+        let Some((_, quic)) = self.connection.as_mut().filter(|_| self.is_connected) else { return };
+        let size = sizes[self.sent_sizes % sizes.len()];
+        self.sent_sizes += 1;
+        let Some(largest) = quic.datagrams().max_size() else { return };
+        let parts = if size > largest { vec![size / 2, size / 2] } else { vec![size] };
+        for part in parts {
+            let _full = quic.datagrams().send(Bytes::from(vec![0; part]), false);
+        }
+    }
+}
