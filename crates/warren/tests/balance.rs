@@ -118,8 +118,9 @@ fn overload(net: &Net) {
         // In turns, as what a machine carries changes by more than is asked within these seconds.
         let (mut capacity, mut sent, mut received) = (0, 0, 0);
         for _ in 0..ROUNDS {
-            capacity += per_second(best, 4).1 / ROUNDS;
-            let of_twice = per_second(most * 2, 20 / ROUNDS);
+            let carried = per_second(best, 4).1;
+            capacity += carried / ROUNDS;
+            let of_twice = per_second(carried * 2, 20 / ROUNDS);
             sent += of_twice.0 / ROUNDS;
             received += of_twice.1 / ROUNDS;
         }

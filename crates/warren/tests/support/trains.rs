@@ -29,14 +29,16 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         let train = TRAIN.min(60_000 / length);
         let packets = vec![0; usize::try_from(train * length).unwrap()];
         let start = Instant::now();
-        let mut sent = 0;
+        let (mut tick, mut sent) = (start, 0);
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
             // A machine that stood still for long is not to make up for it in one burst.
             for _ in 0..(due.saturating_sub(sent) / train).min(40) {
                 sent += if socket.send(&packets).is_ok() { train } else { 0 };
             }
-            std::thread::sleep(Duration::from_millis(1));
+            // The time that sending took is not slept again.
+            tick = (tick + Duration::from_millis(1)).max(Instant::now());
+            std::thread::sleep(tick.saturating_duration_since(Instant::now()));
         }
         sent
     });
