@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use warren_quic::settings::IDLE_TIMEOUT;
 
-use crate::support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, flows, seconds};
 
 #[test]
 fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_comes_back() {
@@ -61,8 +61,8 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
 #[test]
 fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     let Some(net) = Net::new() else { return };
-    let asked: Option<usize> = std::env::var("WARREN_REBINDS").ok().map(|count| count.parse().unwrap());
-    let (count, pause) = asked.map_or((3, seconds(2)), |count| (count, seconds(5)));
+    let rebinds: Option<usize> = asked("WARREN_REBINDS");
+    let (count, pause) = rebinds.map_or((3, seconds(2)), |count| (count, seconds(5)));
     let exit = Exit::start(&net);
     net.router.sh("ip address add 198.51.100.9/24 dev to-exit").ok();
     let translate = |to: &str| {
@@ -82,7 +82,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     for number in 0..count {
         std::thread::sleep(pause);
         // Of three, the second comes from another address; of many, the last third change it to and fro.
-        let other = if asked.is_some() { number * 3 >= count * 2 && number % 2 == 0 } else { number == 1 };
+        let other = if rebinds.is_some() { number * 3 >= count * 2 && number % 2 == 0 } else { number == 1 };
         let (address, port) = (if other { 9 } else { 1 }, 2 + number % 4);
         last = format!(":{port}");
         translate(&format!("198.51.100.{address}:{port}0000-{port}0999"));
@@ -90,7 +90,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
 
     let gap = flows::longest_gap(&asking.join().unwrap());
     println!("measured: {count} other ports and addresses, the longest time without an answer {gap:.1?}");
-    assert!(gap < if asked.is_some() { seconds(1) } else { seconds(2) }, "{gap:?}");
+    assert!(gap < if rebinds.is_some() { seconds(1) } else { seconds(2) }, "{gap:?}");
     assert_eq!(tcp.alive(), 4);
     let remotes = format!("{}", exit.status().0["connections"]);
     assert!(remotes.contains(&last), "the exit knows a port of the latest range: {remotes}");
@@ -128,8 +128,8 @@ fn a_client_that_moves_to_another_network_takes_its_flows_along() {
 #[test]
 fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
     let Some(net) = Net::new() else { return };
-    let freezes = std::env::var("WARREN_FREEZES").ok();
-    let hosts = net.clients_beside(freezes.as_ref().map_or(1, |count| count.parse().unwrap()));
+    let freezes = asked("WARREN_FREEZES");
+    let hosts = net.clients_beside(freezes.unwrap_or(1));
     let lasting = if freezes.is_some() { seconds(60) } else { IDLE_TIMEOUT };
     let exit = Exit::start(&net);
     let clients: Vec<Client<'_>> = hosts
@@ -243,7 +243,7 @@ fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
 
     let gap = flows::longest_gap(&asking.join().unwrap());
     println!("measured: the other version takes over after {gap:.1?}");
-    let most = std::env::var("WARREN_TAKEOVER").map_or(8, |most| most.parse().unwrap());
+    let most = asked("WARREN_TAKEOVER").unwrap_or(8);
     assert!(gap < seconds(most), "{gap:?}");
     assert_ne!(first.contains("2001"), remote().contains("2001"), "{first} and {}", remote());
     eventually(seconds(10), "every connection followed", || attached(&client) == 4);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Exit, Net, flows};
+use crate::support::{Client, Exit, Net, asked, flows};
 
 /// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50`, each.
 #[test]
@@ -12,7 +12,7 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    let count = std::env::var("WARREN_HANDSHAKES").map_or(2, |count| count.parse().unwrap());
+    let count = asked("WARREN_HANDSHAKES").unwrap_or(2);
     for (name, what) in [("lost, three in a row", bursts()), ("spoilt", spoilt(300))] {
         net.filter(&what);
         let mut took: Vec<Duration> = (0..count)
@@ -39,8 +39,8 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
 #[test]
 fn what_comes_twice_is_delivered_once() {
     let Some(net) = Net::new() else { return };
-    let asked = std::env::var("WARREN_TWICE").ok();
-    let sent = asked.as_ref().map_or(2_000, |count| count.parse().unwrap());
+    let twice = asked("WARREN_TWICE");
+    let sent = twice.unwrap_or(2_000);
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
@@ -59,7 +59,7 @@ fn what_comes_twice_is_delivered_once() {
     came.dedup();
     assert_eq!(came.len(), total, "some came twice");
     assert!(total > sent as usize / 2, "{total} of {sent}");
-    if asked.is_some() {
+    if twice.is_some() {
         assert_eq!(total, sent as usize, "some were lost");
         assert!(behind * 10 <= total, "{behind} out of order");
     }

@@ -8,14 +8,14 @@ use warren_quic::key::PrivateKey;
 
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::library_client::{LibraryClient, runtime};
-use crate::support::{Client, Exit, Net, eventually, peer, seconds};
+use crate::support::{Client, Exit, Net, asked, eventually, peer, seconds};
 
 /// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`.
 #[test]
 fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log() {
     let Some(net) = Net::new() else { return };
-    let asked = std::env::var("WARREN_HOSTILE").ok();
-    let count: u32 = asked.as_ref().map_or(10_000, |count| count.parse().unwrap());
+    let hostile: Option<u32> = asked("WARREN_HOSTILE");
+    let count = hostile.unwrap_or(10_000);
     let mut exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
@@ -65,7 +65,7 @@ fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_l
     assert!(rss <= 2_048, "{rss} KiB");
     // A handshake may be begun, by who replays what somebody with the exit's key has said.
     assert!(datagrams <= u64::from(count) / 100, "{datagrams} answers");
-    if asked.is_some() {
+    if hostile.is_some() {
         assert!(idle < 0.1, "{idle}");
         let lost: f64 =
             pings.split_whitespace().find_map(|word| word.strip_suffix('%')).unwrap().parse().unwrap();

@@ -10,15 +10,15 @@ use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
 use crate::support::crowd::{CONNECTIONS, Crowd, LISTENING, SENDING, Shared, exit_with};
-use crate::support::{Namespace, Net, eventually, seconds};
+use crate::support::{Namespace, Net, asked, eventually, seconds};
 
 /// Scorecard L4 is `WARREN_CROWD=100`: as many clients are connected, and twice as many enrolled.
 #[test]
 fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     let Some(net) = Net::new() else { return };
-    let asked = std::env::var("WARREN_CROWD").ok();
-    let (count, idle, busy) = match &asked {
-        Some(count) => (count.parse().unwrap(), seconds(10), seconds(10)),
+    let size = asked("WARREN_CROWD");
+    let (count, idle, busy) = match size {
+        Some(count) => (count, seconds(10), seconds(10)),
         None => (8, Duration::from_millis(500), Duration::from_secs(1)),
     };
     let keys: Vec<PrivateKey> = (0..count).map(|_| PrivateKey::generate().unwrap()).collect();
@@ -64,7 +64,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     );
     assert!(memory_kib <= 30 * 1024 + 256 * count as u64, "{memory_kib} KiB");
     assert!(sent > 0 && answered >= sent * 9 / 10, "{answered} of {sent} answered");
-    if asked.is_some() {
+    if size.is_some() {
         assert!(up <= seconds(30), "{up:?}");
         assert!(cpu_idle <= 0.1, "{cpu_idle}");
         for took in [list, status, scrape] {
@@ -80,7 +80,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
 fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom_meanwhile() {
     const COUNT: usize = 100;
     let Some(net) = Net::new() else { return };
-    let away = seconds(std::env::var("WARREN_AWAY").map_or(60, |away| away.parse().unwrap()));
+    let away = seconds(asked("WARREN_AWAY").unwrap_or(60));
     let keys: Vec<PrivateKey> = (0..COUNT).map(|_| PrivateKey::generate().unwrap()).collect();
     let mut exit = exit_with(&net, &keys);
     exit.run();

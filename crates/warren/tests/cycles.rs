@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use toml::Value;
 
-use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status};
+use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status, asked};
 
 /// Scorecard L2 is `WARREN_CYCLES=500`; the suite goes round a few times.
 #[test]
 fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     let Some(net) = Net::new() else { return };
-    let cycles: u32 = std::env::var("WARREN_CYCLES").map_or(12, |count| count.parse().unwrap());
+    let cycles: u32 = asked("WARREN_CYCLES").unwrap_or(12);
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![Net::INTERNET_V4.into()])));
     exit.run();

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Attempts, Client, Exit, LeakCounter, Net, eventually, seconds};
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, asked, eventually, seconds};
 
 /// Scorecard F6 is `WARREN_BLACK_HOLES=2,2,2,2,2,2,20,120`, seconds each.
 #[test]
 #[ignore = "takes minutes; `scripts/torture holes` runs it"]
 fn flow_survives_black_holes() {
     let Some(net) = Net::new() else { return };
-    let holes = std::env::var("WARREN_BLACK_HOLES");
-    let is_long = holes.is_ok();
+    let holes: Option<String> = asked("WARREN_BLACK_HOLES");
+    let is_long = holes.is_some();
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
@@ -63,7 +63,7 @@ fn flow_survives_black_holes() {
 #[ignore = "takes a minute; `scripts/torture lockdown` runs it"]
 fn nothing_leaves_a_locked_host_while_daemons_come_and_go() {
     let Some(net) = Net::new() else { return };
-    let lasting = std::env::var("WARREN_LOCKDOWN_SECONDS").map_or(3, |count| count.parse().unwrap());
+    let lasting = asked("WARREN_LOCKDOWN_SECONDS").unwrap_or(3);
     let mut exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
     let leaks = LeakCounter::start(&net);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Client, Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, Net, asked, eventually, seconds};
 
 /// Scorecard F9 is `WARREN_FLAPS=102 WARREN_FLAP_SECONDS=2`, two of them before it is measured.
 #[test]
@@ -20,8 +20,8 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         let status = client.status();
         (status.number("/process/rss_kib"), status.number("/process/fds"))
     };
-    let count = std::env::var("WARREN_FLAPS").map_or(6, |count| count.parse().unwrap());
-    let away = std::env::var("WARREN_FLAP_SECONDS").unwrap_or_else(|_| "1".to_owned());
+    let count = asked("WARREN_FLAPS").unwrap_or(6);
+    let away: u64 = asked("WARREN_FLAP_SECONDS").unwrap_or(1);
     // Once each before it is measured: what is allocated at the first time stays.
     let flaps = ["carrier", "administrator"].into_iter().cycle().take(count);
     let mut before = (0, 0);

@@ -11,7 +11,7 @@ use crate::support::crowd::{CONNECTIONS, Crowd, SENDING, exit_with};
 use crate::support::forged::{Flood, answered, swallow_answers};
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::memory_limit::MemoryLimit;
-use crate::support::{Client, Exit, Net, eventually, flows, peer, seconds};
+use crate::support::{Client, Exit, Net, asked, eventually, flows, peer, seconds};
 
 /// Bytes of an inner UDP packet's payload.
 const LENGTH: usize = 1_172;
@@ -23,7 +23,7 @@ const FLIGHTS: usize = 1_000;
 #[ignore = "it measures; `scripts/torture bounds` runs it"]
 fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {
     let Some(net) = Net::new() else { return };
-    let lasting = seconds(std::env::var("WARREN_FLOOD_SECONDS").map_or(5, |count| count.parse().unwrap()));
+    let lasting = seconds(asked("WARREN_FLOOD_SECONDS").unwrap_or(5));
     let mut exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let newcomer = PrivateKey::generate().unwrap();
@@ -96,7 +96,7 @@ fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_
 #[ignore = "takes a minute; `scripts/torture bounds` runs it"]
 fn a_hundred_clients_and_a_flood_fit_into_128_mib() {
     let Some(net) = Net::new() else { return };
-    let count = std::env::var("WARREN_CROWD").map_or(20, |count| count.parse().unwrap());
+    let count = asked("WARREN_CROWD").unwrap_or(20);
     let lasting = if count >= 100 { seconds(30) } else { seconds(3) };
     let keys: Vec<PrivateKey> = (0..count).map(|_| PrivateKey::generate().unwrap()).collect();
     let memory = MemoryLimit::new("exit", 128 << 20);

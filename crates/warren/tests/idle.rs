@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::support::counters::packets_counted;
 use crate::support::memory::rss_kib;
-use crate::support::{Client, Exit, Net, Status, eventually, seconds};
+use crate::support::{Client, Exit, Net, Status, asked, eventually, seconds};
 
 /// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 with 600; a window of three keep-alives shows the same rate.
 #[test]
 #[ignore = "takes minutes; `scripts/torture bounds` runs it"]
 fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     let Some(net) = Net::new() else { return };
-    let lasting = seconds(std::env::var("WARREN_IDLE_SECONDS").map_or(25, |count| count.parse().unwrap()));
+    let lasting = seconds(asked("WARREN_IDLE_SECONDS").unwrap_or(25));
     let exit = Exit::start(&net);
     let lonely_host = net.second_client();
     // A NAT that forgets a flow of UDP after half a minute stands before the idle client.

@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 
-use crate::support::{Client, Exit, ExitOptions, HostState, Namespace, Net, eventually, seconds, signal};
+use crate::support::{
+    Client, Exit, ExitOptions, HostState, Namespace, Net, asked, eventually, seconds, signal,
+};
 
 /// Kills each daemon once in each of its phases; `WARREN_KILLS=50` is scorecard C2.
 const KILLS: u64 = 4;
@@ -116,7 +118,7 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
 }
 
 fn kills() -> u64 {
-    std::env::var("WARREN_KILLS").map_or(KILLS, |count| count.parse().unwrap())
+    asked("WARREN_KILLS").unwrap_or(KILLS)
 }
 
 /// The process of the client's daemon, if there is one.
@@ -147,7 +149,7 @@ struct Random(u64);
 impl Random {
     fn of_this_run() -> Self {
         let now = || u64::from(SystemTime::UNIX_EPOCH.elapsed().unwrap().subsec_nanos());
-        let seed = std::env::var("WARREN_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
+        let seed = asked("WARREN_SEED").unwrap_or_else(now);
         println!("WARREN_SEED={seed}");
         Self(seed | 1)
     }

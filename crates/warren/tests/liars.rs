@@ -8,11 +8,11 @@ use warren_session::message::{Message, Welcome, encode};
 
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::lying_exit::{self, LyingExit};
-use crate::support::{Client, Exit, ExitOptions, Net, Status, eventually, finished, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, Status, asked, eventually, finished, seconds};
 
 /// Of each kind of lie; scorecard B3 is `WARREN_LIES=2000`.
 fn each() -> u16 {
-    std::env::var("WARREN_LIES").map_or(200, |count| count.parse().unwrap())
+    asked("WARREN_LIES").unwrap_or(200)
 }
 
 const PORT: u16 = 7;

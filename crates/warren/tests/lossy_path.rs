@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::flows::{Flood, echo_sized, flood};
-use crate::support::{Client, Exit, Net, Profile, eventually, seconds};
+use crate::support::{Client, Exit, Net, Profile, asked, eventually, seconds};
 
 /// Mbit/s that a busy test machine carries without thinking, in packets as large as the TUN takes.
 const OFFERED: u64 = 40;
@@ -69,11 +69,11 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
 #[ignore = "takes minutes; `scripts/torture loss` runs it"]
 fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {
     let Some(net) = Net::new() else { return };
-    let lasting = seconds(variable("WARREN_LOSS_SECONDS", "3").parse().unwrap());
+    let lasting = seconds(asked("WARREN_LOSS_SECONDS").unwrap_or(3));
     let exit = Exit::start(&net);
     let profile = exit.enrol("laptop");
     single_datagrams(&net);
-    for controller in variable("WARREN_CONTROLLERS", "off").split(',') {
+    for controller in asked("WARREN_CONTROLLERS").unwrap_or("off".to_owned()).split(',') {
         let client = up_with(&net, &exit, &profile, controller);
         let mut arrived = Vec::new();
         for percent in LOSSES {
@@ -178,10 +178,6 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
     println!("measured: {BYTES} bytes whole in {}", measured.join(", "));
     assert_eq!((status.number("/totals/connections_ended"), status.number("/reconnects")), (0, 0));
     client.down();
-}
-
-fn variable(name: &str, default: &str) -> String {
-    std::env::var(name).unwrap_or(default.to_owned())
 }
 
 /// Both sides with a congestion controller, and the path's width known.

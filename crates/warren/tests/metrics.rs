@@ -7,19 +7,6 @@ use crate::support::open_metrics::{assert_configs_name_what_exists, expressions}
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, eventually, flows, seconds};
 
 /// What Prometheus would get, which has to be valid.
-#[track_caller]
-fn scrape(net: &Net) -> OpenMetrics {
-    let text = page(net);
-    OpenMetrics::parse(&text).unwrap_or_else(|problem| panic!("{problem}\n{text}"))
-}
-
-#[track_caller]
-fn page(net: &Net) -> String {
-    let answer = net.exit.sh("curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics");
-    assert!(answer.succeeded(), "{answer:?}");
-    answer.stdout
-}
-
 #[test]
 fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to() {
     let Some(net) = Net::new() else { return };
@@ -31,7 +18,7 @@ fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to()
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
 
     let before = exit.status();
-    let scraped = scrape(&net);
+    let scraped = OpenMetrics::scrape(&net);
     let after = exit.status();
 
     assert_eq!((scraped.value("warren_sessions"), scraped.value("warren_clients_enrolled")), (1.0, 1.0));
@@ -61,16 +48,18 @@ fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to()
 
     // A client's sums outlive its session.
     client.down();
-    eventually(seconds(10), "the session is over", || scrape(&net).value("warren_sessions") == 0.0);
-    let over = scrape(&net);
+    eventually(seconds(10), "the session is over", || {
+        OpenMetrics::scrape(&net).value("warren_sessions") == 0.0
+    });
+    let over = OpenMetrics::scrape(&net);
     assert_eq!(over.value("warren_client_connections{client=\"laptop\"}"), 0.0);
     assert!(over.value("warren_client_received_packets_total{client=\"laptop\"}") >= received);
     assert_eq!(over.value("warren_sessions_ended_total{reason=\"client_stopped\"}"), 1.0);
 
     exit.configure(|config| config.with("metrics", "clients", false));
     exit.warren.run("reload exit").ok();
-    eventually(seconds(10), "clients are not named", || !page(&net).contains("laptop"));
-    assert!(!page(&net).contains(Net::CLIENT_V4));
+    eventually(seconds(10), "clients are not named", || !OpenMetrics::page(&net).contains("laptop"));
+    assert!(!OpenMetrics::page(&net).contains(Net::CLIENT_V4));
 }
 
 #[test]
@@ -87,7 +76,7 @@ fn listener_stays_on_the_loopback_and_outlives_idle_scrapers_and_moves_by_reload
     });
     let idle = idle.join().unwrap();
 
-    assert!(scrape(&net).value("warren_clients_enrolled") == 0.0);
+    assert!(OpenMetrics::scrape(&net).value("warren_clients_enrolled") == 0.0);
     eventually(seconds(10), "few connections are kept", || {
         exit.status().number("/process/fds") < before + 24
     });

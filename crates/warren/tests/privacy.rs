@@ -1,6 +1,6 @@
 //! What a running exit writes down of its clients.
 
-use crate::support::{Client, Exit, ExitOptions, Net, flows};
+use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, flows};
 
 /// Scorecard K10, at the level of a service: where clients come from and go to is in no log and no metric, nor is a secret.
 #[test]
@@ -31,7 +31,7 @@ fn a_busy_exit_writes_down_neither_where_its_clients_are_nor_where_they_go() {
     exit.warren.run("exit client remove phone").ok();
     phone.warren.run("up phone");
 
-    let page = net.exit.sh("curl --silent --fail --max-time 20 http://127.0.0.1:9466/metrics").ok();
+    let page = OpenMetrics::page(&net);
     let log = exit.daemon().output();
 
     assert!(

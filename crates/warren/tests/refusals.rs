@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use warren_quic::key::PrivateKey;
 use warren_session::message::{Goodbye, Message};
 
-use crate::support::{self, Client, Exit, ExitOptions, Finished, HostState, Net, Profile, peer};
+use crate::support::{self, Client, Exit, ExitOptions, Finished, HostState, Net, Profile, asked, peer};
 
 const FAILED: i32 = 1;
 const REFUSED: i32 = 4;
@@ -186,7 +186,7 @@ fn a_bad_exit_configuration_is_refused_and_changes_nothing() {
 /// `up` ends with this code and one sentence that says all of `says`, and nothing is left behind; scorecard A2 is `WARREN_TRIES=20`.
 #[track_caller]
 fn assert_refused(client: &Client<'_>, code: i32, says: &[&str]) {
-    let tries = std::env::var("WARREN_TRIES").map_or(1, |tries| tries.parse().unwrap());
+    let tries = asked("WARREN_TRIES").unwrap_or(1);
     let mut slowest = Duration::ZERO;
     for _ in 0..tries {
         let start = Instant::now();

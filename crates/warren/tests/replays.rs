@@ -5,7 +5,7 @@ use rustix::process::Signal;
 
 use crate::bad_wire::datagrams_one_by_one;
 use crate::support::counters::packets_of_one;
-use crate::support::{Client, Exit, Net, eventually, flows, seconds};
+use crate::support::{Client, Exit, Net, OpenMetrics, eventually, flows, seconds};
 
 /// Scorecard B10.
 #[test]
@@ -41,8 +41,7 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
         seen() - before
     };
     let received = |exit: &Exit<'_>| {
-        let metrics = net.exit.sh("curl -sS --max-time 10 http://127.0.0.1:9466/metrics").stdout;
-        let metrics = crate::support::open_metrics::OpenMetrics::parse(&metrics).unwrap();
+        let metrics = OpenMetrics::scrape(&net);
         assert!(exit.status().number("/clients/connected") <= 1);
         metrics.samples["warren_datagrams_per_receive_sum"]
     };

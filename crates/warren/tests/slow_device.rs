@@ -18,8 +18,7 @@ use warren_quic::settings::{Congestion, Driver, TransportSettings};
 
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::memory::rss_kib;
-use crate::support::open_metrics::OpenMetrics;
-use crate::support::{Client, Exit, Net, eventually, seconds};
+use crate::support::{Client, Exit, Net, OpenMetrics, eventually, seconds};
 
 const PORT: u16 = 5_400;
 /// Bytes of a packet's payload: no two packets fit into a datagram of UDP.
@@ -277,8 +276,7 @@ impl Account {
     }
 
     fn now(net: &Net, exit: &Exit<'_>, sent: Sent) -> Self {
-        let metrics = net.exit.sh("curl -sS --max-time 10 http://127.0.0.1:9466/metrics").stdout;
-        let metrics = OpenMetrics::parse(&metrics).unwrap();
+        let metrics = OpenMetrics::scrape(net);
         let status = exit.status();
         Self {
             sent,

@@ -10,7 +10,7 @@ use warren_quic::settings::IDLE_TIMEOUT;
 use warren_session::client::ClientState;
 
 use crate::support::library_client::{LibraryClient, runtime};
-use crate::support::{Exit, ExitOptions, Net, seconds};
+use crate::support::{Exit, ExitOptions, Net, asked, seconds};
 
 /// A /29 without its own address, the exit's and the broadcast address.
 const ADDRESSES: usize = 5;
@@ -20,7 +20,7 @@ const CYCLES: usize = 60;
 #[test]
 fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_once() {
     let Some(net) = Net::new() else { return };
-    let cycles = std::env::var("WARREN_CHURN").map_or(CYCLES, |count| count.parse().unwrap());
+    let cycles = asked("WARREN_CHURN").unwrap_or(CYCLES);
     let (exit, keys) = exit_with_few_addresses(&net);
     let exit_key = exit.status().text("/public_key").parse().unwrap();
 

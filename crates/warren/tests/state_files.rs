@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
 
-use crate::support::{Client, Exit, ExitOptions, Finished, HostState, Net, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, Finished, HostState, Net, asked, eventually, seconds};
 
 /// Enough that a write takes a while.
 const CLIENTS: usize = 2_000;
@@ -19,7 +19,7 @@ const KILLS: usize = 16;
 #[test]
 fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new() {
     let Some(net) = Net::new() else { return };
-    let kills = std::env::var("WARREN_STATE_KILLS").map_or(KILLS, |count| count.parse().unwrap());
+    let kills = asked("WARREN_STATE_KILLS").unwrap_or(KILLS);
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.enrol("client-0");
     let file = exit.warren.state("exit/clients.toml");

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Client, Exit, Net, Running, eventually, seconds};
+use crate::support::{Client, Exit, Net, Running, asked, eventually, seconds};
 
 /// What fails, for a while: every call, or in turns with ones that work. TUN calls are known by their file.
 const FAULTS: [Fault; 14] = [
@@ -29,7 +29,7 @@ const FAULTS: [Fault; 14] = [
 #[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
 fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
     let Some(net) = Net::new() else { return };
-    let lasting: u64 = std::env::var("WARREN_FAULT_SECONDS").map_or(1, |count| count.parse().unwrap());
+    let lasting: u64 = asked("WARREN_FAULT_SECONDS").unwrap_or(1);
     let mut exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let mut daemon = client.run("info");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::debian::{self, Package, files_of, typed};
-use crate::support::{HostState, Net, Systemd, flows, seconds};
+use crate::support::{HostState, Net, Systemd, asked, flows, seconds};
 
 #[test]
 #[ignore = "takes a minute and a download of Debian"]
@@ -74,7 +74,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
     assert!(said.contains("warren@laptop.service goes on with the earlier version"), "{said}");
     assert_eq!(client.main_pid("warren@laptop"), Some(daemon), "the client was not restarted");
 
-    let count: usize = std::env::var("WARREN_UPGRADES").map_or(3, |count| count.parse().unwrap());
+    let count: usize = asked("WARREN_UPGRADES").unwrap_or(3);
     let mut outages = Vec::new();
     let tcp = flows::TcpFlows::open(&net, 20);
     let mut alive = 20;

@@ -1,11 +1,11 @@
 //! Whether anything leaves a host that should not: attempts on the host, and the router's count of what arrived.
 
 use super::counters::packets_of_one;
-use super::{Namespace, Net, Running, seconds};
+use super::{Namespace, Net, Running, asked, seconds};
 
 /// How long everything is tried; scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, in which there are more than a thousand attempts.
 fn lasting() -> f32 {
-    std::env::var("WARREN_ATTEMPTS").map_or(0.6, |seconds| seconds.parse().unwrap())
+    asked("WARREN_ATTEMPTS").unwrap_or(0.6)
 }
 
 /// What the router receives from the client other than its carrier, ARP, neighbour discovery and group reports.

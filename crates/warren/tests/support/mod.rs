@@ -47,6 +47,7 @@ pub mod systemd;
 pub mod terminal;
 pub mod trains;
 
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 pub use daemon::{Client, Exit, ExitOptions};
@@ -70,6 +71,13 @@ pub fn root() -> bool {
     assert!(std::env::var_os("CI").is_none(), "this test needs root");
     println!("skipped: this test needs root");
     false
+}
+
+/// What a row of `scripts/torture` asks for in the environment, where it does.
+#[track_caller]
+pub fn asked<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} cannot be {text:?}")))
 }
 
 /// Waits until `condition` holds, and fails with `what` when it does not within the time.

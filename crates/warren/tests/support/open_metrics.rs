@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::Net;
+
 const DASHBOARD: &str = include_str!("../../../../configs/grafana-dashboard.json");
 const ALERTS: &str = include_str!("../../../../configs/prometheus-alerts.yml");
 const DOCUMENTATION: &str = include_str!("../../../../docs/metrics.md");
@@ -18,6 +20,20 @@ pub struct OpenMetrics {
 }
 
 impl OpenMetrics {
+    /// What the net's exit tells.
+    #[track_caller]
+    pub fn scrape(net: &Net) -> Self {
+        let page = Self::page(net);
+        Self::parse(&page).unwrap_or_else(|problem| panic!("{problem}\n{page}"))
+    }
+
+    /// The same, as text that nobody has looked at.
+    #[track_caller]
+    pub fn page(net: &Net) -> String {
+        let fetch = "curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics";
+        net.exit.sh(fetch).ok()
+    }
+
     /// Reads the text of a scrape.
     ///
     /// # Errors
