@@ -143,7 +143,12 @@ fn soak(
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
     eprintln!("measuring the capacity again");
-    let capacity = [before, capacity(&bed, args.capacity_seconds)?];
+    // Whatever comes of it, what was seen in the minutes before is not to be lost.
+    let after = capacity(&bed, args.capacity_seconds).unwrap_or_else(|problem| {
+        eprintln!("the capacity could not be measured again: {problem:#}");
+        0.0
+    });
+    let capacity = [before, after];
     let verdict = verdict::judge(&samples, capacity, &carried, &client, &exit);
     Ok(Outcome {
         machine,

@@ -13,6 +13,8 @@ const WARM_UP_SHARE: f64 = 0.2;
 const WARM_UP_SECONDS: f64 = 60.0;
 /// Memory may grow by so much after warm-up.
 const GROWTH_SHARE: f64 = 0.1;
+/// Of the capacity before the load, what must be left after it: phases of a machine take less than that.
+const LEFT_SHARE: f64 = 0.5;
 /// Of the TCP that was offered, what must arrive: 70 % of the capacity is no overload.
 const CARRIED_SHARE: f64 = 0.9;
 
@@ -73,6 +75,9 @@ pub(super) fn judge(
             faults.push(format!("the {name} logged {} warnings, the first: {warning}", balance.warnings));
         }
     }
+    if after < before * LEFT_SHARE {
+        faults.push(format!("the capacity fell from {before:.0} to {after:.0} Mbit/s"));
+    }
     // Where the machine has become slower, the same share of what it carries now.
     let due = carried.tcp_offered_mbit_per_s * (after / before).min(1.0);
     if carried.tcp_mbit_per_s < due * CARRIED_SHARE {
@@ -96,7 +101,8 @@ pub(super) fn judge(
             format!("{}-{} KiB", rss().min().unwrap_or(0), rss().max().unwrap_or(0))
         };
         format!(
-            "passed: {:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, {packets} packets through the client's TUN, all \
+            "passed: {:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
+             {after:.0} after it, {packets} packets through the client's TUN, all \
              accounted for, {drops} dropped; memory {} (client) and {} (exit), no descriptor or thread more, no \
              warning, {} short connections whole",
             end,
@@ -181,7 +187,7 @@ mod tests {
             let carried = Carried { tcp_mbit_per_s: 80.0, ..carried() };
             judge(&samples(|_, _| ()), [150.0, after], &carried, &balance(7), &balance(7)).passed
         };
-        assert!(!of(150.0) && !of(300.0) && of(120.0));
+        assert!(!of(150.0) && !of(300.0) && of(120.0) && !of(70.0));
         let steady = judge(&samples(|_, _| ()), [150.0, 300.0], &carried(), &balance(7), &balance(7));
         assert!(steady.passed, "{}", steady.sentence);
     }

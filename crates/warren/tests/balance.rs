@@ -128,6 +128,7 @@ fn overload(net: &Net) {
             "measured: {} bytes: {capacity} packets/s carried, {received} of {sent} offered in turn with it",
             length + 28
         );
+        assert!(capacity * 2 >= most, "{capacity} packets/s are carried, where there were {most}");
         assert!(sent * 10 >= capacity * 19, "{sent} packets/s were offered, less than {}", capacity * 2);
         assert!(received * 10 >= capacity * 9, "{received} of {capacity} packets/s");
     }

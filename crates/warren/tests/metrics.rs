@@ -6,7 +6,6 @@ use crate::support::daemon::repository;
 use crate::support::open_metrics::{assert_configs_name_what_exists, expressions};
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, eventually, flows, seconds};
 
-/// What Prometheus would get, which has to be valid.
 #[test]
 fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to() {
     let Some(net) = Net::new() else { return };

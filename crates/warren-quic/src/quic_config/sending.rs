@@ -24,14 +24,16 @@ fn packets_are_marked_for_ecn_unless_nothing_would_answer_to_marks() {
 /// A worker asks at each of its turns, which are much shorter than the time in which the pacer earns a batch.
 #[test]
 fn what_is_paced_leaves_in_batches_however_often_it_is_asked_for() {
-    let mut world = World::connected(&settings());
-    let (batches, sent) = (world.batches, world.sent_by_client);
-    // The window grows meanwhile, and has not come to what is offered yet.
-    let end = world.now + Duration::from_millis(80);
-    while world.now < end {
-        (0..10).for_each(|_| world.speak(&[FULL]));
-        world.step(None, world.now + Duration::from_micros(20));
+    for congestion in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr3] {
+        let mut world = World::connected(&TransportSettings { congestion: congestion.into(), ..settings() });
+        let (batches, sent) = (world.batches, world.sent_by_client);
+        // The window grows meanwhile, and has not come to what is offered yet.
+        let end = world.now + Duration::from_millis(80);
+        while world.now < end {
+            (0..10).for_each(|_| world.speak(&[FULL]));
+            world.step(None, world.now + Duration::from_micros(20));
+        }
+        let (batches, sent) = (world.batches - batches, world.sent_by_client - sent);
+        assert!(sent > 1_000 && sent >= batches * 6, "{congestion}: {sent} in {batches} batches");
     }
-    let (batches, sent) = (world.batches - batches, world.sent_by_client - sent);
-    assert!(sent > 1_000 && sent >= batches * 6, "{sent} in {batches} batches");
 }

@@ -5,7 +5,8 @@
 //! its connections: who brings too much pushes out its own oldest datagrams and nobody else's, and each has its turn. Since QUIC
 //! never saw what is dropped, its congestion control takes it for the loss that it is, and the sender slows down.
 //!
-//! A client that is alone has the sockets' room to itself, and nothing is kept for it: that would be a copy and memory for nobody.
+//! A client that is alone has the sockets' room to itself, and nothing is kept for it: that would be a copy and memory for nobody. It
+//! is alone if no other is connected and no stranger was heard of late.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,8 +20,8 @@ use crate::key::PublicKey;
 
 /// An exit is behind that left something in its sockets with each receive for so long.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Who brought something is company for so long.
-const COMPANY: Duration = Duration::from_secs(10);
+/// A stranger who brought something is company for so long.
+const STRANGER: Duration = Duration::from_secs(10);
 /// Bytes that one client may keep here, about what a socket has room for.
 const LIMIT: usize = 4 * 1024 * 1024;
 /// Bytes that all may keep together.
@@ -44,9 +45,8 @@ pub(super) struct Intake {
     /// When a receive left something behind, with none since that did not.
     full_since: Option<Instant>,
     is_behind: bool,
-    /// Who was seen last, and when that was another than the one before.
-    last: Option<Sender>,
-    company: Option<Instant>,
+    /// When strangers brought something, of what was looked at.
+    heard_stranger: Option<Instant>,
     lines: HashMap<Sender, Line>,
     /// Who has a line, the next first.
     turns: VecDeque<Sender>,
@@ -79,8 +79,7 @@ impl Intake {
         Self {
             full_since: None,
             is_behind: false,
-            last: None,
-            company: None,
+            heard_stranger: None,
             lines: HashMap::new(),
             turns: VecDeque::new(),
             bytes: 0,
@@ -99,27 +98,30 @@ impl Intake {
         self.turns.is_empty()
     }
 
-    /// Whether the last receive left something in the sockets, so that it matters who brings it ([`Self::see`]).
+    /// Whether the last receive left something in the sockets, so that it matters who brings it ([`Self::hear_stranger`]).
     pub(super) fn is_full(&self) -> bool {
         self.full_since.is_some()
     }
 
-    /// Takes who brought a batch.
-    pub(super) fn see(&mut self, sender: Sender, now: Instant) {
-        if self.last.replace(sender).is_some_and(|last| last != sender) {
-            self.company = Some(now);
-        }
+    /// Notes that a stranger brought something.
+    pub(super) fn hear_stranger(&mut self, now: Instant) {
+        self.heard_stranger = Some(now);
     }
 
-    /// Takes whether the sockets were found empty at `now`.
-    pub(super) fn note(&mut self, emptied: bool, now: Instant) {
+    /// Whether strangers brought something of late.
+    pub(super) fn has_strangers(&self, now: Instant) -> bool {
+        self.heard_stranger.is_some_and(|heard| now.duration_since(heard) <= STRANGER)
+    }
+
+    /// Takes whether the sockets were found empty at `now`, and if not, whether there is more than one who brings something.
+    pub(super) fn note(&mut self, emptied: bool, has_company: bool, now: Instant) {
         if emptied {
             self.full_since = None;
             self.is_behind = !self.is_empty();
         } else {
             let since = *self.full_since.get_or_insert(now);
-            let has_company = self.company.is_some_and(|seen| now.duration_since(seen) <= COMPANY);
-            self.is_behind |= has_company && now.duration_since(since) >= PATIENCE;
+            let is_late = now.duration_since(since) >= PATIENCE;
+            self.is_behind = if has_company { self.is_behind || is_late } else { !self.is_empty() };
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
     connection::{Connection, Left, MAX_EVENTS},
-    intake::{Batch, Sender},
+    intake::Batch,
     port::{Origin, Port, Routed},
 };
 use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
@@ -100,25 +100,33 @@ impl WarrenEndpoint {
     /// Receives and deals with what came.
     fn receive(&mut self, now: Instant) {
         let emptied = self.receive_once(|this, index, meta, batch| {
-            if this.intake.is_full() {
-                let slot = this.slot_of(index, meta, &batch);
-                this.see(slot, now);
+            if this.intake.is_full() && this.slot_of(index, meta, &batch).is_none() {
+                this.intake.hear_stranger(now);
             }
             this.take_batch(index, meta, batch, now);
         });
         // A client has a socket for each connection.
         if self.identities.is_some() {
-            self.intake.note(emptied, now);
+            let has_company = !emptied && self.has_company(now);
+            self.intake.note(emptied, has_company, now);
         }
     }
 
-    /// Receives where more comes than can be dealt with. The sockets are emptied in any case; each client's share of it is dealt
-    /// with if that `is_wanted`.
+    /// Whether more than one has something to bring: two clients, or strangers beside one.
+    fn has_company(&self, now: Instant) -> bool {
+        let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
+        let first = peers.next();
+        self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
+    }
+
+    /// Receives where more comes than can be dealt with. The sockets are emptied in any case, unless whoever fills them is alone by
+    /// now; each client's share of it is dealt with if that `is_wanted`.
     fn catch_up(&mut self, now: Instant, is_wanted: bool) {
         let mut share = self.intake.share(now);
         let start = Instant::now();
         let mut emptied = false;
-        while !emptied && start.elapsed() < READING_AHEAD {
+        let has_company = self.has_company(now);
+        while !emptied && has_company && start.elapsed() < READING_AHEAD {
             emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
         }
         if is_wanted {
@@ -130,7 +138,7 @@ impl WarrenEndpoint {
                 self.take_batch(batch.port, &batch.meta, batch.bytes, now);
             }
         }
-        self.intake.note(emptied, now);
+        self.intake.note(emptied, has_company, now);
     }
 
     /// Receives into every buffer that is free, starting with another port each time, and gives each batch to `take`. Returns
@@ -167,7 +175,10 @@ impl WarrenEndpoint {
     /// it is their turn: a flood of them costs a hash each and no room.
     fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
-        let sender = self.see(slot, now);
+        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
+        if slot.is_none() {
+            self.intake.hear_stranger(now);
+        }
         let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
         let is_alone = batch.len() <= meta.stride;
         if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
@@ -181,13 +192,6 @@ impl WarrenEndpoint {
     fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
-    }
-
-    /// Tells the intake whose connection brought something, and returns who that is.
-    fn see(&mut self, slot: Option<usize>, now: Instant) -> Sender {
-        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
-        self.intake.see(sender, now);
-        sender
     }
 
     /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.

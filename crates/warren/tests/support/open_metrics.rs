@@ -20,7 +20,7 @@ pub struct OpenMetrics {
 }
 
 impl OpenMetrics {
-    /// What the net's exit tells.
+    /// What Prometheus would get of the net's exit, which has to be valid.
     #[track_caller]
     pub fn scrape(net: &Net) -> Self {
         let page = Self::page(net);
@@ -31,7 +31,9 @@ impl OpenMetrics {
     #[track_caller]
     pub fn page(net: &Net) -> String {
         let fetch = "curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics";
-        net.exit.sh(fetch).ok()
+        let answer = net.exit.sh(fetch);
+        assert!(answer.succeeded(), "{answer:?}");
+        answer.stdout
     }
 
     /// Reads the text of a scrape.

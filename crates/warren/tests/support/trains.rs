@@ -10,8 +10,10 @@ use super::Net;
 use super::counters::{HEADERS, packets_and_bytes_of_one};
 use super::flows::Flood;
 
-/// Datagrams of one system call, as many as the kernel takes (`UDP_MAX_SEGMENTS`).
-const TRAIN: u64 = 64;
+/// Datagrams of one system call, as many as the kernel takes: `UDP_MAX_SEGMENTS` since Linux 6.9, and before.
+const TRAINS: [u64; 2] = [128, 64];
+/// Bytes of them, headers not counted.
+const MOST_BYTES: u64 = 60_000;
 const PORT: u16 = 5_302;
 
 /// Sends `per_second` datagrams of `length` bytes a second to the internet host.
@@ -26,13 +28,15 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect((Net::INTERNET_V4, PORT)).unwrap();
         setsockopt(&socket, UdpGsoSegment, &length_of_one).unwrap();
-        let train = TRAIN.min(60_000 / length);
+        let sends = |train: u64| socket.send(&vec![0; usize::try_from(train * length).unwrap()]).is_ok();
+        let mut trains = TRAINS.map(|train| train.min(MOST_BYTES / length)).into_iter();
+        let train = trains.find(|train| sends(*train)).expect("trains can be sent");
         let packets = vec![0; usize::try_from(train * length).unwrap()];
         let start = Instant::now();
-        let (mut tick, mut sent) = (start, 0);
+        let (mut tick, mut sent) = (start, train);
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
-            // A machine that stood still for long is not to make up for it in one burst.
+            // A machine that stood still for long makes up for it no faster than this.
             for _ in 0..(due.saturating_sub(sent) / train).min(40) {
                 sent += if socket.send(&packets).is_ok() { train } else { 0 };
             }

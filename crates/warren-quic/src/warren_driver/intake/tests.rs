@@ -106,41 +106,48 @@ fn an_exit_is_behind_whose_sockets_stay_full_and_no_longer_when_all_is_dealt_wit
     let mut intake = Intake::new();
     let start = Instant::now();
     let later = |milliseconds| start + Duration::from_millis(milliseconds);
-    intake.see(QUIET, start);
-    intake.see(LOUD, start);
-    intake.note(false, start);
-    intake.note(false, later(19));
-    intake.note(true, later(20));
-    intake.note(false, later(21));
+    intake.note(false, true, start);
+    intake.note(false, true, later(19));
+    intake.note(true, false, later(20));
+    intake.note(false, true, later(21));
     assert!(!intake.is_behind(), "they were empty in between");
-    intake.note(false, later(41));
+    intake.note(false, true, later(41));
     assert!(intake.is_behind());
     intake.push(QUIET, batch(0, 1));
-    intake.note(true, later(42));
+    intake.note(true, false, later(42));
     assert!(intake.is_behind(), "something waits");
     intake.pop(true);
-    intake.note(false, later(43));
+    intake.note(false, true, later(43));
     assert!(intake.is_behind(), "the sockets are not empty");
-    intake.note(true, later(44));
+    intake.note(true, false, later(44));
     assert!(!intake.is_behind());
 }
 
 #[test]
-fn a_client_that_is_alone_is_never_behind() {
+fn an_exit_with_one_client_is_never_behind_and_no_longer_once_the_others_are_gone() {
     let mut intake = Intake::new();
     let start = Instant::now();
     let later = |seconds| start + Duration::from_secs(seconds);
-    intake.see(LOUD, start);
-    intake.note(false, start);
-    intake.see(LOUD, later(1));
-    intake.note(false, later(1));
+    intake.note(false, false, start);
+    intake.note(false, false, later(1));
     assert!(intake.is_full() && !intake.is_behind());
-    intake.see(QUIET, later(2));
-    intake.note(false, later(13));
-    assert!(!intake.is_behind(), "the other is long gone");
-    intake.see(None, later(14));
-    intake.note(false, later(15));
+    intake.note(false, true, later(2));
     assert!(intake.is_behind());
+    intake.push(LOUD, batch(0, 1));
+    intake.note(false, false, later(3));
+    assert!(intake.is_behind(), "something waits");
+    intake.pop(true);
+    intake.note(false, false, later(4));
+    assert!(!intake.is_behind());
+}
+
+#[test]
+fn a_stranger_is_company_for_some_seconds() {
+    let mut intake = Intake::new();
+    let now = Instant::now();
+    assert!(!intake.has_strangers(now));
+    intake.hear_stranger(now);
+    assert!(intake.has_strangers(now + STRANGER) && !intake.has_strangers(now + STRANGER * 2));
 }
 
 #[test]
