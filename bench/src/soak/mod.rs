@@ -28,6 +28,7 @@ use self::{
 use crate::{
     interrupt::Interrupt,
     report::{self, Machine, Table, number},
+    stats,
     vpn::{
         load::Iperf,
         peers::{Installed, Peer, install_load_generators},
@@ -171,8 +172,7 @@ fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
         let outcome = bed.run(Test::Tcp { flows: load::FLOWS, ways: Ways::Up }, seconds)?;
         measured.push(outcome.gbit_per_s().context("the capacity was not measured")? * 1e3);
     }
-    measured.sort_unstable_by(f64::total_cmp);
-    measured.get(MEASUREMENTS / 2).copied().context("the capacity was not measured")
+    Ok(stats::Sample::new(measured).context("the capacity was not measured")?.median())
 }
 
 /// Looks at the daemons until the time is over.

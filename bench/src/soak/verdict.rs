@@ -28,7 +28,7 @@ pub(super) struct Verdict {
     pub(super) exit_growth_mib_per_hour: f64,
 }
 
-/// `capacity` is that of before the load, a share of which was offered, and of after it, in Mbit/s.
+/// `before` and `after` are the capacity before the load, a share of which was offered, and after it, in Mbit/s.
 pub(super) fn judge(
     samples: &[Sample],
     [before, after]: [f64; 2],
