@@ -28,17 +28,17 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect((Net::INTERNET_V4, PORT)).unwrap();
         setsockopt(&socket, UdpGsoSegment, &length_of_one).unwrap();
-        let sends = |train: u64| socket.send(&vec![0; usize::try_from(train * length).unwrap()]).is_ok();
+        let packets = vec![0; usize::try_from(MOST_BYTES).unwrap()];
+        let send = |train: u64| socket.send(&packets[..usize::try_from(train * length).unwrap()]).is_ok();
         let mut trains = TRAINS.map(|train| train.min(MOST_BYTES / length)).into_iter();
-        let train = trains.find(|train| sends(*train)).expect("trains can be sent");
-        let packets = vec![0; usize::try_from(train * length).unwrap()];
+        let train = trains.find(|train| send(*train)).expect("trains can be sent");
         let start = Instant::now();
         let (mut tick, mut sent) = (start, train);
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
             // A machine that stood still for long makes up for it no faster than this.
             for _ in 0..(due.saturating_sub(sent) / train).min(40) {
-                sent += if socket.send(&packets).is_ok() { train } else { 0 };
+                sent += if send(train) { train } else { 0 };
             }
             // The time that sending took is not slept again.
             tick = (tick + Duration::from_millis(1)).max(Instant::now());
