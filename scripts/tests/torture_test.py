@@ -64,10 +64,14 @@ class Command(unittest.TestCase):
             for row in ROWS:
                 self.assertEqual(f"{row.identifier:<10} about" in listed.stdout, row.tier in tiers, row.identifier)
 
+    def test_a_row_is_chosen_by_its_name_whatever_its_tier(self):
+        listed = self.torture("--list", "L7", "F8 roam", "wires").stdout.splitlines()
+        self.assertEqual([line[13:24].split("  ")[0].strip() for line in listed], ["F8 roam", "F3, F4", "L7"])
+
     def test_unknown_group_is_refused(self):
         refused = self.torture("nonsense")
         self.assertEqual(refused.returncode, 1)
-        self.assertIn("no group nonsense", refused.stderr)
+        self.assertIn("no group or row nonsense", refused.stderr)
 
 
 if __name__ == "__main__":
