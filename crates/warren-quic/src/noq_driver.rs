@@ -75,12 +75,13 @@ impl NoqEndpoint {
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         let identities = tls::Identities::new(identities);
         let mut gates = Vec::new();
+        let listeners = sockets.len();
         for (index, socket) in sockets.into_iter().enumerate() {
             let tls = tls::exit_of(identities.clone())?;
             let config = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
             gates.push(gate.clone());
-            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)))?;
+            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)), listeners)?;
             this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
         }
         this.identities = Some((identities, gates));
@@ -118,7 +119,7 @@ impl NoqEndpoint {
     ) -> Result<ConnectionId, ConnectError> {
         let Attempt { config, presented, reset_key } =
             Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
-        let endpoint = self.noq_endpoint(socket, &*reset_key, None)?;
+        let endpoint = self.noq_endpoint(socket, &*reset_key, None, 0)?;
         let connecting = endpoint
             .connect_with(config, remote, SERVER_NAME)
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
@@ -251,12 +252,12 @@ impl NoqEndpoint {
         socket: UdpSocket,
         reset_key: &[u8],
         exit: Option<(noq::ServerConfig, Gate)>,
+        listeners: usize,
     ) -> std::io::Result<noq::Endpoint> {
-        let is_exit = exit.is_some();
-        let using = quic_config::socket_use(&self.settings, is_exit);
+        let using = quic_config::socket_use(&self.settings, exit.is_some());
         let (server, gate) = exit.unzip();
         let socket = QuicSocket::new(socket, using, self.counters.clone(), gate)?;
-        let config = quic_config::endpoint(&self.settings, reset_key, is_exit);
+        let config = quic_config::endpoint(&self.settings, reset_key, listeners);
         noq::Endpoint::new_with_abstract_socket(config, server, Box::new(socket), Arc::new(TokioRuntime))
     }
 

@@ -9,6 +9,10 @@ mod handshake_probe;
 #[cfg(test)]
 mod idle;
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
+mod parameters;
+#[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
 mod sending;
@@ -40,6 +44,9 @@ const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 8 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;
 
+/// Stateless resets that an exit sends in a second at most: whoever repeats a packet of an earlier life is sent one.
+const RESETS_PER_SECOND: u64 = 50;
+
 /// Time between searches for a larger MTU, and from the discovery of a black hole to the next search.
 const MTU_INTERVAL: Duration = Duration::from_secs(600);
 const MTU_COOLDOWN: Duration = Duration::from_secs(1);
@@ -60,7 +67,7 @@ const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 /// 10, 1,472 and 1,452 are both reached exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// An idle timeout below which noq sends loss probes each second at least, where it else waits for two: a path that comes back
+/// An idle timeout below which noq sends loss probes every two seconds, where it else waits for four: a path that comes back
 /// is found within that. It is told to noq as that of a path, which ends nothing without QUIC multipath.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
@@ -117,20 +124,32 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     }
 }
 
-/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`. Only an exit
-/// resets anything: a client's port has one connection, which takes the port along.
-pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8], is_exit: bool) -> EndpointConfig {
+/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`. Only an exit,
+/// each of whose workers has so many `listeners`, resets anything: a client, which has none, has a port for each connection, which
+/// takes the port along.
+pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8], listeners: usize) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
     let (worker, id_key) = (settings.worker, IdKey::new(reset_key));
     config
-        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone(), is_exit))))
+        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone(), listeners > 0))))
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
         .supported_versions(vec![1])
         // One random draw per packet, to no purpose where nothing between the peers should care.
         .grease_quic_bit(false)
-        .min_reset_interval(Duration::from_millis(5));
+        .min_reset_interval(reset_interval(u64::from(worker.count()) * listeners as u64));
     config
+}
+
+/// The time between two resets of one of an exit's endpoints, which know nothing of each other.
+fn reset_interval(endpoints: u64) -> Duration {
+    let endpoints = endpoints.max(1);
+    match RESETS_PER_SECOND / endpoints {
+        // Not each of them may send one every second.
+        0 => Duration::from_secs(endpoints.div_ceil(RESETS_PER_SECOND)),
+        // A share is a whole number, and rounded up its time: no second begins with one that the second before had room for.
+        share => Duration::from_nanos(1_000_000_000_u64.div_ceil(share)),
+    }
 }
 
 pub(crate) fn client(
@@ -140,12 +159,16 @@ pub(crate) fn client(
 ) -> ClientConfig {
     let tls = QuicClientConfig::try_from(tls)
         .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(Arc::new(client_transport(settings, remote)));
+    config
+}
+
+fn client_transport(settings: &TransportSettings, remote: SocketAddr) -> TransportConfig {
     let mut transport = transport(settings, remote);
     // The exit opens no streams.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(settings.keep_alive);
-    let mut config = ClientConfig::new(Arc::new(tls));
-    config.transport_config(Arc::new(transport));
-    config
+    transport
 }
 
 pub(crate) fn exit(
@@ -229,6 +252,19 @@ mod tests {
     #[test]
     fn default_settings_are_within_their_bounds() {
         check(&TransportSettings::default()).unwrap();
+    }
+
+    #[test]
+    fn all_endpoints_of_an_exit_together_reset_fifty_connections_a_second_at_most() {
+        assert_eq!(reset_interval(1), Duration::from_millis(20));
+        assert_eq!(reset_interval(4), Duration::from_nanos(83_333_334));
+        for endpoints in 1..=50 {
+            let each = Duration::from_secs(1).as_nanos().div_ceil(reset_interval(endpoints).as_nanos());
+            assert!(each > 0 && each * u128::from(endpoints) <= 50, "{endpoints}");
+        }
+        for endpoints in [51, 100, 128, 640] {
+            assert!(reset_interval(endpoints).as_secs() * 50 >= endpoints, "{endpoints}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub const ETHERNET_MTU: u16 = 1_472;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
 /// Silence after which a connection is given up: a path may be away for 20 s just when a keep-alive was due, and the loss probes
-/// that come each second still find the connection there.
+/// that come every two seconds still find the connection there.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Settings of every connection of an endpoint.

@@ -15,6 +15,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
+pub use self::admission::Handshakes;
 use self::replays::Replays;
 pub(crate) use self::{
     admission::{Admission, Crowd, Seat},
@@ -57,6 +58,11 @@ impl Strangers {
     /// Returns how many attempts were turned away so far.
     pub fn turned_away(&self, why: Turned) -> u64 {
         self.count_of(why).map_or(0, |count| count.load(Relaxed))
+    }
+
+    /// Returns how many handshakes are under way, and how many took too long so far.
+    pub fn handshakes(&self) -> Handshakes {
+        self.crowd().handshakes()
     }
 
     pub(crate) fn count(&self, why: Turned) {

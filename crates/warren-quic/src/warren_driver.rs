@@ -28,7 +28,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use noq_proto::Incoming;
+use noq_proto::{EndpointEvent, Incoming};
 use noq_udp::RecvMeta;
 
 use self::{connection::Connection, intake::Intake, port::Port, table::Table, timers::Timers};
@@ -47,6 +47,10 @@ use crate::{
     tls,
 };
 
+/// Connections at most that are over and still answer late packets. The peer has a say in how long they do, as three probe timeouts
+/// count the delay of acknowledgements that it announces, and each has some 50 KiB; late packets of others find no connection.
+const MAX_OVER: usize = 256;
+
 /// All connections of one worker.
 pub struct WarrenEndpoint {
     settings: TransportSettings,
@@ -64,7 +68,7 @@ pub struct WarrenEndpoint {
     /// Connections that may have something to send, and such that may have something to hand over.
     to_send: VecDeque<usize>,
     with_news: VecDeque<usize>,
-    /// Told to be closed in the poll before; their counters are read until the next.
+    /// Told to be closed, the oldest first: their counters are read until the poll after, and late packets are answered.
     retired: Vec<usize>,
     timers: Timers,
     slabs: Slabs,
@@ -95,10 +99,11 @@ impl WarrenEndpoint {
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         let identities = tls::Identities::new(identities);
+        let listeners = sockets.len();
         for socket in sockets {
             let tls = tls::exit_of(identities.clone())?;
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
-            let mut port = this.port(socket, reset_key, Some(server))?;
+            let mut port = this.port(socket, reset_key, Some((server, listeners)))?;
             port.gate = Some(Gate::new(&this.settings.strangers, &known, &secrets));
             this.ports.push(Some(port));
         }
@@ -144,15 +149,15 @@ impl WarrenEndpoint {
         &self,
         socket: UdpSocket,
         reset_key: &[u8],
-        server: Option<noq_proto::ServerConfig>,
+        exit: Option<(noq_proto::ServerConfig, usize)>,
     ) -> std::io::Result<Port> {
-        let is_exit = server.is_some();
-        let using = quic_config::socket_use(&self.settings, is_exit);
+        let (server, listeners) = exit.unzip();
+        let using = quic_config::socket_use(&self.settings, server.is_some());
         Port::new(
             socket,
             using,
             self.counters.clone(),
-            quic_config::endpoint(&self.settings, reset_key, is_exit),
+            quic_config::endpoint(&self.settings, reset_key, listeners.unwrap_or_default()),
             server,
         )
     }
@@ -292,20 +297,27 @@ impl WarrenEndpoint {
         .await;
     }
 
-    /// Forgets the counters of what was told to be closed in the poll before, and whatever is gone altogether.
+    /// Forgets the counters of what was told to be closed in the poll before, whatever is gone altogether, and the oldest of
+    /// what is over but still answers late packets, where that is too much.
     fn remove_retired(&mut self) {
         let mut retired = std::mem::take(&mut self.retired);
+        let mut excess = retired.len().saturating_sub(MAX_OVER);
         retired.retain(|&slot| {
             let Some(connection) = self.connections.get_mut(slot) else { return false };
             connection.forget_stats();
-            if !connection.is_gone() {
+            let is_gone = connection.is_gone();
+            if !is_gone && excess == 0 {
                 return true;
             }
+            excess = excess.saturating_sub(1);
             let (index, handle) = (connection.port, connection.handle());
             self.connections.remove(slot);
             if let Some(place) = self.ports.get_mut(index)
                 && let Some(port) = place
             {
+                if !is_gone {
+                    port.endpoint.handle_event(handle, EndpointEvent::drained());
+                }
                 port.remove_route(handle, slot);
                 if self.identity.is_some() {
                     *place = None;

@@ -255,6 +255,8 @@ mod tests {
             sessions: vec![session],
             silent: true,
             strangers: turned_away(&Tuning::default().settings.strangers),
+            handshakes_in_flight: 0,
+            handshakes_timed_out: 0,
         };
         Status::exit(exit, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
     }

@@ -50,7 +50,7 @@ enum State {
         connecting: Connecting,
         timeout: Option<Pin<Box<Sleep>>>,
         /// At an exit, its place among the handshakes.
-        _seat: Option<Seat>,
+        seat: Option<Seat>,
     },
     /// Given up by this side before it was open.
     Abandoned(CloseReason),
@@ -69,14 +69,14 @@ impl Connection {
         Self {
             id,
             waker,
-            state: State::Handshake { connecting, timeout: None, _seat: None },
+            state: State::Handshake { connecting, timeout: None, seat: None },
             client: Some((endpoint, presented)),
         }
     }
 
     pub(super) fn incoming(id: ConnectionId, waker: Waker, connecting: Connecting, seat: Seat) -> Self {
         let timeout = Some(Box::pin(sleep(HANDSHAKE_TIMEOUT)));
-        Self { id, waker, state: State::Handshake { connecting, timeout, _seat: Some(seat) }, client: None }
+        Self { id, waker, state: State::Handshake { connecting, timeout, seat: Some(seat) }, client: None }
     }
 
     /// Returns the endpoint that serves this connection alone.
@@ -88,7 +88,7 @@ impl Connection {
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
-        if let State::Handshake { connecting, timeout, .. } = &mut self.state {
+        if let State::Handshake { connecting, timeout, seat } = &mut self.state {
             let remote = connecting.remote_address();
             match Pin::new(connecting).poll(&mut cx) {
                 Poll::Ready(Ok(connection)) => self.opened(connection, remote, outbox, events),
@@ -100,6 +100,9 @@ impl Connection {
                     let expired = timeout.as_mut().map(|timeout| timeout.as_mut().poll(&mut cx));
                     if expired != Some(Poll::Ready(())) {
                         return Life::Goes;
+                    }
+                    if let Some(seat) = seat.take() {
+                        seat.time_out();
                     }
                     self.state = State::Abandoned(CloseReason::TimedOut);
                 }

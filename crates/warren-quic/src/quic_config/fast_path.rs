@@ -136,9 +136,9 @@ impl Pair {
         let tls_exit = tls::exit(std::slice::from_ref(&exit_key)).unwrap();
         let address = ADDRESSES[EXIT].into();
         let exit_config = exit(&settings, address, tls_exit, &ExitSecrets::new(&[2; 32]));
-        let mut first = Endpoint::new(Arc::new(endpoint(&settings, &[1; 32], false)), None, true);
+        let mut first = Endpoint::new(Arc::new(endpoint(&settings, &[1; 32], 0)), None, true);
         let second =
-            Endpoint::new(Arc::new(endpoint(&settings, &[2; 32], true)), Some(Arc::new(exit_config)), true);
+            Endpoint::new(Arc::new(endpoint(&settings, &[2; 32], 1)), Some(Arc::new(exit_config)), true);
         let connection =
             first.connect(now, client(&settings, address, tls_client), address, "exit.invalid").unwrap();
         let sides = [(first, Some(connection)), (second, None)];

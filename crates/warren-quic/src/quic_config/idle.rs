@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{DELAY, World, settings};
+use super::world::{CLIENT, Configs, DELAY, EXIT, World, settings};
 
 /// Scorecard R3, of both directions.
 #[test]
@@ -52,4 +52,46 @@ fn an_idle_connection_outlives_a_hole_of_twenty_seconds_and_not_its_client() {
         world.run(settings().idle_timeout + Duration::from_secs(1), None);
         assert!(world.lost().1, "a client that is gone after {begins} s");
     }
+}
+
+/// A search for a wider path and a look whether it still is as wide are due at the same time.
+#[test]
+fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought() {
+    let mut world = World::beginning(&settings(), Configs::new(&settings()));
+    world.limit = 1_460;
+    world.run(Duration::from_secs(10), Some(&[100]));
+    assert!((1_450..=1_460).contains(&world.mtu(CLIENT)), "{}", world.mtu(CLIENT));
+    world.run(Duration::from_secs(60), None);
+
+    world.limit = 1_300;
+    world.run(Duration::from_secs(2 * 600 + 60), None);
+    assert!(
+        world.mtu(CLIENT) <= 1_300 && world.mtu(EXIT) <= 1_300,
+        "{:?}",
+        (world.mtu(CLIENT), world.mtu(EXIT))
+    );
+
+    world.limit = 1_500;
+    world.run(Duration::from_secs(2 * 600 + 60), None);
+    assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
+}
+
+/// RFC 9002 section 6.2.4: two probes at a time.
+#[test]
+fn a_network_that_changed_after_a_silence_is_asked_and_not_flooded() {
+    let mut world = World::connected(&settings());
+    world.loss_per_mille = 1_000;
+    world.speak(&[100]);
+    world.run(Duration::from_secs(20), None);
+    let (now, before) = (world.now, world.sent_by_client);
+    world.quic(CLIENT).handle_network_change(None, now);
+    world.run(Duration::from_millis(15), None);
+    let sent = world.sent_by_client - before;
+    assert!((1..=4).contains(&sent), "{sent} at once");
+
+    // Lost as they are, the next come soon, as on any path that has just come up.
+    world.loss_per_mille = 0;
+    world.run(Duration::from_millis(150), None);
+    let quic = world.quic(CLIENT);
+    assert_eq!(quic.unanswered_probes(), 0, "answered after what a fresh path waits");
 }

@@ -20,7 +20,7 @@ use crate::{key::PrivateKey, tls};
 
 pub(super) const CLIENT: usize = 0;
 pub(super) const EXIT: usize = 1;
-const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
+pub(super) const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
 
 /// What a whole packet of the default TUN MTU is as a datagram.
 pub(super) const FULL: usize = 1_381;
@@ -43,6 +43,9 @@ pub(super) struct World {
     pub(super) loss_per_mille: u64,
     random: u64,
     wire: BinaryHeap<Reverse<Underway>>,
+    /// What datagrams are received into, and how often it could not be used again because something kept a part of it.
+    buffer: BytesMut,
+    pub(super) kept: u64,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
     pub(super) marked: u64,
@@ -68,6 +71,41 @@ struct Side {
     sent_sizes: usize,
 }
 
+/// What both sides are made of.
+pub(super) struct Configs {
+    pub(super) client: ClientConfig,
+    pub(super) exit: ServerConfig,
+}
+
+impl Configs {
+    pub(super) fn new(settings: &TransportSettings) -> Self {
+        let (client_tls, exit_tls) = keyed();
+        Self::with_tls(settings, client_tls, exit_tls)
+    }
+
+    pub(super) fn with_tls(
+        settings: &TransportSettings,
+        client_tls: rustls::ClientConfig,
+        exit_tls: rustls::ServerConfig,
+    ) -> Self {
+        let remote = ADDRESSES[EXIT].into();
+        Self {
+            client: client(settings, remote, client_tls),
+            exit: exit(settings, remote, exit_tls, &ExitSecrets::new(&[2; 32])),
+        }
+    }
+}
+
+/// TLS of a client and an exit that know each other.
+pub(super) fn keyed() -> (rustls::ClientConfig, rustls::ServerConfig) {
+    let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
+    let client = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
+    (client, tls::exit(std::slice::from_ref(&exit_key)).unwrap())
+}
+
+/// As large as the slabs of Warren's driver.
+const BUFFER: usize = 64 * 1024;
+
 pub(super) const DELAY: Duration = Duration::from_millis(10);
 pub(super) const GAP: Duration = Duration::from_millis(1);
 
@@ -81,31 +119,32 @@ impl World {
         settings: &TransportSettings,
         discovery: Option<&MtuDiscoveryConfig>,
     ) -> Self {
-        let now = Instant::now();
-        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
-        let tls = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
-        let mut client_config: ClientConfig = client(settings, ADDRESSES[EXIT].into(), tls);
-        let mut exit_config: ServerConfig = exit(
-            settings,
-            ADDRESSES[EXIT].into(),
-            tls::exit(std::slice::from_ref(&exit_key)).unwrap(),
-            &ExitSecrets::new(&[2; 32]),
-        );
+        let mut configs = Configs::new(settings);
         if let Some(discovery) = discovery {
             let transport = || {
                 let mut config = transport(settings, ADDRESSES[EXIT].into());
                 config.mtu_discovery_config(Some(discovery.clone()));
                 Arc::new(config)
             };
-            client_config.transport_config(transport());
-            exit_config.transport_config(transport());
+            configs.client.transport_config(transport());
+            configs.exit.transport_config(transport());
         }
-        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32], false)), None, true);
+        let mut world = Self::beginning(settings, configs);
+        world.run_until("both know the path", Duration::from_secs(5), Some(&[100]), |world| {
+            world.mtu(CLIENT) == usize::from(ETHERNET_MTU) && world.mtu(EXIT) == usize::from(ETHERNET_MTU)
+        });
+        world
+    }
+
+    /// Two sides of which the client is about to say the first word.
+    pub(super) fn beginning(settings: &TransportSettings, configs: Configs) -> Self {
+        let now = Instant::now();
+        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32], 0)), None, true);
         let second =
-            Endpoint::new(Arc::new(endpoint(settings, &[2; 32], true)), Some(Arc::new(exit_config)), true);
-        let connection = first.connect(now, client_config, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
+            Endpoint::new(Arc::new(endpoint(settings, &[2; 32], 1)), Some(Arc::new(configs.exit)), true);
+        let connection = first.connect(now, configs.client, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
         let side = |endpoint, connection| Side { endpoint, connection, is_connected: false, sent_sizes: 0 };
-        let mut world = Self {
+        Self {
             now,
             sides: [side(first, Some(connection)), side(second, None)],
             limit: 1_500,
@@ -113,15 +152,17 @@ impl World {
             loss_per_mille: 0,
             random: 0x2545_f491_4f6c_dd1d,
             wire: BinaryHeap::new(),
+            buffer: BytesMut::with_capacity(BUFFER),
+            kept: 0,
             sent: 0,
             marked: 0,
             batches: 0,
             sent_by_client: 0,
-        };
-        world.run_until("both know the path", Duration::from_secs(5), Some(&[100]), |world| {
-            world.mtu(CLIENT) == usize::from(ETHERNET_MTU) && world.mtu(EXIT) == usize::from(ETHERNET_MTU)
-        });
-        world
+        }
+    }
+
+    pub(super) fn largest_datagram(&mut self, side: usize) -> Option<usize> {
+        self.sides[side].connection.as_mut()?.1.datagrams().max_size()
     }
 
     pub(super) fn mtu(&self, side: usize) -> usize {
@@ -168,6 +209,11 @@ impl World {
             assert!(self.now < end, "{what}: not within {time:?}, MTUs are {mtus:?}");
             self.step(sizes, end);
         }
+    }
+
+    /// One side's connection.
+    pub(super) fn quic(&mut self, side: usize) -> &mut Connection {
+        &mut self.sides[side].connection.as_mut().unwrap().1
     }
 
     /// Has the client send the next packet.
@@ -237,7 +283,12 @@ impl World {
         let mut answer = Vec::new();
         let side = &mut self.sides[to];
         let mark = is_marked.then_some(EcnCodepoint::Ect0);
-        let event = side.endpoint.handle(self.now, path, mark, BytesMut::from(&content[..]), &mut answer);
+        if !self.buffer.try_reclaim(BUFFER) {
+            self.buffer = BytesMut::with_capacity(BUFFER);
+            self.kept += 1;
+        }
+        self.buffer.extend_from_slice(content);
+        let event = side.endpoint.handle(self.now, path, mark, self.buffer.split(), &mut answer);
         match event {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
                 side.connection.as_mut().unwrap().1.handle_event(event);

@@ -28,6 +28,11 @@ impl WorkerPlace {
         self.index
     }
 
+    /// Returns how many share the port.
+    pub(crate) fn count(self) -> u8 {
+        self.count
+    }
+
     /// Whether a connection ID with this first byte is the worker's.
     pub fn owns(self, first: u8) -> bool {
         first % self.count == self.index

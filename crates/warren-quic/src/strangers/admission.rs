@@ -24,6 +24,17 @@ pub(crate) struct Crowd(Arc<Mutex<UnderWay>>);
 struct UnderWay {
     all: usize,
     by_network: HashMap<Network, usize>,
+    /// How many took too long since the start.
+    timed_out: u64,
+}
+
+/// Figures of an exit's handshakes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Handshakes {
+    /// Those under way.
+    pub in_flight: usize,
+    /// Those that were given up because they took too long, since the start.
+    pub timed_out: u64,
 }
 
 /// A handshake's place in the crowd, until it is dropped.
@@ -65,8 +76,20 @@ impl Crowd {
         }
     }
 
+    pub(super) fn handshakes(&self) -> Handshakes {
+        let under_way = self.under_way();
+        Handshakes { in_flight: under_way.all, timed_out: under_way.timed_out }
+    }
+
     fn under_way(&self) -> MutexGuard<'_, UnderWay> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// Gives the seat up because the handshake took too long.
+    pub(crate) fn time_out(self) {
+        self.crowd.under_way().timed_out += 1;
     }
 }
 
@@ -155,6 +178,16 @@ mod tests {
         assert!(matches!(crowd.admit(peer("192.0.2.1"), true), Admission::Refuse));
         drop((seats, _last));
         assert!(crowd.under_way().by_network.is_empty() && crowd.under_way().all == 0);
+    }
+
+    #[test]
+    fn handshakes_are_counted_while_they_are_under_way_and_those_that_took_too_long_for_good() {
+        let (crowd, mut seats) = crowd(|index| format!("10.{index}.0.1"), 3);
+        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 3, timed_out: 0 });
+        seats.pop().unwrap().time_out();
+        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 2, timed_out: 1 });
+        drop(seats);
+        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 0, timed_out: 1 });
     }
 
     #[test]

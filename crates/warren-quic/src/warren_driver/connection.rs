@@ -227,8 +227,11 @@ impl Connection {
             State::Handshake(_) | State::Over(_) => None,
         };
         self.make_room();
-        if !self.is_in_handshake() {
-            drop(self.seat.take());
+        if !self.is_in_handshake()
+            && let Some(seat) = self.seat.take()
+            && self.news.ended == Some(CloseReason::TimedOut)
+        {
+            seat.time_out();
         }
         to_send
     }

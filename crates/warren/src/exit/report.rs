@@ -113,6 +113,7 @@ impl Daemon {
             })
             .collect();
         sessions.sort_by(|a, b| a.name.cmp(&b.name));
+        let handshakes = self.tuning.settings.strangers.handshakes();
         let exit = ExitStatus {
             listen: self.config.listen.clone(),
             public_key: self.config.private_key.public().to_string(),
@@ -121,6 +122,8 @@ impl Daemon {
             sessions,
             silent: self.config.silent,
             strangers: turned_away(&self.tuning.settings.strangers),
+            handshakes_in_flight: handshakes.in_flight,
+            handshakes_timed_out: handshakes.timed_out,
         };
         let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
         let observed = Observed {

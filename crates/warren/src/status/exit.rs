@@ -18,6 +18,11 @@ pub(crate) struct ExitStatus {
     pub(crate) silent: bool,
     /// Attempts to connect that were turned away, by reason, those at zero too.
     pub(crate) strangers: BTreeMap<String, u64>,
+    /// Handshakes under way, and those that took too long since the start.
+    #[serde(default)]
+    pub(crate) handshakes_in_flight: usize,
+    #[serde(default)]
+    pub(crate) handshakes_timed_out: u64,
 }
 
 /// Counts by reason.

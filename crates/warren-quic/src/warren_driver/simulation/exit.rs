@@ -196,7 +196,7 @@ impl Life {
         let secrets = ExitSecrets::new(reset_key);
         let server =
             quic_config::exit(settings, EXIT, tls::exit(std::slice::from_ref(key)).unwrap(), &secrets);
-        let mut config = quic_config::endpoint(settings, reset_key, true);
+        let mut config = quic_config::endpoint(settings, reset_key, 1);
         config.rng_seed(Some(random.bytes()));
         let sessions = ExitConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),

@@ -107,6 +107,13 @@ impl Page {
     fn write_events(&self, families: &mut Families<'_>) -> fmt::Result {
         let Self { events, .. } = self;
         families.counter("warren_handshakes", "TLS handshakes completed.", events.handshakes)?;
+        let (in_flight, timed_out) = self
+            .status
+            .exit
+            .as_ref()
+            .map_or((0, 0), |exit| (exit.handshakes_in_flight, exit.handshakes_timed_out));
+        families.gauge("warren_handshakes_in_flight", "TLS handshakes under way.", in_flight)?;
+        families.counter("warren_handshakes_timed_out", "TLS handshakes that took too long.", timed_out)?;
         let strangers = self.status.exit.iter().flat_map(|exit| &exit.strangers);
         families.counters(
             "warren_strangers",
