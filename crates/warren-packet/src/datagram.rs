@@ -16,6 +16,9 @@ use crate::wire::{u16_at, u32_at};
 pub const PACKET_OVERHEAD: usize = 1;
 /// Bytes before a fragment's payload.
 pub const FRAGMENT_OVERHEAD: usize = 9;
+/// Fragments that a packet is cut into at most; the largest one needs 58 in QUIC's smallest packets. Each but the last has
+/// to hold as much as the smallest of so many equal ones, so that no receiver makes room for a packet that hardly comes.
+pub const MAX_FRAGMENTS: usize = 64;
 
 const KIND_PACKET: u8 = 0;
 const KIND_FRAGMENT: u8 = 1;
@@ -73,7 +76,7 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// [`DropReason::BadDatagram`] for a reserved kind or flag, a header cut short or no body;
-    /// [`DropReason::BadFragment`] for a fragment that cannot be one of two or more.
+    /// [`DropReason::BadFragment`] for a fragment that cannot be one of two or more, or is too small a part to be one of 64.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
         let [first, body @ ..] = datagram else { return Err(DropReason::BadDatagram) };
         let flags = Flags::from_nibble(first & 0x0f).ok_or(DropReason::BadDatagram)?;
@@ -114,12 +117,19 @@ pub struct Fragment<'a> {
 }
 
 impl Fragment<'_> {
-    /// Whether the payload is some of the packet, lies inside it and is not all of it.
+    /// Whether the payload is some of the packet, lies inside it, is not all of it and not too little of it.
     pub(crate) fn is_possible(&self) -> bool {
         let total = usize::from(self.total);
+        let end = usize::from(self.offset) + self.payload.len();
         !self.payload.is_empty()
             && self.payload.len() < total
-            && usize::from(self.offset) + self.payload.len() <= total
+            && end <= total
+            && (self.is_large_enough() || end == total)
+    }
+
+    /// Whether it holds what the smallest of [`MAX_FRAGMENTS`] equal ones would. The last of unequal ones may hold less.
+    pub(crate) fn is_large_enough(&self) -> bool {
+        self.payload.len() >= usize::from(self.total) / MAX_FRAGMENTS
     }
 }
 
@@ -165,11 +175,11 @@ impl Fragmenter {
     ///
     /// There are at least two, as equal in size as can be, and none makes a datagram of more than `max_datagram`
     /// bytes. Yields nothing, and uses up no number, where that is impossible: a packet of less than 2 or more than
-    /// 65,535 bytes, or `max_datagram` below 10.
+    /// 65,535 bytes, or one that would need more than [`MAX_FRAGMENTS`].
     pub fn fragments(&mut self, flags: Flags, packet_len: usize, max_datagram: usize) -> Fragments {
         let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
         let total = match u16::try_from(packet_len) {
-            Ok(total) if total >= 2 && room > 0 => total,
+            Ok(total) if total >= 2 && room.saturating_mul(MAX_FRAGMENTS) >= packet_len => total,
             _ => return Fragments { flags, id: self.next_id, total: 0, count: 0, next: 0 },
         };
         let id = self.next_id;
@@ -328,7 +338,17 @@ mod tests {
     #[test]
     fn what_cannot_be_cut_yields_nothing_and_uses_no_number() {
         let mut fragmenter = Fragmenter { next_id: u32::MAX };
-        for (packet_len, max_datagram) in [(0, 1_200), (1, 1_200), (65_536, 1_200), (2_000, 9), (2_000, 0)] {
+        for (packet_len, max_datagram) in [
+            (0, 1_200),
+            (1, 1_200),
+            (65_536, 1_200),
+            (2_000, 9),
+            (2_000, 0),
+            // 65 fragments, and what a peer that takes the smallest datagrams there are would bring about.
+            (1_281, 29),
+            (1_380, 10),
+            (65_535, usize::from(u16::MAX) / 64 + FRAGMENT_OVERHEAD),
+        ] {
             let fragments = fragmenter.fragments(Flags::NONE, packet_len, max_datagram);
             assert_eq!((fragments.len(), fragments.count()), (0, 0));
         }
@@ -338,8 +358,28 @@ mod tests {
 
     #[test]
     fn the_largest_packet_in_the_smallest_datagrams_is_cut() {
-        let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, 10);
-        assert_eq!(fragments.len(), 65_535);
-        assert_eq!(fragments.last().map(|(_, range)| range), Some(65_534..65_535));
+        // What 1,200 bytes leave beside QUIC's overhead with its longest connection IDs, and the least that will do.
+        for (max_datagram, count, smallest) in [(1_150, 58, 1_129), (1_024 + FRAGMENT_OVERHEAD, 64, 1_023)] {
+            let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, max_datagram);
+            assert_eq!(fragments.len(), count);
+            let last = fragments.last().map(|(_, range)| range);
+            assert_eq!(last, Some(65_535 - smallest..65_535));
+        }
+    }
+
+    #[test]
+    fn fragments_with_less_than_a_64th_of_their_packet_are_refused_but_for_the_last() {
+        let parse = |total: u16, offset: u16, length: usize| {
+            let (total, offset) = (total.to_be_bytes(), offset.to_be_bytes());
+            let datagram = [&[0x10, 0, 0, 0, 0][..], &total, &offset, &vec![7; length]].concat();
+            Datagram::parse(&datagram).map(|_| ())
+        };
+        for (total, smallest) in [(u16::MAX, 1_023), (1_280, 20), (1_279, 19), (128, 2), (127, 1), (2, 1)] {
+            assert_eq!(parse(total, 0, smallest), Ok(()), "{total}");
+            assert_eq!(parse(total, 0, smallest - 1), Err(DropReason::BadFragment), "{total}");
+            assert_eq!(parse(total, total - 1, 1), Ok(()), "{total}");
+        }
+        assert_eq!(parse(u16::MAX, 0, 1), Err(DropReason::BadFragment));
+        assert_eq!(parse(u16::MAX, u16::MAX - 2, 1), Err(DropReason::BadFragment));
     }
 }

@@ -34,7 +34,7 @@ drop_reasons! {
     BadDatagram "bad_datagram" "A datagram from the peer was not framed as the protocol says.";
     BadPacket "bad_packet" "The bytes were not one whole IPv4 or IPv6 packet.";
     BadChecksumFlag "bad_checksum_flag" "A packet was flagged as having a partial checksum where none can be.";
-    BadFragment "bad_fragment" "Fragments of a packet overlapped or disagreed.";
+    BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
     WrongDestination "wrong_destination" "The destination address is not one that this side holds.";

@@ -76,7 +76,8 @@ impl Assembler {
     ///
     /// # Errors
     /// The reason for which this fragment's packet is dropped, to be counted as one packet:
-    /// [`DropReason::BadFragment`] if it overlaps or repeats another or disagrees with it on length or flags,
+    /// [`DropReason::BadFragment`] if it overlaps or repeats another or disagrees with it on length or flags, or is the
+    /// first that came and holds less than a 64th of the packet,
     /// [`DropReason::FragmentTimeout`] if 1,024 or more newer ids were seen.
     pub fn insert(
         &mut self,
@@ -104,7 +105,12 @@ impl Assembler {
         };
         let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
-            None => self.open(now, &fragment),
+            None if fragment.is_large_enough() => self.open(now, &fragment),
+            // A few bytes make nobody clear 64 KiB: as the last fragment they follow others.
+            None => {
+                self.history.finish(fragment.id);
+                return Err(DropReason::BadFragment);
+            }
         };
         let added = self.assemblies[index].add(&fragment);
         match added {
@@ -268,7 +274,7 @@ mod tests {
         let mut assembler = Assembler::new(Limits { max_assemblies: 1_000, max_bytes: 100_000 });
         for id in 0..500 {
             let total = if id % 7 == 0 { u16::MAX } else { 1_500 };
-            let fragment = Fragment { flags: Flags::NONE, id, total, offset: 0, payload: &[1] };
+            let fragment = Fragment { flags: Flags::NONE, id, total, offset: 0, payload: &[1; 1_024] };
             assert_eq!(assembler.insert(now, fragment), Ok(None));
             let held: usize = assembler.assemblies.iter().map(Assembly::total).sum();
             assert_eq!(assembler.bytes, held);
@@ -315,6 +321,39 @@ mod tests {
             assert_eq!(assembler.insert(now, fragment), Err(DropReason::BadFragment));
         }
         assert_eq!(assembler.finish(), 0);
+    }
+
+    #[test]
+    fn a_last_fragment_of_a_few_bytes_completes_a_packet_and_begins_none() {
+        let (now, start) = (Instant::now(), [7; 999]);
+        let first = Fragment { flags: Flags::NONE, id: 0, total: 1_000, offset: 0, payload: &start };
+        let last = Fragment { offset: 999, payload: &[7], ..first };
+        let mut assembler = assembler(64);
+        assert_eq!(assembler.insert(now, first), Ok(None));
+        assert_eq!(assembler.insert(now, last), Ok(Some(whole())));
+
+        let (first, last) = (Fragment { id: 1, ..first }, Fragment { id: 1, ..last });
+        assert_eq!(assembler.insert(now, last), Err(DropReason::BadFragment));
+        assert_eq!((assembler.pending(), assembler.bytes), (0, 0));
+        assert_eq!(assembler.insert(now, first), Ok(None), "that packet was counted");
+        assert_eq!(assembler.finish(), 0);
+    }
+
+    #[test]
+    fn fragments_that_are_next_to_nothing_cost_no_assembly_its_place() {
+        let now = Instant::now();
+        let mut assembler = assembler(64);
+        for id in 0..64 {
+            assert_eq!(assembler.insert(now, half(id, 0)), Ok(None));
+        }
+        for id in 64..200 {
+            for offset in [0, 30_000, 65_534] {
+                let fragment = Fragment { flags: Flags::NONE, id, total: u16::MAX, offset, payload: &[1] };
+                assert_eq!(assembler.insert(now, fragment), Err(DropReason::BadFragment));
+            }
+        }
+        assert_eq!((assembler.pending(), assembler.bytes, assembler.expire(now)), (64, 64_000, 0));
+        assert_eq!(assembler.insert(now, half(0, 500)), Ok(Some(whole())));
     }
 
     #[test]

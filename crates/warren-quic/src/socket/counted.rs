@@ -160,7 +160,9 @@ impl CountedSocket {
         while let Some(contents) = transmit.contents.get(resume.offset..).filter(|rest| !rest.is_empty()) {
             let contents = contents.get(..size).unwrap_or(contents);
             match self.send_once(&Transmit { contents, segment_size: None, ..transmit.clone() }) {
-                Ok(()) => self.segmentation_is_to_blame(resume.refused.take()),
+                Ok(()) if contents.len() == size => self.segmentation_is_to_blame(resume.refused.take()),
+                // A shorter last one leaves also where the others are longer than the interface carries.
+                Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(_) => {}
             }
@@ -208,8 +210,8 @@ impl CountedSocket {
         }
     }
 
-    /// A batch was refused and one of its datagrams then left alone: the path is sound, so segmentation is the cause. When
-    /// every datagram fails too (an interface whose MTU shrank), it is not.
+    /// A batch was refused and one of its datagrams of full size then left alone: the path is sound, so segmentation is the
+    /// cause. When those fail too (an interface whose MTU shrank, for which Linux before 6.14 says EINVAL as well), it is not.
     fn segmentation_is_to_blame(&self, refused: Option<io::Error>) {
         if let Some(error) = refused
             && self.lacking.found_no_gso()
@@ -242,4 +244,42 @@ pub(crate) struct Resume {
     single: bool,
     offset: usize,
     refused: Option<io::Error>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::socket::{SocketConfig, bind};
+
+    #[tokio::test]
+    async fn datagrams_that_are_too_long_alone_too_do_not_cost_the_host_its_segmentation() {
+        const TOO_LONG: usize = 65_508;
+        let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let destination = receiver.local_addr().unwrap();
+        // The second is the control.
+        for (size, too_long, is_blamed) in [(TOO_LONG, 1, false), (1_200, 0, true)] {
+            let (lacking, counters) = (Lacking::default(), Arc::new(SocketCounters::new()));
+            let using = SocketUse {
+                gso: true,
+                gro: true,
+                lacking: lacking.clone(),
+                max_payload: 1_472,
+                keeps_source: true,
+            };
+            let socket = bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
+            let socket = CountedSocket::new(socket, using, counters.clone()).unwrap();
+            let contents = &vec![7; size + 100];
+            let transmit =
+                Transmit { destination, ecn: None, contents, segment_size: Some(size), src_ip: None };
+
+            let mut refused = Resume { single: true, offset: 0, refused: Some(Errno::INVAL.into()) };
+            socket.send(&transmit, &mut refused).unwrap();
+
+            let stats = counters.snapshot();
+            assert_eq!((stats.send_errors.datagram_too_long, stats.sends), (too_long, 2 - too_long));
+            assert_eq!(lacking.gso(), is_blamed, "{size}");
+        }
+    }
 }

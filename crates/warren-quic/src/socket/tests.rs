@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use noq_udp::EcnCodepoint;
+
 use super::*;
 use crate::{
     listening::{Listening, listen},
@@ -96,6 +98,32 @@ async fn refused_segmentation_loses_nothing_and_is_off_from_then_on() {
     send(&socket, to, &[1; 2_400], 1_200).await;
     assert_eq!(receive(&receiver, 2), [1_200, 1_200]);
     assert_eq!(counters.snapshot().send_errors.total(), 1);
+}
+
+#[tokio::test]
+async fn what_a_refused_batch_is_cut_into_bears_its_mark_and_so_does_all_that_follows() {
+    let (mut receiver, _) = quic_socket(bind(local()).unwrap());
+    let destination = receiver.local_addr().unwrap();
+    let sending = bind(local()).unwrap();
+    // The kernel refuses to segment without checksums, with EINVAL.
+    set_option(&sending, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    let (socket, counters) = quic_socket(sending);
+    let mut sender = socket.create_sender();
+    // From a source that no datagram can have: EINVAL too, and nothing leaves.
+    for (src_ip, size) in [(None, 2_400), (Some(Ipv4Addr::BROADCAST.into()), 1_200), (None, 1_200)] {
+        let (ecn, contents) = (Some(EcnCodepoint::Ect0), &vec![1; size]);
+        let transmit = Transmit { destination, ecn, contents, segment_size: Some(1_200), src_ip };
+        poll_fn(|cx| sender.as_mut().poll_send(&transmit, cx)).await.unwrap();
+    }
+    assert_eq!(counters.snapshot().send_errors.invalid, 2);
+
+    for _ in 0..3 {
+        let mut buffer = vec![0; 65_536];
+        let mut meta = [RecvMeta::default()];
+        let mut buffers = [IoSliceMut::new(&mut buffer)];
+        poll_fn(|cx| receiver.poll_recv(cx, &mut buffers, &mut meta)).await.unwrap();
+        assert_eq!((meta[0].len, meta[0].ecn), (1_200, Some(EcnCodepoint::Ect0)));
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,15 @@
 //!
 //! A client that is alone has the sockets' room to itself, and nothing is kept for it: that would be a copy and memory for nobody. It
 //! is alone if no other is connected and no stranger was heard of late.
+//!
+//! What counts are datagrams of QUIC, of which one of UDP may hold hundreds; how many is known once it is decrypted. So they
+//! are charged afterwards: whose turn cost more than it was worth waits until the others have had as much.
+
+mod catch_up;
+#[cfg(test)]
+mod flood;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,7 +37,7 @@ const LIMIT: usize = 4 * 1024 * 1024;
 const TOTAL: usize = 8 * 1024 * 1024;
 /// What a batch costs beside its bytes: its place and the allocator's.
 const OVERHEAD: usize = 192;
-/// Datagrams of one client that are taken before it is another's turn.
+/// Datagrams of one client that are taken before it is another's turn, about.
 const TURN: usize = 32;
 /// How long it is to take to deal with what one poll brings.
 const AIM: Duration = Duration::from_millis(2);
@@ -52,24 +61,27 @@ pub(super) struct Intake {
     turns: VecDeque<Sender>,
     /// Bytes in all lines.
     bytes: usize,
-    /// Datagrams of the line that is served at present which may be taken before it is another's turn.
-    left: usize,
+    /// Who brought what was taken last.
+    taken: Sender,
     /// Datagrams for one poll, and when it began to deal with the last.
     share: usize,
     served: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Line {
     batches: VecDeque<Batch>,
     bytes: usize,
+    /// Datagrams that may be taken before it is another's turn; less than 0, those that it was served beyond its turns.
+    credit: isize,
 }
 
 /// Datagrams of one socket, all of one size but the last.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The place of the port that received them.
+    /// The place of the port that received them, and of the connection that they seemed to be for.
     pub(super) port: usize,
+    pub(super) slot: Option<usize>,
     pub(super) meta: RecvMeta,
     pub(super) bytes: BytesMut,
 }
@@ -83,7 +95,7 @@ impl Intake {
             lines: HashMap::new(),
             turns: VecDeque::new(),
             bytes: 0,
-            left: TURN,
+            taken: None,
             share: LEAST,
             served: None,
         }
@@ -98,7 +110,7 @@ impl Intake {
         self.turns.is_empty()
     }
 
-    /// Whether the last receive left something in the sockets, so that it matters who brings it ([`Self::hear_stranger`]).
+    /// Whether something was left in the sockets, so that it matters who brings it ([`Self::hear_stranger`]).
     pub(super) fn is_full(&self) -> bool {
         self.full_since.is_some()
     }
@@ -113,7 +125,7 @@ impl Intake {
         self.heard_stranger.is_some_and(|heard| now.duration_since(heard) <= STRANGER)
     }
 
-    /// Takes whether the sockets were found empty at `now`, and if not, whether there is more than one who brings something.
+    /// Takes whether the sockets were emptied at `now`, and if not, whether there is more than one who brings something.
     pub(super) fn note(&mut self, emptied: bool, has_company: bool, now: Instant) {
         if emptied {
             self.full_since = None;
@@ -130,7 +142,7 @@ impl Intake {
     pub(super) fn push(&mut self, sender: Sender, batch: Batch) -> u64 {
         let line = self.lines.entry(sender).or_insert_with(|| {
             self.turns.push_back(sender);
-            Line::default()
+            Line::new()
         });
         let cost = batch.cost();
         line.bytes += cost;
@@ -155,15 +167,13 @@ impl Intake {
         let dropped = line.pop(&mut self.bytes).map_or(0, |oldest| oldest.datagrams() as u64);
         if line.batches.is_empty() {
             self.lines.remove(&sender);
-            if self.turns.front() == Some(&sender) {
-                self.left = TURN;
-            }
             self.turns.retain(|of| *of != sender);
         }
         dropped
     }
 
-    /// How many datagrams this poll may take, so that it takes about [`AIM`] to deal with them.
+    /// How many datagrams this poll may take, so that it takes about [`AIM`] to deal with them; to be asked by polls alone that
+    /// take some, since the last share is dealt with when the next one is wanted.
     pub(super) fn share(&mut self, now: Instant) -> usize {
         let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
         if last > AIM * 2 {
@@ -181,29 +191,45 @@ impl Intake {
 
     /// Takes the next batch: some of one client, then some of the next; of strangers only if it is said so.
     pub(super) fn pop(&mut self, of_strangers: bool) -> Option<Batch> {
-        if !of_strangers && self.turns.front() == Some(&None) {
-            self.turns.rotate_left(1);
-            self.left = TURN;
-        }
-        let sender = *self.turns.front().filter(|sender| of_strangers || sender.is_some())?;
-        let line = self.lines.get_mut(&sender)?;
-        let batch = line.pop(&mut self.bytes)?;
-        self.left = self.left.saturating_sub(batch.datagrams());
-        let is_over = line.batches.is_empty();
-        if is_over || self.left == 0 {
-            self.turns.pop_front();
-            self.left = TURN;
-            if is_over {
-                self.lines.remove(&sender);
-            } else {
-                self.turns.push_back(sender);
+        loop {
+            if !of_strangers && self.turns.front() == Some(&None) {
+                self.turns.rotate_left(1);
             }
+            let sender = *self.turns.front().filter(|sender| of_strangers || sender.is_some())?;
+            let line = self.lines.get_mut(&sender)?;
+            if line.credit <= 0 {
+                line.credit = line.credit.saturating_add_unsigned(TURN);
+                self.turns.rotate_left(1);
+                continue;
+            }
+            let batch = line.pop(&mut self.bytes)?;
+            line.charge(batch.datagrams());
+            self.taken = sender;
+            if line.batches.is_empty() {
+                self.lines.remove(&sender);
+                self.turns.pop_front();
+            }
+            return Some(batch);
         }
-        Some(batch)
+    }
+
+    /// Charges who brought the last batch for what was found in it, beyond one for each datagram of UDP.
+    pub(super) fn charge(&mut self, more: usize) {
+        if let Some(line) = self.lines.get_mut(&self.taken) {
+            line.charge(more);
+        }
     }
 }
 
 impl Line {
+    fn new() -> Self {
+        Self { batches: VecDeque::new(), bytes: 0, credit: 0_isize.saturating_add_unsigned(TURN) }
+    }
+
+    fn charge(&mut self, datagrams: usize) {
+        self.credit = self.credit.saturating_sub_unsigned(datagrams);
+    }
+
     fn pop(&mut self, total: &mut usize) -> Option<Batch> {
         let batch = self.batches.pop_front()?;
         self.bytes -= batch.cost();
@@ -214,8 +240,8 @@ impl Line {
 
 impl Batch {
     /// Copies it out of a receive buffer, which it would keep whole.
-    pub(super) fn copy(port: usize, meta: &RecvMeta, bytes: &[u8]) -> Self {
-        Self { port, meta: *meta, bytes: BytesMut::from(bytes) }
+    pub(super) fn copy(port: usize, slot: Option<usize>, meta: &RecvMeta, bytes: &[u8]) -> Self {
+        Self { port, slot, meta: *meta, bytes: BytesMut::from(bytes) }
     }
 
     pub(super) fn datagrams(&self) -> usize {
@@ -226,6 +252,3 @@ impl Batch {
         self.bytes.len() + OVERHEAD
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,9 +3,8 @@
 use std::{
     collections::VecDeque,
     num::NonZeroUsize,
-    sync::atomic::Ordering::Relaxed,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::BytesMut;
@@ -15,13 +14,9 @@ use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
     connection::{Connection, Left, MAX_EVENTS},
-    intake::Batch,
     port::{Origin, Port, Routed},
 };
 use crate::driver::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
-
-/// How long a poll empties the sockets before some of what waits is dealt with.
-const READING_AHEAD: Duration = Duration::from_millis(1);
 
 impl WarrenEndpoint {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
@@ -37,6 +32,8 @@ impl WarrenEndpoint {
             self.catch_up(now, has_room);
         } else if has_room {
             self.receive(now);
+        } else {
+            self.leave_unread(now);
         }
         if has_room {
             self.admit(now);
@@ -112,38 +109,12 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Whether more than one has something to bring: two clients, or strangers beside one.
-    fn has_company(&self, now: Instant) -> bool {
-        let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
-        let first = peers.next();
-        self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
-    }
-
-    /// Receives where more comes than can be dealt with. The sockets are emptied in any case, unless whoever fills them is alone by
-    /// now; each client's share of it is dealt with if that `is_wanted`.
-    fn catch_up(&mut self, now: Instant, is_wanted: bool) {
-        let mut share = self.intake.share(now);
-        let start = Instant::now();
-        let mut emptied = false;
-        let has_company = self.has_company(now);
-        while !emptied && has_company && start.elapsed() < READING_AHEAD {
-            emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
-        }
-        if is_wanted {
-            self.intake.serve(Instant::now());
-            while share > 0
-                && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
-            {
-                share = share.saturating_sub(batch.datagrams());
-                self.take_batch(batch.port, &batch.meta, batch.bytes, now);
-            }
-        }
-        self.intake.note(emptied, has_company, now);
-    }
-
     /// Receives into every buffer that is free, starting with another port each time, and gives each batch to `take`. Returns
     /// whether nothing was left in the sockets.
-    fn receive_once(&mut self, mut take: impl FnMut(&mut Self, usize, &RecvMeta, BytesMut)) -> bool {
+    pub(super) fn receive_once(
+        &mut self,
+        mut take: impl FnMut(&mut Self, usize, &RecvMeta, BytesMut),
+    ) -> bool {
         self.slabs.restart();
         let limit = self.settings.receive_batches.get();
         let count = self.ports.len();
@@ -171,31 +142,14 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// Has a batch wait for its sender's turn. Strangers' datagrams, which seldom come as batches, are judged first, and again when
-    /// it is their turn: a flood of them costs a hash each and no room.
-    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
-        let slot = self.slot_of(index, meta, batch);
-        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
-        if slot.is_none() {
-            self.intake.hear_stranger(now);
-        }
-        let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
-        let is_alone = batch.len() <= meta.stride;
-        if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
-            return;
-        }
-        let dropped = self.intake.push(sender, Batch::copy(index, meta, batch));
-        self.counters.intake_drops.fetch_add(dropped, Relaxed);
-    }
-
     /// The connection of a batch. Whatever else a client puts into one is its own.
-    fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
+    pub(super) fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
     }
 
     /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.
-    fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
+    pub(super) fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
         let origin = Origin::of(meta);
         while !batch.is_empty() {

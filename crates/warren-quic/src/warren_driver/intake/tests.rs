@@ -17,7 +17,7 @@ fn batch(number: u32, datagrams: usize) -> Batch {
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     let mut meta = RecvMeta::default();
     (meta.len, meta.stride) = (bytes.len(), 1_000);
-    Batch { port: 0, meta, bytes }
+    Batch { port: 0, slot: None, meta, bytes }
 }
 
 fn number(batch: &Batch) -> u32 {
@@ -51,6 +51,30 @@ fn each_has_its_turn_however_long_its_line_is() {
     intake.push(QUIET, batch(100, 1));
     intake.push(QUIET, batch(101, 1));
     assert_eq!(popped(&mut intake, 9), [0, 1, 100, 101, 2, 3]);
+}
+
+/// One of UDP may hold hundreds of QUIC's.
+#[test]
+fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_much() {
+    let mut intake = Intake::new();
+    for number in 0..3 {
+        intake.push(LOUD, batch(number, 1));
+    }
+    for number in 100..200 {
+        intake.push(QUIET, batch(number, 1));
+    }
+    assert_eq!(popped(&mut intake, 1), [0]);
+    intake.charge(TURN * 2);
+    let two_turns: Vec<u32> = (100..).take(TURN * 2).collect();
+    assert_eq!(popped(&mut intake, TURN * 2), two_turns);
+    assert_eq!(popped(&mut intake, 1), [1]);
+
+    // Debts keep nobody from being served who is alone, and what is charged to who has nothing more is forgotten.
+    intake.charge(TURN * 1_000);
+    while popped(&mut intake, 1) != [199] {}
+    intake.charge(TURN * 1_000);
+    assert_eq!(popped(&mut intake, 2), [2]);
+    assert!(intake.is_empty() && intake.lines.is_empty());
 }
 
 #[test]

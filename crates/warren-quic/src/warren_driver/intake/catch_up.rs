@@ -1,0 +1,87 @@
+//! How an exit falls behind and catches up: it reads ahead for all clients, and deals with each one's share.
+
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    time::{Duration, Instant},
+};
+
+use bytes::BytesMut;
+use noq_udp::RecvMeta;
+
+use super::Batch;
+use crate::warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL};
+
+/// How long a poll empties the sockets before some of what waits is dealt with.
+const READING_AHEAD: Duration = Duration::from_millis(1);
+
+impl WarrenEndpoint {
+    /// Whether more than one has something to bring: two clients, or strangers beside one.
+    pub(in super::super) fn has_company(&self, now: Instant) -> bool {
+        let mut peers = self.connections.iter().filter_map(|connection| connection.peer);
+        let first = peers.next();
+        self.intake.has_strangers(now) || peers.any(|peer| Some(peer) != first)
+    }
+
+    /// Receives nothing, as what came before is enough for a poll: by that too an exit falls behind.
+    pub(in super::super) fn leave_unread(&mut self, now: Instant) {
+        // A client has a socket for each connection.
+        if self.identities.is_some() {
+            let has_company = self.has_company(now);
+            self.intake.note(false, has_company, now);
+        }
+    }
+
+    /// Receives where more comes than can be dealt with. The sockets are emptied in any case, unless whoever fills them is alone by
+    /// now; each client's share of it is dealt with if that `is_wanted`.
+    pub(in super::super) fn catch_up(&mut self, now: Instant, is_wanted: bool) {
+        let start = Instant::now();
+        let mut emptied = false;
+        let has_company = self.has_company(now);
+        while !emptied && has_company && start.elapsed() < READING_AHEAD {
+            emptied = self.receive_once(|this, index, meta, batch| this.keep_batch(index, meta, &batch, now));
+        }
+        if is_wanted {
+            self.deal_with_shares(now);
+        }
+        self.intake.note(emptied, has_company, now);
+    }
+
+    fn deal_with_shares(&mut self, now: Instant) {
+        let mut share = self.intake.share(now);
+        self.intake.serve(Instant::now());
+        while share > 0
+            && let Some(batch) = self.intake.pop(self.attempts.len() < ATTEMPTS_PER_POLL)
+        {
+            let (slot, datagrams) = (batch.slot, batch.datagrams());
+            let before = self.frames_received(slot);
+            self.take_batch(batch.port, &batch.meta, batch.bytes, now);
+            let frames = usize::try_from(self.frames_received(slot).saturating_sub(before));
+            let more = frames.unwrap_or(usize::MAX).saturating_sub(datagrams);
+            self.intake.charge(more);
+            share = share.saturating_sub(datagrams).saturating_sub(more);
+        }
+    }
+
+    /// How many DATAGRAM frames a connection has brought.
+    fn frames_received(&mut self, slot: Option<usize>) -> u64 {
+        let connection = slot.and_then(|slot| self.connections.get_mut(slot));
+        connection.map_or(0, |connection| connection.quic().stats().frame_rx.datagram)
+    }
+
+    /// Has a batch wait for its sender's turn. Strangers' datagrams, which seldom come as batches, are judged first, and again when
+    /// it is their turn: a flood of them costs a hash each and no room.
+    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
+        let slot = self.slot_of(index, meta, batch);
+        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
+        if slot.is_none() {
+            self.intake.hear_stranger(now);
+        }
+        let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
+        let is_alone = batch.len() <= meta.stride;
+        if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
+            return;
+        }
+        let dropped = self.intake.push(sender, Batch::copy(index, slot, meta, batch));
+        self.counters.intake_drops.fetch_add(dropped, Relaxed);
+    }
+}

@@ -1,0 +1,186 @@
+//! An exit and a client that fills its packets with the smallest datagrams there are, beside another that does not.
+
+use std::{future::poll_fn, net::Ipv4Addr, task::Poll};
+
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    driver::{ConnectionId, ConnectionStats, Event, Inbox},
+    key::PrivateKey,
+    settings::{Congestion, TransmitCaps, TransportSettings},
+    socket::{SocketConfig, bind},
+    warren_driver::WarrenEndpoint,
+};
+
+/// What any single wait may take.
+const LONGEST: Duration = Duration::from_secs(20);
+/// Datagrams that a connection holds at most until they are handed over (`MAX_WAITING` of noq-proto).
+const MAX_WAITING: u64 = 8 * 1024;
+/// One batch on the wire, of some hundreds in each packet.
+const BURST: u32 = 10_000;
+const TINY: &[u8] = &[0];
+const LARGE: &[u8] = &[0; 1_000];
+
+#[tokio::test]
+async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
+    let mut world = World::new().await;
+    let (mut brought, mut sent, mut deepest_debt) = (0, 0, 0);
+    for step in 0..200 {
+        if step % 5 == 0 {
+            brought += world.loud.send(TINY, BURST);
+        }
+        sent += world.quiet.send(LARGE, 8);
+        world.step().await;
+        let line = world.exit.intake.lines.get(&world.loud.sender);
+        deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
+    }
+    // The control: it brought far more than was handed over. And it was charged for that.
+    assert!(brought > world.tiny * 3, "{} of {brought}", world.tiny);
+    assert!(deepest_debt < -1_000, "{deepest_debt}");
+
+    let start = Instant::now();
+    while world.large < sent {
+        assert!(start.elapsed() < LONGEST, "{} of {sent}, {:?}", world.large, world.exit.socket_stats());
+        world.step().await;
+    }
+    assert_eq!(world.exit.socket_stats().dropped, 0, "the socket never ran over");
+}
+
+#[tokio::test]
+async fn what_a_share_takes_is_timed_until_the_next_one_is_wanted() {
+    let mut exit = exit(&PrivateKey::generate().unwrap());
+    exit.intake.share = MOST / 2;
+    let start = Instant::now();
+    exit.catch_up(start, true);
+    for milliseconds in 1..20 {
+        exit.catch_up(start + Duration::from_millis(milliseconds), false);
+    }
+    exit.catch_up(start + AIM * 20, true);
+    assert_eq!(exit.intake.share, MOST / 4);
+}
+
+#[tokio::test]
+async fn a_connection_holds_so_many_datagrams_however_small_and_what_it_drops_is_counted() {
+    for (bursts, is_too_much) in [(3, true), (1, false)] {
+        let mut world = World::new().await;
+        let count = if is_too_much { BURST } else { 1_000 };
+        let sent: u64 = (0..bursts).map(|_| world.loud.send(TINY, count)).sum();
+        while world.loud_stats().datagrams_received < sent {
+            world.step().await;
+            let ConnectionStats { datagrams_received, datagrams_delivered, receive_drops, .. } =
+                world.loud_stats();
+            assert!(datagrams_received - datagrams_delivered - receive_drops <= MAX_WAITING);
+        }
+        while world.loud_stats().receive_drops + world.tiny < sent {
+            world.step().await;
+        }
+        let dropped = world.loud_stats().receive_drops;
+        assert_eq!((dropped > 0, dropped + world.tiny), (is_too_much, sent));
+    }
+}
+
+/// A client with its connection.
+struct Client {
+    endpoint: WarrenEndpoint,
+    connection: ConnectionId,
+    sender: Sender,
+}
+
+impl Client {
+    /// Sends as many as it takes, and returns how many that were.
+    fn send(&mut self, datagram: &'static [u8], count: u32) -> u64 {
+        let taken = (0..count)
+            .filter(|_| self.endpoint.send_datagram(self.connection, Bytes::from_static(datagram)).is_ok());
+        taken.count() as u64
+    }
+}
+
+struct World {
+    exit: WarrenEndpoint,
+    loud: Client,
+    quiet: Client,
+    /// The loud client's connection.
+    loud_at_exit: ConnectionId,
+    /// Datagrams handed over, of the loud client's and of the other's.
+    tiny: u64,
+    large: u64,
+}
+
+impl World {
+    async fn new() -> Self {
+        let exit_key = PrivateKey::generate().unwrap();
+        let exit = exit(&exit_key);
+        let (loud, quiet) = (client(&exit, &exit_key), client(&exit, &exit_key));
+        let loud_at_exit = ConnectionId(0);
+        let mut world = Self { exit, loud, quiet, loud_at_exit, tiny: 0, large: 0 };
+        let start = Instant::now();
+        while world.exit.connections.iter().filter(|connection| connection.peer.is_some()).count() < 2
+            || world.quiet.endpoint.max_datagram_size(world.quiet.connection).is_none()
+        {
+            assert!(start.elapsed() < LONGEST);
+            world.step().await;
+        }
+        let loud = world.exit.connections.iter().find(|connection| connection.peer == world.loud.sender);
+        world.loud_at_exit = loud.unwrap().id;
+        world
+    }
+
+    /// Both clients send what they have, and the exit takes what one poll brings.
+    async fn step(&mut self) {
+        let mut inbox = Inbox::new();
+        poll_fn(|cx| {
+            for client in [&mut self.loud, &mut self.quiet] {
+                while client.endpoint.poll(cx, &mut inbox).is_ready() {
+                    inbox.clear();
+                }
+                client.endpoint.flush(cx);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        // The runtime has to see what came.
+        sleep(Duration::from_millis(1)).await;
+        poll_fn(|cx| {
+            let _is_idle = self.exit.poll(cx, &mut inbox);
+            self.exit.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
+        assert!(inbox.events.iter().all(|event| !matches!(event, Event::Closed { .. })));
+        let tiny = inbox.datagrams.iter().filter(|(_, datagram)| datagram == TINY).count();
+        self.tiny += tiny as u64;
+        self.large += (inbox.datagrams.len() - tiny) as u64;
+    }
+
+    fn loud_stats(&self) -> ConnectionStats {
+        self.exit.stats(self.loud_at_exit).unwrap()
+    }
+}
+
+fn settings() -> TransportSettings {
+    TransportSettings {
+        congestion: Congestion::Off.into(),
+        caps: TransmitCaps::new(64, 128),
+        datagram_send_buffer: Some(4 * 1024 * 1024),
+        ..TransportSettings::default()
+    }
+}
+
+fn exit(key: &PrivateKey) -> WarrenEndpoint {
+    // Room for what comes until the exit can know that it is behind.
+    let address = (Ipv4Addr::LOCALHOST, 0).into();
+    let socket = bind(SocketConfig { buffer_bytes: 256 * 1024, ..SocketConfig::new(address) }).unwrap();
+    WarrenEndpoint::exit(settings(), std::slice::from_ref(key), vec![socket], &[7; 32]).unwrap()
+}
+
+fn client(exit: &WarrenEndpoint, exit_key: &PrivateKey) -> Client {
+    let key = PrivateKey::generate().unwrap();
+    let sender = Some(key.public());
+    let mut endpoint = WarrenEndpoint::client(settings(), key).unwrap();
+    let socket = bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
+    let address = exit.ports[0].as_ref().unwrap().socket.local_addr().unwrap();
+    let connection = endpoint.connect(socket, address, &[exit_key.public()]).unwrap();
+    Client { endpoint, connection, sender }
+}
