@@ -38,6 +38,28 @@ pub(crate) enum Bug {
     RetryForgotten,
     /// The client's packet path keeps a connection that is gone.
     LostLinkNotDetached,
+    /// A client's old key opens sessions beside the one that took its place.
+    OldKeyAccepted,
+    /// A key that nobody set takes the place of a client's.
+    UnsetKeyTaken,
+    /// A client that is disabled takes its next key.
+    DisabledTakesNextKey,
+    /// A client's addresses stay with its old key.
+    LeaseLostWithKey,
+    /// The session of a client's old key goes on beside that of the next.
+    OldKeySessionKept,
+    /// The session of a client goes on whose addresses or prefixes were changed.
+    ChangedSessionKept,
+    /// A client gets every prefix that it wants.
+    UnsetPrefixGranted,
+    /// A change that could not be saved stays.
+    UnsavedChangeKept,
+    /// A step of the wall clock ends every session.
+    ClockStepEndsSessions,
+    /// Invitations expire by the wall clock as it was before it was set.
+    ClockStepIgnored,
+    /// An invitation that has expired enrols.
+    ExpiredInvitationTaken,
 }
 
 #[cfg(test)]
@@ -63,7 +85,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
 #[cfg(test)]
 impl Bug {
     /// Every one.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::LeaseGivenTwice,
         Self::LeaseNotPersisted,
         Self::OnlineLeaseTaken,
@@ -81,5 +103,16 @@ impl Bug {
         Self::ForgottenSessionKept,
         Self::RetryForgotten,
         Self::LostLinkNotDetached,
+        Self::OldKeyAccepted,
+        Self::UnsetKeyTaken,
+        Self::DisabledTakesNextKey,
+        Self::LeaseLostWithKey,
+        Self::OldKeySessionKept,
+        Self::ChangedSessionKept,
+        Self::UnsetPrefixGranted,
+        Self::UnsavedChangeKept,
+        Self::ClockStepEndsSessions,
+        Self::ClockStepIgnored,
+        Self::ExpiredInvitationTaken,
     ];
 }

@@ -10,8 +10,8 @@ pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 /// Longest wait.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
-/// Longest time that an attempt may take. QUIC repeats its first packet each second meanwhile, so while attempts take as
-/// long as the waits between them, a path that comes back is found within a second or two.
+/// Longest time that an attempt may take. QUIC repeats its first packet after 1, 3, 6 and 8 s and so on, so while attempts take
+/// as long as the waits between them, a path that comes back is found within two or three seconds.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(15);
 
 /// Largest deviation from the wait, in percent: keeps clients of one exit from coming back all at once.

@@ -12,6 +12,7 @@ use super::invitation::Invitation;
 use super::registry_error::RegistryError;
 use crate::PeerKey;
 use crate::invite::{InviteToken, TokenDigest};
+use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 
 /// The most clients of one exit; each is looked at when another is added.
@@ -214,6 +215,9 @@ impl ClientRegistry {
     pub(crate) fn take_next_key(&mut self, key: PeerKey) {
         let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
         let Some(client) = self.clients.remove(&key) else { return };
+        if is_planted(Bug::OldKeyAccepted) {
+            self.clients.insert(key, client.clone());
+        }
         self.insert(Client { public_key: next, next_public_key: None, ..client });
         for invitation in self.invitations.values_mut().filter(|invitation| invitation.used_by == Some(key)) {
             invitation.used_by = Some(next);

@@ -37,10 +37,15 @@ impl ExitSessions {
         let connections = self.connections.clone();
         let deadlines = self.deadlines.clone();
         let actions = self.actions.clone();
+        let ends_due = self.ends_due;
         change(self).inspect_err(|_| {
+            if is_planted(Bug::UnsavedChangeKept) {
+                return;
+            }
             (self.registry, self.pool) = (registry, pool);
             (self.sessions, self.by_key, self.predecessors) = (sessions, by_key, predecessors);
             (self.connections, self.deadlines, self.actions) = (connections, deadlines, actions);
+            self.ends_due = ends_due;
         })
     }
 
@@ -183,7 +188,9 @@ impl ExitSessions {
         let taken_from = reserve(&mut pool, &after, wall)?;
         pool.restore(key, after.sticky_lease(), wall);
 
-        self.cut_off(now, key, EndReason::Changed);
+        if !is_planted(Bug::ChangedSessionKept) {
+            self.cut_off(now, key, EndReason::Changed);
+        }
         (self.registry, self.pool) = (registry, pool);
         for changed in taken_from.into_iter().chain([key]) {
             self.registry.record_lease(changed, self.pool.lease_of(changed));
@@ -250,11 +257,20 @@ impl ExitSessions {
     /// Somebody connects with the next key of a client: it is the client's from now on, with its addresses, and who still has
     /// the old one is refused.
     pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PeerKey) {
-        let client = self.registry.by_next_key(next).filter(|client| !client.disabled);
+        if is_planted(Bug::UnsetKeyTaken) {
+            let first = self.registry.iter().next().map(|client| client.name.clone()).unwrap_or_default();
+            let _ = self.set_client(now, &first, |client| client.next_public_key = Some(next));
+        }
+        let client = self.registry.by_next_key(next);
+        let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
         let Some(old) = client.map(|client| client.public_key) else { return };
-        self.cut_off(now, old, EndReason::Replaced);
+        if !is_planted(Bug::OldKeySessionKept) {
+            self.cut_off(now, old, EndReason::Replaced);
+        }
         self.predecessors.remove(&old);
-        self.pool.rename(old, next);
+        if !is_planted(Bug::LeaseLostWithKey) {
+            self.pool.rename(old, next);
+        }
         self.registry.take_next_key(old);
         self.persist();
     }

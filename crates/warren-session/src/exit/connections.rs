@@ -196,7 +196,7 @@ impl ExitSessions {
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
         // Whatever a stranger says wrong, it learns only that it is one, or that its invitation is void.
-        let hears = self.registry.by_key(key).is_some() || reason == Goodbye::InvitationVoid;
+        let hears = self.is_known(key) || reason == Goodbye::InvitationVoid;
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
             self.detach(now, session, connection, index, Absence::Fresh);
@@ -206,9 +206,14 @@ impl ExitSessions {
 
     /// What a connection is told that let its time pass.
     pub(super) fn silent_reason(&self, connection: u64) -> Goodbye {
-        let enrolled =
-            self.connections.phase(connection).is_some_and(|(key, _)| self.registry.by_key(key).is_some());
+        let enrolled = self.connections.phase(connection).is_some_and(|(key, _)| self.is_known(key));
         if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
+    }
+
+    /// Whether a key is a client's, or will be with its first Hello: who is about to be a client is no stranger.
+    fn is_known(&self, key: PeerKey) -> bool {
+        let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
+        self.registry.by_key(key).is_some() || will_be()
     }
 
     /// Closes a connection that was never taken in.

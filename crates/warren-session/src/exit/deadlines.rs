@@ -14,6 +14,8 @@ pub(super) enum Deadline {
     Session(SessionId),
     /// The registry is told who is online.
     LastSeen,
+    /// It is written that sessions have ended.
+    Ends,
 }
 
 /// Deadlines by time. Each is in at most once.

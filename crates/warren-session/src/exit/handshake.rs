@@ -248,7 +248,9 @@ fn granted(wanted: &[IpNet], client: &Client) -> Vec<IpNet> {
     let mut granted: Vec<_> = wanted
         .iter()
         .copied()
-        .filter(|wanted| client.prefixes.iter().any(|own| own.contains(wanted)))
+        .filter(|wanted| {
+            client.prefixes.iter().any(|own| own.contains(wanted)) || is_planted(Bug::UnsetPrefixGranted)
+        })
         .collect();
     granted.sort_unstable();
     granted.dedup();

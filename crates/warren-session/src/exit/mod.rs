@@ -41,6 +41,10 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// leases back after a crash.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Time after which it is written that a session has ended. Many may end meanwhile: a client that comes and goes as fast as it
+/// can must not have the exit write as often, during which others wait.
+const ENDED_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Connections of one key that may wait beyond those of one full session: attempts whose client gave up unheard.
 const WAITING_SLACK: u32 = 8;
 
@@ -58,6 +62,8 @@ pub struct ExitSessions {
     deadlines: Deadlines,
     actions: VecDeque<ExitAction>,
     next_session: u64,
+    /// When the ends of sessions are to be written that have not been yet.
+    ends_due: Option<Instant>,
     /// Set by [`Self::shutdown`]: what every later connection is told.
     leaving: Option<Goodbye>,
 }
@@ -119,13 +125,20 @@ impl ExitSessions {
             actions: VecDeque::new(),
             // JSON numbers are exact up to 2^53; half of that leaves room to count.
             next_session: u64::from_be_bytes(first_session) >> 12,
+            ends_due: None,
             leaving: None,
         })
     }
 
     /// Says that the calendar reads `wall` at `now`; for after a step of the system's clock.
     pub fn set_wall_clock(&mut self, now: Instant, wall: SystemTime) {
-        self.clock = WallClock { instant: now, wall };
+        if is_planted(Bug::ClockStepEndsSessions) {
+            let sessions: Vec<_> = self.sessions.keys().copied().collect();
+            sessions.into_iter().for_each(|session| self.end(now, session, EndReason::TimedOut));
+        }
+        if !is_planted(Bug::ClockStepIgnored) {
+            self.clock = WallClock { instant: now, wall };
+        }
     }
 
     /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
@@ -148,6 +161,7 @@ impl ExitSessions {
                 }
                 Deadline::Session(session) => self.end(now, session, EndReason::TimedOut),
                 Deadline::LastSeen => self.stamp_online(now),
+                Deadline::Ends => self.persist_ends(),
             }
         }
     }
@@ -214,6 +228,7 @@ impl ExitSessions {
         for connection in self.connections.all() {
             self.dismiss(connection, reason);
         }
+        self.persist_ends();
     }
 
     /// Ends a session: detaches and closes its connections, keeps its lease for the key.
@@ -233,7 +248,10 @@ impl ExitSessions {
         let wall = self.clock.at(now);
         self.pool.set_offline(ended.key, wall);
         self.registry.record_seen(ended.key, wall);
-        self.persist();
+        if self.ends_due.is_none() {
+            self.ends_due = Some(now + ENDED_INTERVAL);
+            self.deadlines.add(now + ENDED_INTERVAL, Deadline::Ends);
+        }
     }
 
     /// Tells a connection the reason and closes it. The session it belongs to must know already.
@@ -286,8 +304,18 @@ impl ExitSessions {
         self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
     }
 
+    /// Has written that sessions ended, if it is not yet.
+    fn persist_ends(&mut self) {
+        if self.ends_due.is_some() {
+            self.persist();
+        }
+    }
+
     /// Asks for the registry to be written; what is asked for already is not asked twice in a row.
     fn persist(&mut self) {
+        if let Some(due) = self.ends_due.take() {
+            self.deadlines.remove(due, Deadline::Ends);
+        }
         if self.actions.back() != Some(&ExitAction::Persist) {
             self.actions.push_back(ExitAction::Persist);
         }

@@ -2,13 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::PeerKey;
+use ipnet::IpNet;
+
 use crate::clients::ClientRegistry;
 use crate::exit::{ExitAction, ExitSessions, SESSION_TIMEOUT, SessionId};
 use crate::message::{Message, MessageDecoder};
 use crate::pool::Lease;
+use crate::{Goodbye, PeerKey};
+
+use super::clients_model::{ClientsModel, client_of, network_behind};
+
+/// That a session has ended is written within this time.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The sessions of one run of an exit.
 #[derive(Debug, Default)]
@@ -17,7 +24,11 @@ pub(super) struct ExitModel {
     ended: BTreeSet<SessionId>,
     /// Connections that carried traffic at some time.
     pub(super) ever_attached: BTreeSet<u64>,
-    closed: BTreeSet<u64>,
+    closed: BTreeMap<u64, Goodbye>,
+    /// Connections whose keys were enrolled, and the names that they were told.
+    pub(super) enrolled: BTreeMap<u64, String>,
+    /// Since when it is to be written that a session has ended.
+    unwritten: Option<Instant>,
     /// The code of the Goodbye that a connection was told last.
     told: BTreeMap<u64, u32>,
 }
@@ -25,6 +36,7 @@ pub(super) struct ExitModel {
 #[derive(Debug)]
 struct Opened {
     key: PeerKey,
+    name: String,
     lease: Lease,
     connections: u32,
     attached: BTreeMap<u32, u64>,
@@ -39,16 +51,26 @@ impl ExitModel {
     }
 
     /// Checks an action and takes it in. `disk` is what a restart would find.
-    pub(super) fn take(&mut self, action: &ExitAction, registry: &ClientRegistry, disk: &ClientRegistry) {
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        action: &ExitAction,
+        clients: &ClientsModel,
+        disk: &ClientRegistry,
+    ) {
         match action {
-            ExitAction::Open { session, key, name, lease, connections, .. } => {
-                let client = registry.by_key(*key).expect("a session of a key that is enrolled");
+            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
+                let client = clients.by_key(*key).expect("a session of a key that is enrolled");
                 assert!(!client.disabled && client.name == *name);
                 assert!(
                     !self.ended.contains(session) && !self.open.contains_key(session),
                     "a number used twice"
                 );
                 assert!(self.open.values().all(|other| other.key != *key), "two sessions of one key");
+                assert!(self.open.values().all(|other| other.name != *name), "two sessions of one client");
+                let wanted = network_behind(client_of(*key));
+                let is_set = client.prefixes.iter().any(|set| set.contains(&wanted));
+                assert_eq!(*prefixes, Vec::from_iter(is_set.then_some(wanted)), "what is wanted and set");
                 let mut addresses = self.open.values().flat_map(|other| other.lease.addresses());
                 assert!(addresses.all(|address| !lease.contains(address)), "an address of two sessions");
                 assert!(lease.ipv4.is_some() && lease.ipv6.is_some(), "one address of each network");
@@ -59,6 +81,7 @@ impl ExitModel {
                 assert_eq!(kept, Some(*lease), "a lease is on the disk before the client has it");
                 let opened = Opened {
                     key: *key,
+                    name: name.clone(),
                     lease: *lease,
                     connections: *connections,
                     attached: BTreeMap::new(),
@@ -67,7 +90,7 @@ impl ExitModel {
                 self.open.insert(*session, opened);
             }
             ExitAction::Attach { session, connection, index } => {
-                assert!(!self.is_attached(*connection) && !self.closed.contains(connection));
+                assert!(!self.is_attached(*connection) && !self.closed.contains_key(connection));
                 let opened = self.open.get_mut(session).expect("opened before attached");
                 assert!(*index < opened.connections);
                 assert_eq!(
@@ -85,29 +108,40 @@ impl ExitModel {
                 let opened = self.open.remove(session).expect("ended once, and only what was opened");
                 assert!(opened.attached.is_empty(), "ended with connections attached");
                 self.ended.insert(*session);
+                self.unwritten.get_or_insert(now);
             }
             ExitAction::Send { connection, bytes } => {
-                assert!(!self.closed.contains(connection), "said after closing");
+                assert!(!self.closed.contains_key(connection), "said after closing");
                 match said(bytes) {
                     Message::Welcome(_) | Message::Attached(_) => {
                         assert!(self.is_attached(*connection), "told before attached");
                     }
                     Message::Goodbye(goodbye) => drop(self.told.insert(*connection, goodbye.reason)),
-                    Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) | Message::Enrolled(_) => {}
+                    Message::Enrolled(enrolled) => {
+                        assert!(disk.by_name(&enrolled.name).is_some(), "told before it is written");
+                        self.enrolled.insert(*connection, enrolled.name);
+                    }
+                    Message::Hello(_) | Message::Attach(_) | Message::Enrol(_) => {}
                 }
             }
             ExitAction::Close { connection, reason } => {
                 let told = self.told.remove(connection);
                 assert_eq!(told, Some(reason.code()), "closed without a word");
                 assert!(!self.is_attached(*connection), "closed while attached");
-                assert!(self.closed.insert(*connection), "closed twice");
+                assert_eq!(self.closed.insert(*connection, *reason), None, "closed twice");
             }
-            ExitAction::Enrolled { .. } | ExitAction::Persist => {}
+            ExitAction::Persist => self.unwritten = None,
+            ExitAction::Enrolled { .. } => {}
         }
     }
 
     /// Compares what the actions said with what the exit says of itself.
     pub(super) fn compare(&mut self, exit: &ExitSessions, now: Instant) {
+        let unwritten_for = self.unwritten.map(|since| now - since);
+        assert!(
+            unwritten_for.is_none_or(|time| time < WRITTEN_WITHIN),
+            "that a session ended is not written"
+        );
         for opened in self.open.values_mut() {
             let is_empty = opened.attached.is_empty();
             opened.empty_since = is_empty.then(|| opened.empty_since.unwrap_or(now));
@@ -136,11 +170,23 @@ impl ExitModel {
             })
             .collect();
         assert_eq!(said, believed);
-        for (_, key, lease, _) in said {
-            let client = exit.registry().by_key(key).expect("a removed key has no session");
+        for session in exit.sessions() {
+            let client = exit.registry().by_key(session.key()).expect("a removed key has no session");
             assert!(!client.disabled, "a disabled client has no session");
-            assert_eq!(client.lease(), lease, "the registry knows the lease");
+            assert_eq!(client.lease(), session.lease(), "the registry knows the lease");
+            let is_set = |granted: &IpNet| client.prefixes.iter().any(|set| set.contains(granted));
+            assert!(session.prefixes().iter().all(is_set), "a prefix is taken back with its session");
         }
+    }
+
+    /// The key of an open session.
+    pub(super) fn key_of(&self, session: SessionId) -> Option<PeerKey> {
+        self.open.get(&session).map(|opened| opened.key)
+    }
+
+    /// What a connection was closed with by the exit.
+    pub(super) fn closed_with(&self, connection: u64) -> Option<Goodbye> {
+        self.closed.get(&connection).copied()
     }
 
     pub(super) fn is_attached(&self, connection: u64) -> bool {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
 use crate::{Goodbye, PeerKey};
 
+use super::clients_model::{client_of, network_behind};
 use super::exit_model::ExitModel;
 use super::network::{Network, Packet, Wire};
 use super::world::random;
@@ -29,6 +30,7 @@ impl Host {
         let config = ClientConfig {
             connections: CONNECTIONS,
             name: format!("host-{number}"),
+            prefixes: vec![network_behind(client_of(key))],
             ..ClientConfig::default()
         };
         let mut session = ClientSession::new(config, random(seed));

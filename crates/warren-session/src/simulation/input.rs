@@ -1,5 +1,6 @@
 //! Any bytes as the order of events, for a fuzz target: what is missing is zero, so that every input means something.
 
+use super::operator::Change;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
 
@@ -29,22 +30,29 @@ impl Input<'_> {
     /// The most frequent steps have the most bytes, as with the seeds.
     fn step(&mut self) -> Step {
         match self.byte() {
-            0..64 => Step::Deliver(self.which()),
-            64..96 => Step::DeliverMany(usize::from(self.byte() % 40) + 1),
-            96..112 => Step::CutBothSides(self.which()),
+            0..56 => Step::Deliver(self.which()),
+            56..64 => Step::SetClient(self.which(), Change::NextKey(self.which()), self.saved()),
+            64..90 => Step::DeliverMany(usize::from(self.byte() % 40) + 1),
+            90..96 => Step::ChangeKey(self.which(), self.which(), self.flag()),
+            96..108 => Step::CutBothSides(self.which()),
+            108..112 => Step::Knock(self.which(), self.flag()),
             112..120 => Step::CutClientSide(self.which()),
             120..128 => Step::CutExitSide(self.which()),
             128..140 => Step::Silence(self.which()),
-            140..164 => Step::Wait(u64::from(self.byte()) * 2 + 1),
+            140..160 => Step::Wait(u64::from(self.byte()) * 2 + 1),
+            160..164 => Step::SetClient(self.which(), self.change(), self.saved()),
             164..176 => Step::Wait(400 + u64::from(self.byte()) * 350),
             176..184 => Step::WaitForTimeout,
             184..188 => Step::CrashExit,
             188..192 => Step::ShutExitDown,
-            192..204 => Step::StartExit,
+            192..200 => Step::StartExit,
+            200..202 => Step::Invite(self.which(), u64::from(self.byte()) * 60 + 1),
+            202..204 => Step::Enrol(self.which(), self.which()),
             204..212 => Step::RestartClient(self.which(), self.flag()),
             212..216 => Step::RemoveClient(self.which()),
             216..220 => Step::SetDisabled(self.which(), self.flag()),
-            220..228 => Step::AddClient(self.which()),
+            220..226 => Step::AddClient(self.which()),
+            226..228 => Step::SetClock(self.seconds()),
             228..234 => Step::SayToExit(self.which(), self.nonsense()),
             234..240 => Step::SayToClient(self.which(), self.nonsense()),
             240..246 => Step::ForgeAttach(u64::from(self.byte()), u32::from(self.byte() % 3)),
@@ -60,6 +68,26 @@ impl Input<'_> {
         let mut message = vec![0, length + 1, 0x07];
         message.extend((0..length).map(|_| self.byte()));
         message
+    }
+
+    fn change(&mut self) -> Change {
+        match self.byte() % 4 {
+            0 | 1 => Change::Prefixes(self.which()),
+            2 => Change::Ipv4(self.byte()),
+            _ => Change::RateLimit(self.which()),
+        }
+    }
+
+    /// One change in eight cannot be saved.
+    fn saved(&mut self) -> bool {
+        self.byte() % 8 != 7
+    }
+
+    /// Some seconds, hours, days or years, forward or back.
+    fn seconds(&mut self) -> i64 {
+        let unit = [1, 3_600, 86_400, 31_536_000][usize::from(self.byte() % 4)];
+        let seconds = unit * i64::from(self.byte());
+        if self.flag() { -seconds } else { seconds }
     }
 
     fn which(&mut self) -> Which {

@@ -76,6 +76,11 @@ impl Network {
         queues.filter(|(.., is_empty)| !is_empty).map(|(number, to_exit, _)| (number, to_exit)).collect()
     }
 
+    /// Whether the exit has a connection on which a key was proven.
+    pub(super) fn has_shown(&self, key: PeerKey) -> bool {
+        self.wires.values().any(|wire| wire.exit_has_it && wire.key == key)
+    }
+
     /// Checks that no connection waits longer to say what it wants than it may.
     pub(super) fn check_patience(&self, now: Instant, exit: &ExitModel) {
         for (number, wire) in self.wires.iter().filter(|(_, wire)| wire.exit_has_it) {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
+use super::operator::Change;
 use super::run_bytes;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
@@ -101,13 +102,29 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ShutExitDown),
         3 => Just(Step::StartExit),
         2 => (which(), any::<bool>()).prop_map(|(host, politely)| Step::RestartClient(host, politely)),
-        1 => which().prop_map(Step::RemoveClient),
+        2 => which().prop_map(Step::RemoveClient),
         1 => (which(), any::<bool>()).prop_map(|(key, disabled)| Step::SetDisabled(key, disabled)),
         2 => which().prop_map(Step::AddClient),
+        3 => (which(), which(), any::<bool>()).prop_map(|(host, key, politely)| Step::ChangeKey(host, key, politely)),
+        7 => (which(), change(), prop::bool::weighted(0.9)).prop_map(|(client, change, is_saved)| Step::SetClient(client, change, is_saved)),
+        2 => (which(), 1..20_000u64).prop_map(|(client, seconds)| Step::Invite(client, seconds)),
+        3 => (which(), which()).prop_map(|(token, key)| Step::Enrol(token, key)),
+        2 => prop_oneof![-20_000..20_000i64, -2_000_000_000..2_000_000_000i64].prop_map(Step::SetClock),
         3 => (which(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(wire, bytes)| Step::SayToExit(wire, bytes)),
         2 => (which(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(wire, bytes)| Step::SayToClient(wire, bytes)),
         3 => (any::<u64>(), 0..3u32).prop_map(|(session, index)| Step::ForgeAttach(session, index)),
         3 => (which(), which(), 0..3u32).prop_map(|(host, key, index)| Step::StealToken(host, key, index)),
         2 => any::<bool>().prop_map(Step::Stranger),
+        2 => (which(), any::<bool>()).prop_map(|(key, says_hello)| Step::Knock(key, says_hello)),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let which = || any::<u32>().prop_map(Which);
+    prop_oneof![
+        4 => which().prop_map(Change::NextKey),
+        1 => (0..8u8).prop_map(Change::Ipv4),
+        2 => which().prop_map(Change::Prefixes),
+        1 => which().prop_map(Change::RateLimit),
     ]
 }

@@ -1,21 +1,22 @@
 //! What can happen to the exit, the hosts, the network and the registry.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use crate::clients::Client;
 use crate::message::{Attach, Hello, Message, encode};
 use crate::{Goodbye, PeerKey};
 
+use super::clients_model::{CLIENTS, GUESTS, KEYS, client_of, key_of, name_of};
 use super::host::{Host, lost};
 use super::network::{Packet, Wire};
-use super::world::{KEYS, World};
+use super::operator::Change;
+use super::world::World;
 
 /// One of whatever there is then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Which(pub(super) u32);
 
 impl Which {
-    fn index(self, count: usize) -> usize {
+    pub(super) fn index(self, count: usize) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX) % count
     }
 }
@@ -36,16 +37,28 @@ pub(super) enum Step {
     ShutExitDown,
     StartExit,
     RestartClient(Which, bool),
+    /// A host's process ends, politely or not, and the next one has another of its keys: mostly the one that was set.
+    ChangeKey(Which, Which, bool),
     RemoveClient(Which),
     SetDisabled(Which, bool),
     AddClient(Which),
+    /// A client is changed, and whether that can be saved.
+    SetClient(Which, Change, bool),
+    /// For so many seconds.
+    Invite(Which, u64),
+    /// With a token that was given out, and a key of the machine that has it.
+    Enrol(Which, Which),
+    /// In seconds.
+    SetClock(i64),
     SayToExit(Which, Vec<u8>),
     SayToClient(Which, Vec<u8>),
     /// Attach to an open session, or to one of this number, with its own key and a token that is wrong.
     ForgeAttach(u64, u32),
-    /// Attach to a host's session with its token and another enrolled key.
+    /// Attach to a host's session with its token and another host's key.
     StealToken(Which, Which, u32),
     Stranger(bool),
+    /// Somebody says Hello, or tries to attach, with one of all keys, if it is not admitted.
+    Knock(Which, bool),
 }
 
 impl World {
@@ -68,15 +81,22 @@ impl World {
             Step::ShutExitDown => self.shut_exit_down(),
             Step::StartExit => self.start_exit(),
             Step::RestartClient(which, politely) => {
-                self.restart_client(which.index(self.hosts.len()), *politely)
+                let number = which.index(self.hosts.len());
+                self.restart_client(number, self.hosts[number].key, *politely)
             }
-            Step::RemoveClient(which) => self.remove_client(which.index(4)),
-            Step::SetDisabled(which, disabled) => {
-                let name = format!("c{}", which.index(4) + 1);
-                self.was_refused |= disabled;
-                let _ = self.exit.as_mut().map(|exit| exit.set_client_disabled(now, &name, *disabled));
+            Step::ChangeKey(which, key, politely) => {
+                let number = which.index(self.hosts.len());
+                self.restart_client(number, self.another_key(number, *key), *politely)
             }
-            Step::AddClient(which) => self.add_client(which.index(4)),
+            Step::RemoveClient(which) => self.remove_client(which.index(CLIENTS + GUESTS)),
+            Step::SetDisabled(which, disabled) => self.set_disabled(which.index(CLIENTS), *disabled),
+            Step::AddClient(which) => self.add_client(which.index(CLIENTS)),
+            Step::SetClient(which, change, is_saved) => {
+                self.change_client(which.index(CLIENTS), *change, *is_saved)
+            }
+            Step::Invite(which, seconds) => self.invite(*which, *seconds),
+            Step::Enrol(token, key) => self.enrol(*token, *key),
+            Step::SetClock(seconds) => self.step_clock(*seconds),
             Step::SayToExit(which, bytes) => self.say_to_exit(*which, bytes),
             Step::SayToClient(which, bytes) => {
                 if let Some(number) = self.any_wire(*which) {
@@ -85,13 +105,12 @@ impl World {
             }
             Step::ForgeAttach(session, index) => {
                 let open = self.exit.as_ref().and_then(|exit| exit.sessions().next());
-                let (session, key) =
-                    open.map_or((*session, PeerKey([1; 32])), |open| (open.id().0, open.key()));
+                let (session, key) = open.map_or((*session, key_of(0, 0)), |open| (open.id().0, open.key()));
                 self.forge(key, Attach { session, attach_token: vec![0; 16], index: *index });
             }
             Step::StealToken(host, key, index) => {
                 let host = &self.hosts[host.index(self.hosts.len())];
-                let key = PeerKey([KEYS[key.index(KEYS.len())]; 32]);
+                let key = self.hosts[key.index(self.hosts.len())].key;
                 if let Some(welcome) = host.session.welcome().filter(|_| host.key != key) {
                     let attach_token = welcome.attach_token.as_bytes().to_vec();
                     self.forge(key, Attach { session: welcome.session, attach_token, index: *index });
@@ -103,8 +122,26 @@ impl World {
                 let bytes = if *says_hello { encode(&Message::Hello(hello)) } else { vec![0, 1] };
                 Wire::send(&mut self.network.wire(number).to_exit, &bytes);
             }
+            Step::Knock(which, says_hello) => {
+                let which = which.index(CLIENTS * KEYS);
+                self.knock(key_of(which % CLIENTS, which / CLIENTS), *says_hello);
+            }
         }
         self.act();
+        self.check_invitations();
+    }
+
+    /// One of the keys that a host's machine has, mostly the one that the operator set.
+    fn another_key(&self, host: usize, which: Which) -> PeerKey {
+        let key = self.hosts[host].key;
+        let client = client_of(key);
+        match which.index(2 * KEYS) {
+            own @ 0..KEYS => key_of(client, own),
+            _ => {
+                let known = self.clients.by_name(&name_of(client));
+                known.and_then(|client| client.next_public_key).unwrap_or(key)
+            }
+        }
     }
 
     /// Asks on a connection of its own for what must not be granted.
@@ -157,7 +194,7 @@ impl World {
 
     /// A new process takes the place of a host's. What the old one had sent arrives before that or never: no network holds
     /// packets back for as long as a process takes to start.
-    fn restart_client(&mut self, number: usize, politely: bool) {
+    fn restart_client(&mut self, number: usize, key: PeerKey, politely: bool) {
         let dialled: Vec<_> =
             self.network.wires.iter().filter(|(_, wire)| wire.dialler == Some(number)).collect();
         let dialled: Vec<_> = dialled.into_iter().map(|(number, _)| *number).collect();
@@ -177,28 +214,8 @@ impl World {
                 wire.is_silent = true;
             }
         }
-        let (key, seed) = (self.hosts[number].key, self.next_seed());
+        let seed = self.next_seed();
         self.hosts[number] = Host::new(number, key, seed, self.now);
-    }
-
-    fn remove_client(&mut self, number: usize) {
-        self.was_refused = true;
-        let Some(exit) = &mut self.exit else { return };
-        if let Ok(Some(removed)) = exit.remove_client(self.now, &format!("c{}", number + 1)) {
-            assert!(
-                exit.sessions().all(|session| session.key() != removed.public_key),
-                "a removed key has no session"
-            );
-            self.leases.remove(&removed.public_key);
-        }
-    }
-
-    pub(super) fn add_client(&mut self, number: usize) {
-        let Some(exit) = &mut self.exit else { return };
-        let key = PeerKey([KEYS[number]; 32]);
-        let existed = exit.registry().by_key(key).is_some();
-        let added = exit.add_client(self.now, Client::new(format!("c{}", number + 1), key, UNIX_EPOCH));
-        assert_eq!(added.is_err(), existed, "{added:?}");
     }
 
     fn say_to_exit(&mut self, which: Which, bytes: &[u8]) {

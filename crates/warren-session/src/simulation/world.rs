@@ -1,22 +1,27 @@
 //! The exit, the hosts, the network and the operator; what can happen to them, and what must hold afterwards.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry};
 use crate::exit::{ExitAction, ExitConfig, ExitSessions};
-use crate::pool::Lease;
 use crate::{Entropy, Goodbye, PeerKey};
 
+use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
 use super::exit_model::ExitModel;
 use super::host::{Host, lost};
 use super::network::{Network, Packet, Wire};
 
-/// Keys of the hosts; the last host has the key of the first.
-pub(super) const KEYS: [u8; 5] = [1, 2, 3, 4, 1];
+/// The clients that the hosts are; the last host begins with the key of the first.
+const HOSTS: [usize; 5] = [0, 1, 2, 3, SHARED];
 
-/// How many inner addresses there are: five, or two for four keys.
+/// The client that is two hosts.
+const SHARED: usize = 0;
+
+/// What the calendar says when a world begins, in seconds since 1970.
+const BEGINNING: i64 = 1_800_000_000;
+
+/// How many inner addresses there are: five, or two for four clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Room {
     Enough,
@@ -25,27 +30,26 @@ pub(super) enum Room {
 
 pub(super) struct World {
     pub(super) now: Instant,
-    pub(super) began: Instant,
+    began: Instant,
+    /// What the calendar was set forward by, in seconds.
+    clock_offset: i64,
     pub(super) seed: u64,
     pub(super) room: Room,
     pub(super) exit: Option<ExitSessions>,
     pub(super) model: ExitModel,
+    pub(super) clients: ClientsModel,
     /// What the exit has persisted.
     pub(super) disk: ClientRegistry,
-    /// The lease that each key had last, while there is room for all.
-    pub(super) leases: BTreeMap<PeerKey, Lease>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
-    /// Whether the operator has removed or disabled anybody.
-    pub(super) was_refused: bool,
 }
 
 impl World {
     pub(super) fn new(seed: u64, room: Room) -> Self {
         let now = Instant::now();
         let mut disk = ClientRegistry::new();
-        for number in 1..=4 {
-            disk.add(Client::new(format!("c{number}"), PeerKey([number; 32]), UNIX_EPOCH)).unwrap();
+        for number in 0..CLIENTS {
+            disk.add(Client::new(name_of(number), key_of(number, 0), UNIX_EPOCH)).unwrap();
         }
         for number in 4..=6 {
             if room == Room::Tight {
@@ -60,20 +64,20 @@ impl World {
         let mut world = Self {
             now,
             began: now,
+            clock_offset: 0,
             seed,
             room,
             exit: None,
             model: ExitModel::default(),
+            clients: ClientsModel::new(&disk),
             disk,
-            leases: BTreeMap::new(),
             hosts: Vec::new(),
             network: Network::default(),
-            was_refused: false,
         };
         world.start_exit();
-        for (number, key) in KEYS.into_iter().enumerate() {
+        for (number, client) in HOSTS.into_iter().enumerate() {
             let seed = world.next_seed();
-            world.hosts.push(Host::new(number, PeerKey([key; 32]), seed, now));
+            world.hosts.push(Host::new(number, key_of(client, 0), seed, now));
         }
         world.act();
         world
@@ -82,11 +86,7 @@ impl World {
     /// Ends the trouble and checks that everybody who may is connected in the end.
     pub(super) fn settle(&mut self) {
         self.start_exit();
-        for number in 0..4 {
-            self.add_client(number);
-            let name = format!("c{}", number + 1);
-            self.exit.as_mut().unwrap().set_client_disabled(self.now, &name, false).unwrap();
-        }
+        self.admit_everybody();
         let broken: Vec<_> = self.network.wires.keys().copied().collect();
         for number in broken {
             // Half-open and silent connections time out.
@@ -110,6 +110,25 @@ impl World {
         self.check_settled();
     }
 
+    /// The operator enrols and enables every client, and sets the keys that machines have.
+    fn admit_everybody(&mut self) {
+        for number in 0..CLIENTS {
+            self.add_client(number);
+            self.set_disabled(number, false);
+            if self.room == Room::Tight {
+                // An address that waits for one client is none for another.
+                self.set_client(number, true, |client| client.ipv4 = None);
+            }
+        }
+        let going_on = self.hosts.iter().filter(|host| host.stopped.is_none());
+        let keys: Vec<_> = going_on.map(|host| host.key).collect();
+        for key in keys {
+            if !self.clients.admits(key) {
+                self.set_client(client_of(key), true, |client| client.next_public_key = Some(key));
+            }
+        }
+    }
+
     /// Which hosts are up.
     pub(super) fn up(&self) -> Vec<bool> {
         self.hosts.iter().map(|host| host.attached().count() > 0).collect()
@@ -127,13 +146,13 @@ impl World {
             match &host.stopped {
                 None if self.room == Room::Enough => {
                     assert_eq!(host.attached().count(), 3, "host {}: {:?}", host.number, host.session);
+                    assert!(self.clients.by_key(host.key).is_some(), "host {} is up by no key", host.number);
                 }
                 None => {}
-                Some(Stop::Goodbye(Goodbye::Replaced)) => {
-                    assert_eq!(host.key, PeerKey([1; 32]), "replaced by nobody")
-                }
+                Some(Stop::Goodbye(Goodbye::Replaced)) if client_of(host.key) == SHARED => {}
                 Some(Stop::Goodbye(_)) => {
-                    assert!(self.was_refused, "host {} stopped: {:?}", host.number, host.stopped)
+                    let was_shut_out = self.clients.was_shut_out(host.key);
+                    assert!(was_shut_out, "host {} stopped: {:?}", host.number, host.stopped)
                 }
                 Some(stop) => panic!("host {} stopped: {stop}", host.number),
             }
@@ -141,10 +160,10 @@ impl World {
                 assert!(self.model.has_attached(wire, index), "host {} believes in {index}", host.number);
             }
         }
-        if !self.was_refused && self.room == Room::Enough {
-            let sharing =
-                self.hosts.iter().filter(|host| host.key == PeerKey([1; 32]) && host.stopped.is_none());
-            assert_eq!(sharing.count(), 1, "of two hosts with one key one goes on");
+        let sharing: Vec<_> = self.hosts.iter().filter(|host| client_of(host.key) == SHARED).collect();
+        if self.room == Room::Enough && sharing.iter().all(|host| !self.clients.was_shut_out(host.key)) {
+            let going_on = sharing.iter().filter(|host| host.stopped.is_none()).count();
+            assert_eq!(going_on, 1, "of two hosts of one client one goes on");
         }
         assert!(self.is_settled(), "{:?} {:?}", self.up(), exit);
     }
@@ -263,24 +282,34 @@ impl World {
     /// Carries out what everybody wants done, checking each action, and then what must always hold.
     pub(super) fn act(&mut self) {
         if let Some(exit) = &mut self.exit {
+            let left = self.clients.follow(exit.registry(), self.room, &self.network);
             while let Some(action) = exit.poll_action() {
                 if action == ExitAction::Persist {
                     self.disk = exit.registry().clone();
                 }
-                self.model.take(&action, exit.registry(), &self.disk);
-                carry_out(action, &mut self.network, &mut self.leases, self.room);
+                self.model.take(self.now, &action, &self.clients, &self.disk);
+                carry_out(action, &mut self.network, &self.model);
             }
+            assert!(!left.into_iter().any(|key| self.network.has_shown(key)), "who has the old key is told");
             self.model.compare(exit, self.now);
             self.network.check_patience(self.now, &self.model);
         }
         for host in &mut self.hosts {
             host.act(&mut self.network, &self.model);
+            self.clients.look_at(host.key);
         }
         self.network.sweep();
     }
 
     pub(super) fn wall(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(1_800_000_000) + (self.now - self.began)
+        let set = u64::try_from(BEGINNING + self.clock_offset).unwrap();
+        UNIX_EPOCH + Duration::from_secs(set) + (self.now - self.began)
+    }
+
+    /// Sets the calendar forward or back by so many seconds, within 1970 and 2096.
+    pub(super) fn set_clock(&mut self, seconds: i64) {
+        self.clock_offset =
+            self.clock_offset.saturating_add(seconds).clamp(-BEGINNING, BEGINNING + 400_000_000);
     }
 
     pub(super) fn next_seed(&mut self) -> u64 {
@@ -289,7 +318,7 @@ impl World {
     }
 }
 
-fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<PeerKey, Lease>, room: Room) {
+fn carry_out(action: ExitAction, network: &mut Network, model: &ExitModel) {
     match action {
         ExitAction::Send { connection, bytes } => Wire::send(&mut network.wire(connection).to_client, &bytes),
         ExitAction::Close { connection, reason } => {
@@ -299,17 +328,13 @@ fn carry_out(action: ExitAction, network: &mut Network, leases: &mut BTreeMap<Pe
             wire.to_client.push_back(Packet::Closed(ConnectionEnd::Goodbye(reason)));
             wire.to_exit.clear();
         }
-        ExitAction::Open { key, lease, .. } => {
-            let before = leases.insert(key, lease);
-            assert!(
-                room == Room::Tight || before.is_none_or(|before| before == lease),
-                "a lease sticks to its key"
-            );
+        ExitAction::Attach { session, connection, .. } => {
+            let wire = network.wire(connection);
+            let is_own = Some(wire.key) == model.key_of(session);
+            assert!(is_own && !wire.is_forger, "attached with another's token or key");
         }
-        ExitAction::Attach { connection, .. } => {
-            assert!(!network.wire(connection).is_forger, "attached with another's token or key");
-        }
-        ExitAction::Detach { .. }
+        ExitAction::Open { .. }
+        | ExitAction::Detach { .. }
         | ExitAction::End { .. }
         | ExitAction::Enrolled { .. }
         | ExitAction::Persist => {}

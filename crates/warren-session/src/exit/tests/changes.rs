@@ -226,3 +226,32 @@ fn draining_ends_each_session_when_its_client_has_left() {
     exit.sessions.closed(exit.now, 3);
     assert_eq!(exit.sessions.sessions().count(), 0);
 }
+
+#[test]
+fn a_client_that_comes_and_goes_has_the_exit_write_every_five_seconds_at_most() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let mut written = 0;
+    for turn in 0..100 {
+        let actions = exit.say(2 + turn, ALICE, &hello(u8::try_from(turn).unwrap()));
+        written += actions.iter().filter(|action| **action == Action::Persist).count();
+    }
+    assert_eq!(written, 0, "the lease has not changed");
+    assert_eq!(exit.advance(4), []);
+    assert_eq!(exit.advance(1), [Action::Persist]);
+    assert_eq!(exit.advance(60), [], "once");
+
+    exit.say(200, ALICE, &hello(NONCE_B));
+    exit.sessions.shutdown(exit.now, Goodbye::Restarting);
+    assert_eq!(exit.actions().last(), Some(&Action::Persist), "whoever leaves waits for nothing");
+}
+
+#[test]
+fn a_next_key_that_is_late_is_no_stranger() {
+    let mut exit = Exit::new();
+    let next = PeerKey([7; 32]);
+    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    exit.sessions.connected(exit.now, 1, next);
+    exit.advance(5);
+    assert_eq!(exit.last_closes, [(1, Goodbye::TimedOut)]);
+}

@@ -1,0 +1,256 @@
+//! Who may connect: the clients and invitations as operator and machines made them, and what the exit may make of them by
+//! itself, which is little: it leases addresses, and moves a client to the key that was set for it and that somebody shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::clients::{Client, ClientRegistry};
+use crate::exit::ExitSessions;
+use crate::invite::InviteToken;
+use crate::{Goodbye, PeerKey};
+
+use super::network::Network;
+use super::world::Room;
+
+/// Number of clients that have hosts.
+pub(super) const CLIENTS: usize = 4;
+
+/// Number of clients that enrol and never connect.
+pub(super) const GUESTS: usize = 2;
+
+/// Number of keys that the machine of each client has.
+pub(super) const KEYS: usize = 3;
+
+/// One key of a client's machine. No other client is ever given it.
+pub(super) fn key_of(client: usize, number: usize) -> PeerKey {
+    PeerKey([u8::try_from(1 + client + 10 * number).unwrap(); 32])
+}
+
+/// The client whose machine has a key.
+pub(super) fn client_of(key: PeerKey) -> usize {
+    usize::from(key.0[0] - 1) % 10
+}
+
+/// A client's name in the registry.
+pub(super) fn name_of(client: usize) -> String {
+    format!("c{}", client + 1)
+}
+
+/// The network that a client's machine wants routed to it.
+pub(super) fn network_behind(client: usize) -> IpNet {
+    Ipv4Net::new([192, 168, u8::try_from(client).unwrap(), 0].into(), 24).unwrap().into()
+}
+
+/// What the exit should know of its clients.
+#[derive(Debug)]
+pub(super) struct ClientsModel {
+    clients: BTreeMap<String, Client>,
+    /// Those that it has neither withdrawn nor forgotten.
+    invitations: Vec<Invited>,
+    /// Every token that was given out, and to which client.
+    tokens: Vec<(InviteToken, usize)>,
+    /// Keys of hosts that at some time were not to be admitted.
+    shut_out: BTreeSet<PeerKey>,
+}
+
+#[derive(Debug)]
+struct Invited {
+    token: InviteToken,
+    name: String,
+    expires: SystemTime,
+    used_by: Option<PeerKey>,
+}
+
+impl ClientsModel {
+    pub(super) fn new(registry: &ClientRegistry) -> Self {
+        let clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
+        Self { clients, invitations: Vec::new(), tokens: Vec::new(), shut_out: BTreeSet::new() }
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Option<&Client> {
+        self.clients.get(name)
+    }
+
+    pub(super) fn by_key(&self, key: PeerKey) -> Option<&Client> {
+        self.clients.values().find(|client| client.public_key == key)
+    }
+
+    /// What somebody is told who shows a key and says Hello, or asks for a session without its token; `None` if that has
+    /// another answer.
+    pub(super) fn refusal(&self, key: PeerKey, says_hello: bool) -> Option<Goodbye> {
+        let is_next = |client: &Client| !client.disabled && client.next_public_key == Some(key);
+        match self.by_key(key) {
+            Some(client) => client.disabled.then_some(Goodbye::Disabled),
+            None if says_hello && self.clients.values().any(is_next) => None,
+            None => Some(Goodbye::NotEnrolled),
+        }
+    }
+
+    pub(super) fn admits(&self, key: PeerKey) -> bool {
+        self.refusal(key, true).is_none()
+    }
+
+    /// Remembers of a host's key whether it is admitted now.
+    pub(super) fn look_at(&mut self, key: PeerKey) {
+        if !self.admits(key) {
+            self.shut_out.insert(key);
+        }
+    }
+
+    /// Whether there was a time at which a host with the key had to be refused.
+    pub(super) fn was_shut_out(&self, key: PeerKey) -> bool {
+        self.shut_out.contains(&key)
+    }
+
+    /// Checks what the exit made of its clients, and takes that in; returns the keys that were left for the next ones.
+    pub(super) fn follow(
+        &mut self,
+        registry: &ClientRegistry,
+        room: Room,
+        network: &Network,
+    ) -> Vec<PeerKey> {
+        assert_eq!(registry.iter().count(), self.clients.len(), "{registry:?}");
+        let mut left = Vec::new();
+        for client in registry.iter() {
+            let known = self.clients.get_mut(&client.name).expect("a client that nobody enrolled");
+            let keeps_addresses = known.lease().addresses().all(|address| client.lease().contains(address));
+            if client.public_key != known.public_key {
+                let is_promised = known.next_public_key == Some(client.public_key) && !known.disabled;
+                assert!(is_promised, "{} has a key that nobody set", client.name);
+                assert!(network.has_shown(client.public_key), "{} has a key that nobody showed", client.name);
+                assert!(keeps_addresses, "an address is lost with the old key");
+                left.push(known.public_key);
+                for invited in &mut self.invitations {
+                    invited.used_by =
+                        invited.used_by.map(|by| if by == known.public_key { client.public_key } else { by });
+                }
+                (known.public_key, known.next_public_key) = (client.public_key, None);
+            }
+            assert!(keeps_addresses || room == Room::Tight, "a lease sticks to its client");
+            (known.leased_ipv4, known.leased_ipv6) = (client.leased_ipv4, client.leased_ipv6);
+            assert!(is_chosen_alike(client, known), "{client:?} instead of {known:?}");
+        }
+        left
+    }
+
+    /// Whether the exit has to take a client that was changed to this one.
+    pub(super) fn takes(&self, after: &Client, exit: &ExitSessions) -> bool {
+        let others = || self.clients.values().filter(|other| other.name != after.name);
+        let keys = |client: &Client| [Some(client.public_key), client.next_public_key];
+        let key_is_free =
+            after.next_public_key.is_none_or(|next| others().all(|other| !keys(other).contains(&Some(next))));
+        let address_is_free = after.ipv4.is_none_or(|address| {
+            let mut online = exit.sessions().filter(|session| session.name() != after.name);
+            (2..=6).contains(&address.octets()[3])
+                && others().all(|other| other.ipv4 != Some(address))
+                && online.all(|session| !session.lease().contains(address.into()))
+        });
+        let inner: IpNet = "10.66.0.0/29".parse().unwrap();
+        let prefixes_are_free = after.prefixes.iter().all(|prefix| {
+            let mut taken = others().flat_map(|other| &other.prefixes).chain([&inner]);
+            taken.all(|other| !other.contains(prefix) && !prefix.contains(other))
+        });
+        key_is_free && address_is_free && prefixes_are_free
+    }
+
+    /// A client is as the operator changed it. What that takes from sticky leases is the exit's to give anew.
+    pub(super) fn replace(&mut self, after: Client) {
+        let before = self.clients.insert(after.name.clone(), after.clone()).expect("a client that there was");
+        for other in self.clients.values_mut() {
+            other.leased_ipv4 = other.leased_ipv4.filter(|leased| after.ipv4 != Some(*leased));
+        }
+        if let Some(changed) = self.clients.get_mut(&after.name).filter(|after| after.ipv4 != before.ipv4) {
+            changed.leased_ipv4 = None;
+        }
+    }
+
+    pub(super) fn add(&mut self, client: Client) {
+        self.withdraw(&client.name);
+        self.clients.insert(client.name.clone(), client);
+    }
+
+    /// Takes a client out, and an invitation of its name; `None` if there is neither.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Option<Client>> {
+        let was_invited = self.withdraw(name);
+        let removed = self.clients.remove(name);
+        if let Some(client) = &removed {
+            self.invitations.retain(|invited| invited.used_by != Some(client.public_key));
+        }
+        (was_invited || removed.is_some()).then_some(removed)
+    }
+
+    /// Returns whether there is such a client.
+    pub(super) fn set_disabled(&mut self, name: &str, disabled: bool) -> bool {
+        let client = self.clients.get_mut(name);
+        client.map(|client| client.disabled = disabled).is_some()
+    }
+
+    /// The token of the next invitation.
+    pub(super) fn next_token(&self) -> InviteToken {
+        let mut bytes = [0; InviteToken::LENGTH];
+        bytes[..8].copy_from_slice(&u64::try_from(self.tokens.len()).unwrap().to_le_bytes());
+        InviteToken::new(bytes)
+    }
+
+    /// Returns whether a client may be invited, who then is.
+    pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
+        let (name, token) = (name_of(client), self.next_token());
+        self.tokens.push((token, client));
+        if self.clients.contains_key(&name) {
+            return false;
+        }
+        self.withdraw(&name);
+        self.invitations.retain(|invited| now < invited.expires);
+        self.invitations.push(Invited { token, name, expires, used_by: None });
+        true
+    }
+
+    /// The clients that are not enrolled.
+    pub(super) fn absent(&self) -> Vec<usize> {
+        (0..CLIENTS + GUESTS).filter(|client| !self.clients.contains_key(&name_of(*client))).collect()
+    }
+
+    pub(super) fn tokens(&self) -> &[(InviteToken, usize)] {
+        &self.tokens
+    }
+
+    /// Enrols a key with a token; the name that it gets, or `None` if the invitation admits it no more.
+    pub(super) fn redeem(&mut self, token: InviteToken, key: PeerKey, now: SystemTime) -> Option<String> {
+        let invited = self.invitations.iter_mut().find(|invited| invited.token == token)?;
+        if now >= invited.expires || invited.used_by.is_some_and(|by| by != key) {
+            return None;
+        }
+        let name = invited.name.clone();
+        if invited.used_by.replace(key).is_none() {
+            self.clients.insert(name.clone(), Client::new(name.clone(), key, UNIX_EPOCH));
+        }
+        Some(name)
+    }
+
+    /// The names of the invitations that may be used at a time.
+    pub(super) fn open_invitations(&self, now: SystemTime) -> Vec<&str> {
+        let open =
+            self.invitations.iter().filter(|invited| invited.used_by.is_none() && now < invited.expires);
+        let mut names: Vec<_> = open.map(|invited| invited.name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Returns whether there was an invitation of the name that nobody has used.
+    fn withdraw(&mut self, name: &str) -> bool {
+        let before = self.invitations.len();
+        self.invitations.retain(|invited| invited.name != name || invited.used_by.is_some());
+        self.invitations.len() < before
+    }
+}
+
+/// Whether two clients have the same of all that is the operator's to choose; they have one name.
+fn is_chosen_alike(one: &Client, other: &Client) -> bool {
+    one.next_public_key == other.next_public_key
+        && one.static_lease() == other.static_lease()
+        && one.prefixes == other.prefixes
+        && one.rate_limit == other.rate_limit
+        && one.disabled == other.disabled
+}

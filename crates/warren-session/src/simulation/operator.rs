@@ -1,0 +1,206 @@
+//! What the operator changes while the exit runs, what machines ask of it besides sessions, and the clock on its wall.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::clients::{Client, Invitation, RateLimit};
+use crate::exit::ExitSessions;
+use crate::message::{Attach, Enrol, Hello, Message, encode};
+use crate::{Goodbye, PeerKey};
+
+use super::clients_model::{CLIENTS, KEYS, key_of, name_of, network_behind};
+use super::network::Wire;
+use super::trouble::Which;
+use super::world::World;
+
+/// What the operator changes of a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// One of its machine's keys, another client's, or the one that it has, which takes back what was set.
+    NextKey(Which),
+    /// The last byte of its address, which may be the exit's own or another client's; 0 for any.
+    Ipv4(u8),
+    /// Networks behind it, which may be another client's or the exit's own.
+    Prefixes(Which),
+    RateLimit(Which),
+}
+
+impl World {
+    /// Changes a client as far as it can be changed so. What cannot be saved is not to be in force.
+    pub(super) fn set_client(&mut self, number: usize, is_saved: bool, change: impl FnOnce(&mut Client)) {
+        let Some(exit) = &mut self.exit else { return };
+        let (now, name) = (self.now, name_of(number));
+        let Some(before) = self.clients.by_name(&name) else {
+            assert!(exit.set_client(now, &name, |_| {}).is_err(), "there is no {name}");
+            return;
+        };
+        let mut after = before.clone();
+        change(&mut after);
+        let has_to_take = self.clients.takes(&after, exit);
+        let chosen = after.clone();
+        let set = |exit: &mut ExitSessions| {
+            exit.set_client(now, &name, |client| {
+                (client.next_public_key, client.ipv4) = (chosen.next_public_key, chosen.ipv4);
+                (client.prefixes, client.rate_limit) = (chosen.prefixes, chosen.rate_limit);
+            })
+        };
+        if is_saved {
+            let outcome = exit.attempt(set);
+            assert_eq!(outcome.is_ok(), has_to_take, "{after:?}: {outcome:?}");
+            if has_to_take {
+                self.clients.replace(after);
+            }
+            return;
+        }
+        let (registry, due) = (exit.registry().clone(), exit.timeout());
+        let outcome: Result<(), bool> = exit.attempt(|exit| Err(set(exit).is_ok()));
+        assert_eq!(outcome, Err(has_to_take), "{after:?}");
+        assert_eq!((exit.registry(), exit.timeout()), (&registry, due), "what was not saved is undone");
+        assert_eq!(exit.poll_action(), None, "nobody hears of what was not saved");
+    }
+
+    pub(super) fn change_client(&mut self, number: usize, change: Change, is_saved: bool) {
+        let neighbour = (number + 1) % CLIENTS;
+        let neighbours_key = self.clients.by_name(&name_of(neighbour)).map(|client| client.public_key);
+        self.set_client(number, is_saved, |client| match change {
+            Change::NextKey(which) => {
+                let next = match which.index(KEYS + 2) {
+                    own @ 0..KEYS => key_of(number, own),
+                    KEYS => neighbours_key.unwrap_or(client.public_key),
+                    _ => client.public_key,
+                };
+                client.next_public_key = Some(next).filter(|next| *next != client.public_key);
+            }
+            Change::Ipv4(last) => {
+                client.ipv4 = Some(last % 8).filter(|last| *last != 0).map(|last| [10, 66, 0, last].into());
+            }
+            Change::Prefixes(which) => {
+                client.prefixes = match which.index(6) {
+                    0 => vec![],
+                    1 | 2 => vec![network_behind(number)],
+                    3 => vec![network_behind(neighbour)],
+                    4 => vec!["192.168.0.0/16".parse().unwrap()],
+                    _ => vec![network_behind(number), "10.66.0.0/30".parse().unwrap()],
+                };
+            }
+            Change::RateLimit(which) => {
+                client.rate_limit = RateLimit::new(64_000 * u64::try_from(which.index(3)).unwrap());
+            }
+        });
+    }
+
+    pub(super) fn set_disabled(&mut self, number: usize, disabled: bool) {
+        let Some(exit) = &mut self.exit else { return };
+        let is_set = exit.set_client_disabled(self.now, &name_of(number), disabled).is_ok();
+        assert_eq!(is_set, self.clients.set_disabled(&name_of(number), disabled));
+    }
+
+    /// Enrols a client with the key that its host has.
+    pub(super) fn add_client(&mut self, number: usize) {
+        let Some(exit) = &mut self.exit else { return };
+        let client = Client::new(name_of(number), self.hosts[number].key, UNIX_EPOCH);
+        let existed = self.clients.by_name(&client.name).is_some();
+        let added = exit.add_client(self.now, client.clone());
+        assert_eq!(added.is_err(), existed, "{added:?}");
+        if !existed {
+            self.clients.add(client);
+        }
+    }
+
+    pub(super) fn remove_client(&mut self, number: usize) {
+        let Some(exit) = &mut self.exit else { return };
+        let removed = exit.remove_client(self.now, &name_of(number)).ok();
+        let expected = self.clients.remove(&name_of(number));
+        let key =
+            |removed: Option<Option<Client>>| removed.map(|client| client.map(|client| client.public_key));
+        let (removed, expected) = (key(removed), key(expected));
+        assert_eq!(removed, expected);
+        if let Some(Some(key)) = removed {
+            assert!(exit.sessions().all(|session| session.key() != key), "a removed key has no session");
+        }
+    }
+
+    /// Invites the machine of a client that is not enrolled, or of one that probably is, for so many seconds.
+    pub(super) fn invite(&mut self, which: Which, seconds: u64) {
+        let absent = self.clients.absent();
+        let number = absent.get(which.index(absent.len() + 1)).copied().unwrap_or(0);
+        let wall = self.wall();
+        let Some(exit) = &mut self.exit else { return };
+        // The file has whole seconds.
+        let since_epoch = Duration::from_secs(wall.duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds);
+        let expires = UNIX_EPOCH + since_epoch;
+        let token_sha256 = self.clients.next_token().digest();
+        let invitation = Invitation { name: name_of(number), token_sha256, expires, used_by: None };
+        let invited = exit.invite(self.now, invitation);
+        assert_eq!(invited.is_ok(), self.clients.invite(number, expires, wall), "{invited:?}");
+    }
+
+    /// A machine shows a token that was given to it at some time, and one of its keys.
+    pub(super) fn enrol(&mut self, which: Which, key: Which) {
+        let tokens = self.clients.tokens();
+        if tokens.is_empty() {
+            return;
+        }
+        let (token, client) = tokens[which.index(tokens.len())];
+        let key = match key.index(2 * KEYS) {
+            own @ 0..KEYS => key_of(client, own),
+            _ if client < CLIENTS => self.hosts[client].key,
+            _ => key_of(client, 0),
+        };
+        let message = Message::Enrol(Enrol { token: token.to_wire(), name: String::new() });
+        let Some(number) = self.ask(key, &message) else { return };
+        let name = self.clients.redeem(token, key, self.wall());
+        self.act();
+        assert_eq!(self.model.enrolled.get(&number), name.as_ref(), "by {token:?}");
+        let refusal = self.model.closed_with(number);
+        assert_eq!(refusal, name.is_none().then_some(Goodbye::InvitationVoid));
+    }
+
+    /// Somebody shows a key that is not admitted, and hears so at once: an old one, one that is to be the next only in its
+    /// machine's eyes, or one of a client that is disabled.
+    pub(super) fn knock(&mut self, key: PeerKey, says_hello: bool) {
+        let Some(refusal) = self.clients.refusal(key, says_hello) else { return };
+        let hello = Hello { version: crate::PROTOCOL_VERSION, nonce: vec![2; 16], ..Default::default() };
+        let attach = Attach { session: 0, attach_token: vec![0; 16], index: 0 };
+        let message = if says_hello { Message::Hello(hello) } else { Message::Attach(attach) };
+        let Some(number) = self.ask(key, &message) else { return };
+        self.act();
+        assert_eq!(self.model.closed_with(number), Some(refusal), "{key} is refused");
+    }
+
+    /// The calendar goes to and fro, of which the exit makes nothing.
+    pub(super) fn step_clock(&mut self, seconds: i64) {
+        self.set_clock(seconds);
+        let wall = self.wall();
+        let Some(exit) = &mut self.exit else { return };
+        let due = exit.timeout();
+        exit.set_wall_clock(self.now, wall);
+        assert_eq!(exit.poll_action(), None, "a step of the clock ends nothing");
+        assert_eq!(exit.timeout(), due, "a step of the clock moves no deadline");
+    }
+
+    /// Checks that the invitations that may be used are those that were given out, whatever the clock did.
+    pub(super) fn check_invitations(&self) {
+        let Some(exit) = &self.exit else { return };
+        let open = exit.registry().open_invitations(self.wall());
+        let names: Vec<_> = open.into_iter().map(|invitation| invitation.name.as_str()).collect();
+        assert_eq!(names, self.clients.open_invitations(self.wall()));
+    }
+
+    /// Says one thing on a connection of its own, which is there at once; `None` if the exit is away or has no room for it.
+    fn ask(&mut self, key: PeerKey, message: &Message) -> Option<u64> {
+        self.exit.as_ref()?;
+        let number = self.network.dial(key, None);
+        let wire = self.network.wire(number);
+        wire.is_forger = true;
+        Wire::send(&mut wire.to_exit, &encode(message));
+        self.deliver(number, true);
+        self.act();
+        if self.model.closed_with(number).is_some() {
+            return None;
+        }
+        while !self.network.wire(number).to_exit.is_empty() {
+            self.deliver(number, true);
+        }
+        Some(number)
+    }
+}
