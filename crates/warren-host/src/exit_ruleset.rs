@@ -1,5 +1,6 @@
 //! The text of the exit's firewall: what clients may reach, and whose address they get on the way.
 
+use std::iter;
 use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -14,13 +15,13 @@ pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     let ipv6 = ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
     let mut pools: Vec<Pool> = ipv4.into_iter().chain(ipv6).collect();
     for pool in &mut pools {
-        let own: Vec<IpNet> = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
-        pool.networks.extend(IpNet::aggregate(&own));
+        pool.granted = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
     }
     let mut text: String = pools.iter().map(Pool::flows_set).collect();
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(&mut text, "forward", "type filter hook forward priority filter; policy accept;", &forward(host));
     chain(&mut text, "from_clients", "", &from_clients(host, &pools));
+    chain(&mut text, "new_flows", "", &new_flows(&pools));
     chain(&mut text, "to_clients", "", &to_clients());
     pools.retain(|pool| pool.is_translated);
     if !pools.is_empty() {
@@ -52,8 +53,9 @@ pub(crate) fn nat_ports(listen_ports: &[u16]) -> RangeInclusive<u16> {
 struct Pool {
     /// The keyword of nft that selects the IP version and its addresses.
     family: &'static str,
-    /// The pool itself, and the networks behind clients.
-    networks: Vec<IpNet>,
+    network: IpNet,
+    /// The networks behind clients, each as it was granted.
+    granted: Vec<IpNet>,
     gateway: String,
     /// nft's name for the type of its addresses.
     address: &'static str,
@@ -67,7 +69,8 @@ impl Pool {
     fn ipv4(gateway: Ipv4Net) -> Self {
         Self {
             family: "ip",
-            networks: vec![gateway.trunc().into()],
+            network: gateway.trunc().into(),
+            granted: Vec::new(),
             gateway: gateway.addr().to_string(),
             address: "ipv4_addr",
             echo: "icmp type echo-request",
@@ -79,7 +82,8 @@ impl Pool {
     fn ipv6(gateway: Ipv6Net) -> Self {
         Self {
             family: "ip6",
-            networks: vec![gateway.trunc().into()],
+            network: gateway.trunc().into(),
+            granted: Vec::new(),
             gateway: gateway.addr().to_string(),
             address: "ipv6_addr",
             echo: "icmpv6 type echo-request",
@@ -94,21 +98,25 @@ impl Pool {
         format!("set flows_{family} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n")
     }
 
-    /// Drops what would be one flow too many of its sender.
-    fn too_many_flows(&self) -> String {
-        let family = self.family;
-        format!(
-            "ct state new add @flows_{family} {{ {family} saddr ct count over {MOST_FLOWS} }} counter drop"
-        )
+    /// Drops what would be one flow too many: of a client's own address, or of all addresses of a network behind one together, which
+    /// are as many as it likes.
+    fn too_many_flows(&self) -> Vec<String> {
+        let Self { family, network, granted, .. } = self;
+        let over = format!("ct count over {MOST_FLOWS}");
+        let own =
+            format!("{family} saddr {network} add @flows_{family} {{ {family} saddr {over} }} counter drop");
+        let behind = granted.iter().map(|prefix| format!("{family} saddr {prefix} {over} counter drop"));
+        iter::once(own).chain(behind).collect()
     }
 
     fn holds(&self, network: &IpNet) -> bool {
-        self.networks.first().is_some_and(|pool| Family::of(pool) == Family::of(network))
+        Family::of(&self.network) == Family::of(network)
     }
 
     /// Selects what clients and hosts behind them send.
     fn sources(&self) -> Vec<String> {
-        self.networks.iter().map(|network| format!("{} saddr {network}", self.family)).collect()
+        let networks = iter::once(self.network).chain(IpNet::aggregate(&self.granted));
+        networks.map(|network| format!("{} saddr {network}", self.family)).collect()
     }
 }
 
@@ -121,6 +129,7 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         rules.push(format!("iifname != {{ \"lo\", \"{device}\" }} {family} daddr {gateway} counter drop"));
     }
     rules.push(format!("iifname != \"{device}\" accept"));
+    rules.push(COUNT_FLOWS.into());
     for Pool { family, gateway, echo, .. } in pools {
         rules.push(format!("{family} daddr {gateway} {echo} accept"));
     }
@@ -136,13 +145,17 @@ fn forward(host: &ExitHost) -> Vec<String> {
 
 fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
-    let between_clients = if host.isolation { "counter drop" } else { "accept" };
-    let mut rules = vec![
-        format!("oifname \"{device}\" {between_clients}"),
-        "ct state established,related accept".into(),
-        "ct state invalid counter drop".into(),
-    ];
-    rules.extend(pools.iter().map(Pool::too_many_flows));
+    let mut rules = Vec::new();
+    if host.isolation {
+        // Also flows that began before.
+        rules.push(format!("oifname \"{device}\" counter drop"));
+    }
+    rules.push("ct state established,related accept".into());
+    rules.push(COUNT_FLOWS.into());
+    if !host.isolation {
+        rules.push(format!("oifname \"{device}\" accept"));
+    }
+    rules.push("ct state invalid counter drop".into());
     for pool in pools {
         let allow: Vec<String> = host
             .allow
@@ -160,6 +173,10 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} accept")));
     rules.push("counter drop".into());
     rules
+}
+
+fn new_flows(pools: &[Pool]) -> Vec<String> {
+    pools.iter().flat_map(Pool::too_many_flows).collect()
 }
 
 /// Nothing reaches a client that did not ask for it.
@@ -183,7 +200,11 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     rules
 }
 
-/// Flows that one address behind the TUN may have at a time: connection tracking and NAT's ports are there for all.
+/// Whatever a client's new flow is for, before anything accepts it.
+const COUNT_FLOWS: &str = "ct state new jump new_flows";
+
+/// Flows that a client's address may have at a time, and a network behind a client: connection tracking and NAT's ports are there for
+/// all.
 const MOST_FLOWS: u32 = 4_096;
 
 /// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
@@ -234,6 +255,7 @@ mod tests {
              \tiifname != { \"lo\", \"warren-exit\" } ip daddr 10.66.0.1 counter drop\n\
              \tiifname != { \"lo\", \"warren-exit\" } ip6 daddr fd66:6666::1 counter drop\n\
              \tiifname != \"warren-exit\" accept\n\
+             \tct state new jump new_flows\n\
              \tip daddr 10.66.0.1 icmp type echo-request accept\n\
              \tip6 daddr fd66:6666::1 icmpv6 type echo-request accept\n\
              \tcounter drop\n\
@@ -246,9 +268,8 @@ mod tests {
              chain from_clients {\n\
              \toifname \"warren-exit\" counter drop\n\
              \tct state established,related accept\n\
+             \tct state new jump new_flows\n\
              \tct state invalid counter drop\n\
-             \tct state new add @flows_ip { ip saddr ct count over 4096 } counter drop\n\
-             \tct state new add @flows_ip6 { ip6 saddr ct count over 4096 } counter drop\n\
              \tip daddr 192.168.7.0/24 accept\n\
              \tip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, \
              192.168.0.0/16, 224.0.0.0/3 } counter drop\n\
@@ -256,6 +277,10 @@ mod tests {
              \tip saddr 10.66.0.0/16 accept\n\
              \tip6 saddr fd66:6666::/64 accept\n\
              \tcounter drop\n\
+             }\n\
+             chain new_flows {\n\
+             \tip saddr 10.66.0.0/16 add @flows_ip { ip saddr ct count over 4096 } counter drop\n\
+             \tip6 saddr fd66:6666::/64 add @flows_ip6 { ip6 saddr ct count over 4096 } counter drop\n\
              }\n\
              chain to_clients {\n\
              \tct state established,related accept\n\
@@ -318,11 +343,25 @@ mod tests {
     }
 
     #[test]
-    fn without_isolation_clients_reach_each_other() {
+    fn addresses_of_a_network_behind_a_client_have_flows_together_also_beside_that_of_another_client() {
+        let prefixes =
+            ["192.168.8.0/24", "192.168.9.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap());
+        let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+
+        let text = ruleset(&ExitHost { prefixes: prefixes.to_vec(), ..host() }, gateways.0, gateways.1);
+
+        for prefix in ["ip saddr 192.168.8.0/24", "ip saddr 192.168.9.0/24", "ip6 saddr fd08::/64"] {
+            assert!(text.contains(&format!("\t{prefix} ct count over 4096 counter drop\n")), "{text}");
+        }
+        assert!(text.contains("\tip saddr 192.168.8.0/23 accept\n"), "both are let through at once: {text}");
+    }
+
+    #[test]
+    fn without_isolation_clients_reach_each_other_with_as_many_flows_as_they_have_elsewhere() {
         let text =
             ruleset(&ExitHost { isolation: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
 
-        assert!(text.contains("\toifname \"warren-exit\" accept\n"), "{text}");
+        assert!(text.contains("\tct state new jump new_flows\n\toifname \"warren-exit\" accept\n"), "{text}");
     }
 
     #[test]

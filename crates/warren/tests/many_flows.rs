@@ -1,51 +1,182 @@
 //! How many flows one client may have through an exit that is there for all.
+#![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
-use crate::support::{Client, Exit, Net, eventually, flows, seconds};
+use socket2::{Domain, Protocol, Socket, Type};
 
-/// Scorecard A10: one client opens 5,000 flows.
+use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, flows, seconds};
+
+/// What `exit_ruleset.rs` allows.
+const CAP: u64 = 4_096;
+/// The exit's own flows, and those of the client that browses.
+const OTHERS: u64 = 100;
+/// As many flows as one address begins where several do.
+const EACH: u16 = 1_500;
+
+/// Scorecard A10: one client opens 5,000 flows, to the internet, to the exit itself and to another client.
 #[test]
 fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
     let Some(net) = Net::new() else { return };
-    let exit = Exit::start(&net);
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.configure(|config| config.with("clients", "isolation", false));
+    exit.run();
     let greedy = Client::with(&net, &exit.enrol("greedy"));
     let host = net.second_client();
     let other = Client::on(&host, &exit.enrol("other"));
     greedy.up();
     other.up();
-    let tracked =
-        || -> u64 { net.exit.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").ok().parse().unwrap() };
-    // Of flows that end in nothing, so that each stays for half a minute.
-    net.internet.host.sh("nft 'table inet quiet { chain in { type filter hook input priority 0; udp dport 10000-15999 drop; }; }'").ok();
-    let open = |ports: std::ops::Range<u16>| {
-        let sending = net.client.enter(move || {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            for port in ports {
-                socket.send_to(b"flow", (Net::INTERNET_V4, port)).unwrap();
-                if port.is_multiple_of(50) {
+    stay_quiet(&net);
+    let (v4, v6) = other.inner_addresses();
+    let [v4, v6] = [v4, v6].map(|address| address.as_str().unwrap().split('/').next().unwrap().to_owned());
+
+    for (to, set) in [
+        (To::Ports(Net::INTERNET_V4.to_owned()), "@flows_ip "),
+        (To::Ports(Net::INTERNET_V6.to_owned()), "@flows_ip6 "),
+        (To::Ports(v4), "@flows_ip "),
+        (To::Ports(v6), "@flows_ip6 "),
+        (To::Gateway(Ipv4Addr::new(10, 66, 0, 1)), "@flows_ip "),
+    ] {
+        forget(&net);
+        let before = dropped(&net, set);
+        eventually(seconds(30), "flows beyond 4,096 are dropped", || {
+            open(&net.client, &["any"], &to, 6_000);
+            // The kernel counts flows that it was made to forget for some seconds more.
+            dropped(&net, set) > before && tracked(&net) >= CAP * 9 / 10
+        });
+
+        let most = tracked(&net);
+        assert!(most <= CAP + OTHERS, "{most} to {to:?}");
+        assert_eq!(flows::echo_from_each(&host, 20_000..20_020), 20, "another client's new flows pass");
+    }
+}
+
+/// Whoever has a network behind it has more addresses than an exit can count.
+#[test]
+fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_address() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let host = Net::host_behind(&net.client, ["172.30.0.1/24", "fd30::1/64"], ["172.30.0.2", "fd30::2"]);
+    // Four addresses of a network that is granted as such, and four that are granted one by one: the control.
+    let numbers = 2..6_u8;
+    let [mut granted, mut lines] = [vec!["172.30.0.0/24".to_owned(), "fd30::/64".to_owned()], Vec::new()];
+    for number in numbers.clone() {
+        granted.extend([format!("172.31.0.{number}/32"), format!("fd31::{number}/128")]);
+        for address in ["172.30.0.", "172.31.0.", "fd30::", "fd31::"] {
+            let length = if address.contains(':') { 128 } else { 32 };
+            lines.push(format!("ip addr add {address}{number}/{length} dev eth0 2>/dev/null"));
+        }
+    }
+    host.sh(&lines.join("; "));
+    net.client.sh("ip route add 172.31.0.0/24 dev to-lan; ip route add fd31::/64 dev to-lan").ok();
+    let options: String = granted.iter().map(|prefix| format!(" --prefix {prefix}")).collect();
+    let profile = exit.enrol(&format!("office{options}")).with("routes", "prefixes", granted.clone());
+    let office = Client::with(&net, &profile);
+    office.up();
+    eventually(seconds(15), "every network is granted", || {
+        office.status().list("/session/prefixes").len() == granted.len()
+    });
+    stay_quiet(&net);
+
+    for (network, alone, to, rule) in [
+        ("172.30.0.", "172.31.0.", Net::INTERNET_V4, "172.30.0.0/24 ct count"),
+        ("fd30::", "fd31::", Net::INTERNET_V6, "fd30::/64 ct count"),
+    ] {
+        let to = To::Ports(to.to_owned());
+        let from =
+            |network: &str| numbers.clone().map(|number| format!("{network}{number}")).collect::<Vec<_>>();
+        let begin = |addresses: Vec<String>| {
+            let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+            open(&host, &addresses, &to, EACH);
+        };
+        forget(&net);
+        eventually(seconds(30), "flows beyond 4,096 are dropped", || {
+            begin(from(network));
+            dropped(&net, rule) > 0 && tracked(&net) >= CAP * 9 / 10
+        });
+        let most = tracked(&net);
+        assert!(most <= CAP + OTHERS, "{most} of {network}");
+
+        forget(&net);
+        eventually(seconds(30), "the same addresses' flows are all tracked where each is granted", || {
+            begin(from(alone));
+            tracked(&net) >= u64::from(EACH) * 4
+        });
+    }
+}
+
+/// Where flows lead.
+#[derive(Clone, Debug)]
+enum To {
+    /// Ports of an address that never answer.
+    Ports(String),
+    /// The echo of the exit's own address, each by another number.
+    Gateway(Ipv4Addr),
+}
+
+/// Begins so many flows from each of these addresses of a host's, or `any`.
+fn open(host: &Namespace, from: &[&str], to: &To, each: u16) {
+    let from: Vec<String> = from.iter().map(|&address| address.to_owned()).collect();
+    let to = to.clone();
+    let sending = host.enter(move || {
+        for address in from {
+            let send = sender(&address, &to);
+            for number in 0..each {
+                send(number);
+                if number.is_multiple_of(50) {
                     std::thread::sleep(Duration::from_millis(2));
                 }
             }
-        });
-        sending.join().unwrap();
-    };
-
-    let dropped = || {
-        net.exit
-            .sh("nft list chain inet warren_exit from_clients")
-            .ok()
-            .lines()
-            .any(|line| line.contains("@flows_ip ") && !line.contains("packets 0 "))
-    };
-    assert!(!dropped());
-    eventually(seconds(30), "flows beyond 4,096 are dropped", || {
-        open(10_000..16_000);
-        dropped()
+        }
     });
+    sending.join().unwrap();
+}
 
-    let most = tracked();
-    assert!(most <= 4_096 + 100, "{most}");
-    assert_eq!(flows::echo_from_each(&host, 20_000..20_020), 20, "another client's new flows pass");
+/// What begins the flow of a number.
+fn sender(from: &str, to: &To) -> Box<dyn Fn(u16)> {
+    match to.clone() {
+        To::Ports(to) => {
+            let any = if to.contains(':') { "::" } else { "0.0.0.0" };
+            let socket = UdpSocket::bind((if from == "any" { any } else { from }, 0)).unwrap();
+            // A port that refuses is told by the next call.
+            Box::new(move |number| drop(socket.send_to(b"flow", (to.as_str(), FIRST_PORT + number))))
+        }
+        To::Gateway(gateway) => {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+            let to = std::net::SocketAddrV4::new(gateway, 0).into();
+            Box::new(move |number| {
+                // An echo request with nothing in it (RFC 792): the two words that are not zero make its checksum.
+                let kind = 0x0800_u16;
+                let [kind, checksum, number] = [kind, !(kind + number), number].map(u16::to_be_bytes);
+                drop(socket.send_to(&[kind, checksum, number, [0; 2]].concat(), &to));
+            })
+        }
+    }
+}
+
+/// The first of the ports that never answer.
+const FIRST_PORT: u16 = 10_000;
+
+/// Makes the internet host say nothing on those ports, so that each flow there stays for half a minute.
+fn stay_quiet(net: &Net) {
+    let quiet = "type filter hook input priority 0; udp dport 10000-15999 drop;";
+    net.internet.host.sh(&format!("nft 'table inet quiet {{ chain in {{ {quiet} }}; }}'")).ok();
+}
+
+/// The flows that the exit's host knows.
+fn tracked(net: &Net) -> u64 {
+    net.exit.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").ok().parse().unwrap()
+}
+
+/// Makes it forget them.
+fn forget(net: &Net) {
+    net.exit.sh("conntrack -F").ok();
+}
+
+/// The packets that the exit's rule with these words dropped.
+fn dropped(net: &Net, rule: &str) -> u64 {
+    let listed = net.exit.sh("nft list chain inet warren_exit new_flows").ok();
+    let line = listed.lines().find(|line| line.contains(rule)).unwrap_or_else(|| panic!("{listed}"));
+    crate::support::counters::packets_of_one(line)
 }
