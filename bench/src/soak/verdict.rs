@@ -13,6 +13,11 @@ const WARM_UP_SHARE: f64 = 0.2;
 const WARM_UP_SECONDS: f64 = 60.0;
 /// Memory may grow by so much after warm-up.
 const GROWTH_SHARE: f64 = 0.1;
+/// And by so much an hour, by the straight line through the samples after warm-up.
+const GROWTH_MIB_PER_HOUR: f64 = 1.0;
+/// From when on a run says something of an hour: in ten minutes a single step of 150 KiB would be too much. Half an hour, whose last
+/// look is some seconds before its end.
+const GROWTH_SECONDS: f64 = 1_780.0;
 /// Of the capacity before the load, what must be left after it: phases of a machine take less than that.
 const LEFT_SHARE: f64 = 0.5;
 /// Of the TCP that was offered, what must arrive: 70 % of the capacity is no overload.
@@ -23,9 +28,11 @@ pub(super) struct Verdict {
     pub(super) passed: bool,
     /// With the figures.
     pub(super) sentence: String,
-    /// By the straight line through the samples after warm-up; a short run says little of an hour.
+    /// By the straight line through the samples after warm-up.
     pub(super) client_growth_mib_per_hour: f64,
     pub(super) exit_growth_mib_per_hour: f64,
+    /// Whether these two were judged, for which the run must be long enough.
+    pub(super) growth_is_judged: bool,
 }
 
 /// `before` and `after` are the capacity before the load, a share of which was offered, and after it, in Mbit/s.
@@ -39,6 +46,7 @@ pub(super) fn judge(
     let end = samples.last().map_or(0.0, |sample| sample.seconds);
     let warm = (end * WARM_UP_SHARE).min(WARM_UP_SECONDS);
     let kept: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm).collect();
+    let growth_is_judged = end >= GROWTH_SECONDS;
     let mut faults = Vec::new();
     if kept.len() < 3 {
         faults.push("it was too short for a judgement".to_owned());
@@ -66,7 +74,11 @@ pub(super) fn judge(
             .map(|sample| (sample.seconds / 3_600.0, float(of(sample).rss_kib) / 1_024.0))
             .collect();
         *growth = slope(&points);
+        if growth_is_judged && *growth > GROWTH_MIB_PER_HOUR {
+            faults.push(format!("the {name}'s memory grew by {growth:.1} MiB an hour"));
+        }
     }
+    let [client_growth_mib_per_hour, exit_growth_mib_per_hour] = growth;
     for (name, balance) in [("client", client), ("exit", exit)] {
         if !balance.holds() {
             faults.push(format!("the {name}'s counters do not add up"));
@@ -100,10 +112,17 @@ pub(super) fn judge(
             let rss = || kept.iter().map(|sample| of(sample).rss_kib);
             format!("{}-{} KiB", rss().min().unwrap_or(0), rss().max().unwrap_or(0))
         };
+        let growth = if growth_is_judged {
+            // Without the sign of nothing at all.
+            let [client, exit] = growth.map(|growth| (growth * 10.0).round() / 10.0 + 0.0);
+            format!("which is {client:+} and {exit:+} MiB an hour")
+        } else {
+            "too short to be judged by the hour".to_owned()
+        };
         format!(
             "passed: {:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
              {after:.0} after it, {packets} packets through the client's TUN, all \
-             accounted for, {drops} dropped; memory {} (client) and {} (exit), no descriptor or thread more, no \
+             accounted for, {drops} dropped; memory {} (client) and {} (exit), {growth}, no descriptor or thread more, no \
              warning, {} short connections whole",
             end,
             carried.tcp_mbit_per_s,
@@ -115,8 +134,13 @@ pub(super) fn judge(
     } else {
         format!("failed after {end:.0} s: {}; {drops} of {packets} packets were dropped", faults.join("; "))
     };
-    let [client_growth_mib_per_hour, exit_growth_mib_per_hour] = growth;
-    Verdict { passed: faults.is_empty(), sentence, client_growth_mib_per_hour, exit_growth_mib_per_hour }
+    Verdict {
+        passed: faults.is_empty(),
+        sentence,
+        client_growth_mib_per_hour,
+        exit_growth_mib_per_hour,
+        growth_is_judged,
+    }
 }
 
 /// One of a sample's processes.
@@ -143,8 +167,13 @@ mod tests {
 
     const STEADY: [f64; 2] = [150.0, 150.0];
 
+    /// Ten minutes.
     fn samples(change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
-        (0..120)
+        samples_of(600, change)
+    }
+
+    fn samples_of(seconds: u32, change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
+        (0..seconds / 5)
             .map(|index| {
                 let seconds = f64::from(index) * 5.0;
                 let mut client = ProcessSample { rss_kib: 14_000, descriptors: 30, threads: 4 };
@@ -179,6 +208,42 @@ mod tests {
         let verdict = judge(&late, STEADY, &carried(), &balance(7), &balance(7));
         assert!(!verdict.passed && verdict.sentence.contains("client's memory grew"), "{}", verdict.sentence);
         assert!((verdict.client_growth_mib_per_hour - 36.0).abs() < 0.1, "{verdict:?}");
+    }
+
+    /// As if it began with 14,000 KiB.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
+    fn growing(seconds: u32, mib_per_hour: f64) -> Verdict {
+        let grown = |at: f64| 14_000 + (at / 3_600.0 * mib_per_hour * 1_024.0) as u64;
+        let samples = samples_of(seconds, |at, client| client.rss_kib = grown(at));
+        judge(&samples, STEADY, &carried(), &balance(7), &balance(7))
+    }
+
+    #[test]
+    fn growth_by_the_hour_is_judged_from_half_an_hour_on() {
+        let hour = growing(3_600, 1.2);
+        assert!(!hour.passed && hour.growth_is_judged, "{hour:?}");
+        assert!(hour.sentence.contains("the client's memory grew by 1.2 MiB an hour"), "{}", hour.sentence);
+        assert!(!growing(1_800, 1.2).passed);
+        let little = growing(3_600, 0.8);
+        assert!(little.passed && little.sentence.contains("+0.8 and +0 MiB an hour"), "{}", little.sentence);
+    }
+
+    #[test]
+    fn short_run_says_that_growth_by_the_hour_is_not_judged() {
+        let short = growing(600, 1.2);
+        assert!(short.passed && !short.growth_is_judged, "{short:?}");
+        assert!(short.sentence.contains("too short to be judged by the hour"), "{}", short.sentence);
+        // One step, which by the hour would be more than is allowed.
+        let step = samples(|at, client| client.rss_kib = if at < 300.0 { 14_000 } else { 14_150 });
+        let verdict = judge(&step, STEADY, &carried(), &balance(7), &balance(7));
+        assert!(verdict.passed && verdict.client_growth_mib_per_hour > 1.0, "{verdict:?}");
+    }
+
+    #[test]
+    fn warm_up_is_no_growth() {
+        let early = samples_of(3_600, |at, client| client.rss_kib = if at < 60.0 { 12_000 } else { 14_000 });
+        let verdict = judge(&early, STEADY, &carried(), &balance(7), &balance(7));
+        assert!(verdict.passed && verdict.client_growth_mib_per_hour.abs() < 1e-9, "{verdict:?}");
     }
 
     #[test]

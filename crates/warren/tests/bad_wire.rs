@@ -1,9 +1,12 @@
 //! A path that loses, spoils and repeats what it carries.
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Exit, Net, asked, flows};
+use crate::support::counters::packets_counted;
+use crate::support::{Client, Exit, Namespace, Net, asked, flows, seconds};
 
 /// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50`, each.
 #[test]
@@ -12,7 +15,8 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    let count = asked("WARREN_HANDSHAKES").unwrap_or(2);
+    let handshakes = asked("WARREN_HANDSHAKES");
+    let count = handshakes.unwrap_or(2);
     for (name, what) in [("lost, three in a row", bursts()), ("spoilt", spoilt(300))] {
         net.filter(&what);
         let mut took: Vec<Duration> = (0..count)
@@ -25,14 +29,73 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
             })
             .collect();
         took.sort();
+        let (median, slowest) = (took[count / 2], took[count - 1]);
         println!(
-            "measured: 30 % {name}: {count} of {count} up, half of them in {:.1?}, all in {:.1?}",
-            took[count / 2],
-            took[count - 1]
+            "measured: 30 % {name}: {count} of {count} up, half of them in {median:.1?}, all in {slowest:.1?}"
         );
+        if handshakes.is_some() {
+            assert!(median <= seconds(3) && slowest <= seconds(20), "{name}: {took:?}");
+        }
     }
     net.unfilter();
     client.assert_host_unchanged();
+}
+
+/// Scorecard F4 is `WARREN_SPOILT_BYTES=10000000`, in each direction.
+#[test]
+fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
+    let Some(net) = Net::new() else { return };
+    let mut bytes = vec![0; asked("WARREN_SPOILT_BYTES").unwrap_or(1_000_000)];
+    getrandom::fill(&mut bytes).unwrap();
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    datagrams_one_by_one(&net);
+    // Each packet has its checksum when it leaves, so that whoever gets it looks at that.
+    net.internet.host.sh("ethtool -K eth0 tx off").ok();
+    client.up();
+    client.sh("ethtool -K warren0 tx off");
+    net.filter(&spoilt(20));
+    let wrong = || [&net.client, &net.internet.host].map(wrong_packets);
+    let before = wrong();
+
+    let start = Instant::now();
+    let (there, back) = there_and_back(&net, &bytes);
+
+    let took = start.elapsed();
+    let spoilt = ["to-client", "to-exit"].map(|device| {
+        let listed = net.router.sh(&format!("nft list table netdev {device}")).ok();
+        packets_counted(&listed).into_iter().sum::<u64>()
+    });
+    println!(
+        "measured: {} bytes both ways in {took:.1?}, {} datagrams of the client and {} of the exit spoilt",
+        bytes.len(),
+        spoilt[0],
+        spoilt[1]
+    );
+    assert!(there == bytes, "what arrived are other bytes");
+    assert!(back == bytes, "what came back are other bytes");
+    assert!(spoilt.iter().all(|count| *count > 0), "{spoilt:?}");
+    assert_eq!(wrong(), before, "the kernels found packets wrong");
+    for status in [client.status(), exit.status()] {
+        for reason in ["bad_datagram", "bad_packet", "bad_checksum_flag", "bad_fragment"] {
+            assert_eq!(status.drop("tun", reason), 0, "{reason}");
+        }
+    }
+    client.down();
+
+    // The same would show bytes that are spoilt outside of a tunnel.
+    net.unfilter();
+    let byte = "@th,320,8 set 0xa5";
+    let there = format!("tcp dport {PORT} {byte}");
+    let back = format!("tcp sport {PORT} numgen random mod 10 < 2 {byte}");
+    for (device, rule) in [("to-client", there), ("to-internet", back)] {
+        let hook = format!("type filter hook ingress device \"{device}\" priority 0;");
+        let table = format!("table netdev {device} {{ chain received {{ {hook} {rule}; }}; }}");
+        net.router.sh(&format!("nft '{table}'")).ok();
+    }
+    let (there, _) = there_and_back(&net, &bytes[..200_000]);
+    assert!(there != bytes[..200_000], "no byte was spoilt");
+    assert!(wrong()[0] > before[0], "no packet was found wrong");
 }
 
 /// Scorecard F5 is `WARREN_TWICE=20000`.
@@ -82,7 +145,7 @@ pub(crate) fn datagrams_one_by_one(net: &Net) {
 
 /// A byte of the payload is another one; nobody looks at UDP checksums on a link between namespaces.
 fn spoilt(per_mille: u32) -> String {
-    both_ways(&format!("numgen random mod 1000 < {per_mille} @th,320,8 set 0xa5"))
+    both_ways(&format!("numgen random mod 1000 < {per_mille} counter @th,320,8 set 0xa5"))
 }
 
 fn bursts() -> String {
@@ -91,4 +154,52 @@ fn bursts() -> String {
 
 fn both_ways(what: &str) -> String {
     format!("udp dport 443 {what}; udp sport 443 {what};")
+}
+
+/// Where the internet host listens for bytes.
+const PORT: u16 = 7_008;
+
+/// What the internet host got of bytes that the client sent it by TCP, and what came back of those.
+fn there_and_back(net: &Net, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let listener = net.internet.host.enter(|| TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap());
+    let listener = listener.join().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let got = all_of(&mut stream);
+        stream.write_all(&got).unwrap();
+        got
+    });
+    let bytes = bytes.to_vec();
+    let asking = net.client.enter(move || {
+        let mut stream = TcpStream::connect((Net::INTERNET_V4, PORT)).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        all_of(&mut stream)
+    });
+    let back = asking.join().unwrap();
+    (answering.join().unwrap(), back)
+}
+
+/// All that comes until the other side has no more.
+fn all_of(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(seconds(60))).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// How many packets a host's kernel found wrong, by IPv4's header or TCP's checksum.
+fn wrong_packets(host: &Namespace) -> u64 {
+    const COUNTERS: [(&str, &str); 3] =
+        [("Ip:", "InHdrErrors"), ("Tcp:", "InErrs"), ("Tcp:", "InCsumErrors")];
+    let text = host.sh("cat /proc/net/snmp").ok();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let counter = |(protocol, name): (&str, &str)| -> u64 {
+        // A line of names, and one of numbers.
+        let mut pairs = lines.chunks(2);
+        let pair = pairs.find(|pair| pair[0][0] == protocol).unwrap();
+        let place = pair[0].iter().position(|word| *word == name).unwrap();
+        pair[1][place].parse().unwrap()
+    };
+    COUNTERS.into_iter().map(counter).sum()
 }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, flows, seconds};
+use crate::support::{Client, Exit, ExitOptions, Net, Profile, flows, seconds};
 
 #[test]
 fn a_client_enrolled_on_a_running_exit_connects_at_once() {
@@ -28,19 +28,12 @@ fn a_removed_client_is_cut_off_within_two_seconds_and_stops_for_good() {
     let mut daemon = client.run("info");
     other.up();
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
-    let inner = client.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().to_owned();
-    let tracked = || net.exit.sh(&format!("cat /proc/net/nf_conntrack | grep -c 'src={inner} '")).stdout;
-    let had_flows = tracked().trim() != "0";
 
     exit.warren.run("exit client remove laptop").ok();
 
     assert_eq!(daemon.wait(seconds(2)), Some(4), "{}", daemon.output());
     assert!(daemon.output().contains("removed this client"), "{}", daemon.output());
     client.assert_host_unchanged();
-    if had_flows {
-        eventually(seconds(10), "its flows are forgotten", || tracked().trim() == "0");
-    }
-    // Scorecard A3.
     for _ in 0..20 {
         let again = client.warren.run("up home");
         assert_eq!(again.code, Some(4), "{}", again.stderr);

@@ -11,7 +11,8 @@ use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status, asked};
 #[test]
 fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     let Some(net) = Net::new() else { return };
-    let cycles: u32 = asked("WARREN_CYCLES").unwrap_or(12);
+    let asked_cycles = asked("WARREN_CYCLES");
+    let cycles: u32 = asked_cycles.unwrap_or(12);
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![Net::INTERNET_V4.into()])));
     exit.run();
@@ -34,16 +35,19 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     }
 
     let after = Process::of(&exit.status());
-    println!(
-        "measured: {cycles} cycles, {:?} each; the exit was {before:?} and is {after:?}",
-        spent / cycles
-    );
+    let mean = spent / cycles;
+    println!("measured: {cycles} cycles, {mean:?} each; the exit was {before:?} and is {after:?}");
     client_host.assert_same(&HostState::of(&net.client));
     exit_host.assert_same(&HostState::of(&net.exit));
     assert!(net.client.pids().is_empty(), "no process is left");
     assert_eq!(files, client.warren.files(), "no file is left");
     assert_eq!((before.descriptors, before.threads), (after.descriptors, after.threads));
-    assert!(after.memory_kib <= before.memory_kib * 11 / 10 + 512, "memory: {before:?}, {after:?}");
+    // After a few cycles pages that nobody gave back yet weigh more.
+    let slack_kib = if asked_cycles.is_some() { 0 } else { 512 };
+    assert!(after.memory_kib <= before.memory_kib * 11 / 10 + slack_kib, "memory: {before:?}, {after:?}");
+    if asked_cycles.is_some() {
+        assert!(mean <= Duration::from_millis(500), "{mean:?}");
+    }
 }
 
 /// What the exit's process uses.

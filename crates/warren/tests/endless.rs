@@ -38,30 +38,77 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     eventually(seconds(60), "their memory is back", || is_back(&exit));
     let kept = rss(&exit).saturating_sub(fresh);
 
+    let before = Handshakes::of(&exit);
     for (number, flight) in (0..).zip(peer::first_flights_of_plain_quic(COUNT)) {
         for datagram in flight {
             forger.send(stranger(number), &datagram);
         }
     }
     let start = Instant::now();
-    say_nothing(&net.client, exit_key, COUNT);
+    let (mut most, mut stalled, mut gone) = (0, Duration::ZERO, Duration::ZERO);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| say_nothing(&net.client, exit_key, COUNT));
+        // The last look that finds one, and the first of those after it, which all find none.
+        while !others.is_finished() || gone <= stalled {
+            assert!(start.elapsed() < seconds(60), "{:?}", Handshakes::of(&exit));
+            let Handshakes { in_flight, .. } = Handshakes::of(&exit);
+            most = most.max(in_flight);
+            if in_flight >= FORGED_AT_ONCE {
+                stalled = start.elapsed();
+            }
+            if in_flight > 0 {
+                gone = Duration::ZERO;
+            } else if gone.is_zero() {
+                gone = start.elapsed();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
     eventually(seconds(20), "they are gone", || connections(&exit) == 0);
     let took = start.elapsed();
     let peak = memory_peak(&mut exit, false) - fresh;
     eventually(seconds(60), "their memory is back, too", || is_back(&exit));
     let back = start.elapsed();
     let kept_again = rss(&exit).saturating_sub(fresh);
+    let timed_out = Handshakes::of(&exit).timed_out - before.timed_out;
 
     println!(
         "measured: {connected} of {COUNT} keys that say nothing: closed {longest:.1?} after their handshake at the latest, {each} KiB each; \
-         {kept} KiB kept of {}; {COUNT} handshakes that stop, and {COUNT} such keys once more: gone after {took:.1?}; {kept_again} KiB kept of \
-         {peak} {back:.0?} after they began",
+         {kept} KiB kept of {}; of {COUNT} handshakes that stop {timed_out} were let in, stood {stalled:.1?} and were gone after {gone:.1?}; with \
+         {COUNT} such keys beside them {most} were under way at most, and all was over after {took:.1?}; {kept_again} KiB kept of {peak} {back:.0?} after they \
+         began",
         each * COUNT as u64,
     );
     assert_eq!(connected, COUNT);
     assert!(longest <= seconds(5), "{longest:?}");
     assert!(each <= 64, "{each} KiB");
+    assert_eq!((before.in_flight, timed_out), (0, FORGED_AT_ONCE), "each that was let in was given up");
+    assert!(most <= AT_ONCE, "{most}");
+    assert!(stalled >= seconds(8) && gone <= HANDSHAKE_TIMEOUT + A_LOOK, "{stalled:?} {gone:?}");
     assert!(peak <= 2 * 64 * COUNT as u64, "{peak} KiB");
+}
+
+/// Handshakes that an exit has under way at most, and as many of them as may come from addresses that prove nothing.
+const AT_ONCE: u64 = 256;
+const FORGED_AT_ONCE: u64 = 128;
+
+/// Time after which an exit gives a handshake up, and the time that it takes to see that.
+const HANDSHAKE_TIMEOUT: Duration = seconds(10);
+const A_LOOK: Duration = Duration::from_millis(500);
+
+/// What an exit says of its handshakes.
+#[derive(Clone, Copy, Debug)]
+struct Handshakes {
+    in_flight: u64,
+    timed_out: u64,
+}
+
+impl Handshakes {
+    fn of(exit: &Exit<'_>) -> Self {
+        let status = exit.status();
+        let number = |name: &str| status.number(&format!("/handshakes_{name}"));
+        Self { in_flight: number("in_flight"), timed_out: number("timed_out") }
+    }
 }
 
 /// Scorecard R7: of what the exit's process has, because it is the daemon that must not grow.

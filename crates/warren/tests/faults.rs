@@ -1,9 +1,13 @@
 //! What the system refuses the daemons: room on the disk, and descriptors.
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use warren_quic::key::PrivateKey;
+
+use crate::support::crowd::{CONNECTIONS, Crowd, LISTENING, SENDING, Shared, exit_with};
 use crate::support::{
     Client, Exit, ExitOptions, Finished, HostState, Namespace, Net, Running, eventually, seconds,
 };
@@ -97,21 +101,42 @@ fn daemons_without_descriptors_say_so_and_leave_the_host_as_it_was() {
 
 #[test]
 fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
+    const COUNT: usize = 100;
     let Some(net) = Net::new() else { return };
-    let exit = Exit::init(&net, &ExitOptions::default());
+    let keys: Vec<PrivateKey> = (0..COUNT).map(|_| PrivateKey::generate().unwrap()).collect();
+    let exit = exit_with(&net, &keys);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    let daemon = exit.warren.start_under(&["prlimit", "--nofile=48"], "exit run");
+    let daemon = exit.warren.start_under(&["prlimit", "--nofile=64"], "exit run");
     eventually(seconds(10), "the exit answers", || exit.warren.status().is_some());
     client.up();
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let others = net.second_client();
+    let crowd = Crowd::start(&others, keys, exit_key);
+    let all = || crowd.shared.attached.load(SeqCst) == COUNT * CONNECTIONS;
+    eventually(seconds(60), "every client has all of its connections", all);
     let socket = exit.warren.state("../runtime/exit/control.sock");
-    let held: Vec<_> = (0..64).map_while(|_| std::os::unix::net::UnixStream::connect(&socket).ok()).collect();
-    assert!(held.len() > 32, "{} connections are enough to use up what is left", held.len());
+    let held: Vec<_> =
+        (0..100).map_while(|_| std::os::unix::net::UnixStream::connect(&socket).ok()).collect();
+    let refused = || daemon.output().matches("Too many open files").count();
+    eventually(seconds(5), "all descriptors are used up", || refused() > 0);
 
-    let before = processor_time(&daemon);
+    let (before, refused_before) = (processor_time(&daemon), refused());
     let lost = client.sh("ping -q -c 20 -i 0.1 -W 5 203.0.113.2");
-    assert!(lost.contains(" 0% packet loss"), "{lost}");
     let used = processor_time(&daemon) - before;
-    assert!(used < Duration::from_millis(1_000), "{used:?} of processor time in two seconds");
+    assert!(lost.contains(" 0% packet loss"), "{lost}");
+    println!("measured: R1: {used:?} of processor time in two seconds, {} commands waiting", held.len());
+    assert!(used < Duration::from_millis(400), "{used:?} of processor time in two seconds");
+    assert!(refused() > refused_before, "they were used up meanwhile");
+    // The others are carried too.
+    let Shared { phase, sent, answered, .. } = &*crowd.shared;
+    phase.store(SENDING, SeqCst);
+    std::thread::sleep(seconds(1));
+    phase.store(LISTENING, SeqCst);
+    // But for what a busy machine's queues drop.
+    let nearly_all = || answered.load(SeqCst) * 10 >= sent.load(SeqCst) * 9;
+    eventually(seconds(10), "the others' packets are answered", nearly_all);
+    assert!(all() && sent.load(SeqCst) >= COUNT as u64);
+    crowd.end();
     drop(held);
     eventually(seconds(10), "it answers again", || exit.warren.status().is_some());
     client.down();

@@ -1,7 +1,7 @@
 //! A link that comes and goes.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Net, asked, eventually, seconds};
 
@@ -20,13 +20,16 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         let status = client.status();
         (status.number("/process/rss_kib"), status.number("/process/fds"))
     };
-    let count = asked("WARREN_FLAPS").unwrap_or(6);
+    let flaps = asked("WARREN_FLAPS");
+    let count = flaps.unwrap_or(6);
+    // A machine that builds beside it takes its time.
+    let within = if flaps.is_some() { seconds(3) } else { seconds(11) };
     let away: u64 = asked("WARREN_FLAP_SECONDS").unwrap_or(1);
     // Once each before it is measured: what is allocated at the first time stays.
-    let flaps = ["carrier", "administrator"].into_iter().cycle().take(count);
+    let ways = ["carrier", "administrator"].into_iter().cycle().take(count);
     let mut before = (0, 0);
     let mut slowest = Duration::ZERO;
-    for (number, by) in flaps.enumerate() {
+    for (number, by) in ways.enumerate() {
         if number == 2 {
             before = uses();
         }
@@ -43,16 +46,19 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
             ));
         }
         // Nothing is sent meanwhile that could help the client to notice.
+        let back = Instant::now();
         std::thread::sleep(seconds(1));
         let ping = "ping -c 1 -W 1 203.0.113.2";
-        let took = eventually(seconds(10), by, || net.client.sh(ping).succeeded());
+        eventually(within, by, || net.client.sh(ping).succeeded());
+        let took = back.elapsed();
+        println!("{by}: answered {took:?} after the link, a second of rest among it");
+        assert!(took <= within, "{by}: {took:?}");
         slowest = slowest.max(took);
-        println!("{by}: answered {took:?} after a second of rest");
     }
     let after = uses();
     println!(
-        "measured: {count} flaps, answered {slowest:.1?} after a second of rest at the latest; KiB and descriptors: \
-         {before:?} before, {after:?} after"
+        "measured: {count} flaps, answered {slowest:.1?} after the link at the latest, a second of rest among it; KiB and \
+         descriptors: {before:?} before, {after:?} after"
     );
     assert!(after.0 <= before.0 + before.0 / 10, "{before:?} KiB, {after:?} KiB");
     assert_eq!(after.1, before.1, "descriptors");

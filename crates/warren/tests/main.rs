@@ -56,6 +56,7 @@ mod refusals;
 mod reload;
 mod replays;
 mod resets;
+mod revocation;
 mod rotate_key;
 mod routing;
 mod sandbox;

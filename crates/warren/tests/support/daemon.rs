@@ -1,6 +1,7 @@
 //! The warren binary on a host: what a person types there, and the daemon that runs there.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -42,7 +43,9 @@ impl<'net> Warren<'net> {
     /// Runs `warren LINE` as a user who owns nothing.
     pub fn run_as_nobody(&self, line: &str) -> Finished {
         let program = self.directory.path().join("warren");
-        std::fs::copy(env!("CARGO_BIN_EXE_warren"), &program).unwrap();
+        // By a process of its own: what this one has open for writing, another test's child may have for a moment too, and cannot be run.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_warren")).arg(&program).status();
+        assert!(copied.unwrap().success());
         let mut arguments = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         let own = self.arguments(line);
         arguments.push(program.to_str().unwrap());

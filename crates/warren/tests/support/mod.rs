@@ -19,6 +19,8 @@
     reason = "test code, of which no test target uses everything"
 )]
 
+#[path = "../../../warren-quic/tests/common/attacker.rs"]
+pub mod attacker;
 pub mod balance;
 pub mod cores;
 pub mod counters;
@@ -27,6 +29,7 @@ pub mod daemon;
 pub mod flows;
 pub mod forged;
 pub mod host_state;
+pub mod hostile;
 #[cfg(target_arch = "x86_64")]
 pub mod injection;
 pub mod internet_host;
@@ -43,7 +46,9 @@ pub mod probing;
 pub mod profile;
 pub mod rights;
 pub mod status;
+pub mod stubborn;
 pub mod systemd;
+pub mod tapped;
 pub mod terminal;
 pub mod trains;
 

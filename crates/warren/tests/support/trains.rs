@@ -6,15 +6,33 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 
-use super::Net;
 use super::counters::{HEADERS, packets_and_bytes_of_one};
 use super::flows::Flood;
+use super::{Net, seconds};
 
 /// Datagrams of one system call, as many as the kernel takes: `UDP_MAX_SEGMENTS` since Linux 6.9, and before.
 const TRAINS: [u64; 2] = [128, 64];
 /// Bytes of them, headers not counted.
 const MOST_BYTES: u64 = 60_000;
 const PORT: u16 = 5_302;
+
+/// The most packets of `length` bytes that arrive in a second where ever more are offered, until a tenth of them does not arrive,
+/// whether they are lost or cannot even be sent.
+pub fn capacity(net: &Net, length: u64) -> u64 {
+    const LASTING: u64 = 2;
+    let (mut most, mut offered, mut too_many) = (0, 20_000, 0);
+    // A machine that others use may stand still once.
+    while too_many < 2 {
+        let Flood { received, .. } = offer(net, offered, length, seconds(LASTING));
+        most = most.max(received / LASTING);
+        if received * 10 < offered * LASTING * 9 {
+            too_many += 1;
+        } else {
+            (offered, too_many) = (offered * 3 / 2, 0);
+        }
+    }
+    most
+}
 
 /// Sends `per_second` datagrams of `length` bytes a second to the internet host.
 pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Flood {

@@ -1,0 +1,184 @@
+//! Clients that are cut off, take no notice, and come again.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use warren_quic::key::{PrivateKey, PublicKey};
+
+use crate::support::counters::packets_counted;
+use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::stubborn::{FIRST_PORT, StubbornClients, TRIES};
+use crate::support::{Exit, Namespace, Net, eventually, seconds};
+
+/// All of them but the last are cut off, each in another way; the first three by commands, the next three by a reload.
+const NAMES: [&str; 7] =
+    ["removed", "disabled", "rotated", "struck-out", "switched-off", "exchanged", "left-alone"];
+const ROTATED: usize = 2;
+const LEFT_ALONE: usize = 6;
+
+/// By when nothing of whoever is cut off may pass.
+const WITHIN: Duration = seconds(2);
+
+/// What had been sent and had arrived at one moment, of each client.
+#[derive(Clone, Debug)]
+struct Sample {
+    at: Instant,
+    sent: Vec<u64>,
+    arrived: Vec<u64>,
+}
+
+/// Scorecard A3.
+#[test]
+fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let keys: Vec<PrivateKey> = NAMES.iter().map(|_| PrivateKey::generate().unwrap()).collect();
+    for (name, key) in NAMES.iter().zip(&keys) {
+        exit.enrol_key(name, &key.public().to_string());
+    }
+    let exit_key: PublicKey = exit.status().text("/public_key").parse().unwrap();
+    count_arrivals(&net.internet.host);
+    let clients = StubbornClients::start(&net.client, keys, exit_key);
+    let sample = || Sample::take(&net, &clients);
+    eventually(seconds(30), "all of them are heard", || sample().arrived.iter().all(|count| *count > 10));
+    let inner: Vec<Ipv4Addr> = clients.accounts.iter().map(|account| account.inner().unwrap()).collect();
+    let tracked = || inner.iter().map(|inner| flows_of(&net, *inner)).collect::<Vec<_>>();
+    assert!(tracked().iter().all(|flows| *flows > 0), "{:?}", tracked());
+    // From now on nobody hears a Goodbye, a close or a reset.
+    let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
+    net.client.sh(&format!("nft '{deaf}'")).ok();
+    let before = sample();
+    std::thread::sleep(seconds(1));
+    let mut samples = vec![sample()];
+    let rates = samples[0].arrived_per_second_since(&before);
+
+    let cuts = cut_off(&net, &exit, exit_key, || samples.push(sample()));
+    let last_cut = cuts[cuts.len() - 1];
+    while last_cut.elapsed() < WITHIN + seconds(4) {
+        if last_cut.elapsed() > WITHIN + seconds(2) {
+            clients.have_moved();
+        }
+        samples.push(sample());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+
+    let left = tracked();
+    let end = samples[samples.len() - 1].clone();
+    let settled = samples.iter().find(|sample| sample.at >= last_cut + WITHIN).unwrap();
+    let took: Vec<Duration> =
+        cuts.iter().enumerate().map(|(of, cut)| last_arrival(&samples, of, *cut)).collect();
+    let sent = difference(&end.sent, &settled.sent);
+    let passed = difference(&end.arrived, &settled.arrived);
+    net.client.sh("nft delete table inet deaf").ok();
+    let accounts = clients.come_again();
+    let let_in: Vec<u64> = accounts.iter().map(|account| account.let_in.load(SeqCst)).collect();
+    let arrived_again = difference(&arrivals(&net), &end.arrived);
+    let left_at_last = tracked();
+    println!(
+        "measured: {rates:.0?} packets a second, cut off after {took:.0?} at the latest; of {sent:?} that were sent from {WITHIN:?} on \
+         {passed:?} arrived, {left:?} flows left; of {TRIES} tries to come again {let_in:?} were let in, and {arrived_again:?} arrived"
+    );
+    assert!(took.iter().all(|took| *took <= WITHIN), "{took:?}");
+    for (of, name) in NAMES.iter().enumerate().take(LEFT_ALONE) {
+        assert!(sent[of] > 100, "{name}: {sent:?}");
+        assert_eq!((passed[of], let_in[of], arrived_again[of]), (0, 0, 0), "{name}");
+        // With its next key a client has the addresses that it had, and its flows go on.
+        assert!(of == ROTATED || (left[of], left_at_last[of]) == (0, 0), "{name}: {left:?} {left_at_last:?}");
+    }
+    // The same without a cut.
+    assert!(passed[LEFT_ALONE] > 100 && left[LEFT_ALONE] > 0, "{passed:?} {left:?}");
+    assert!(let_in[LEFT_ALONE] == TRIES && arrived_again[LEFT_ALONE] > TRIES, "{let_in:?} {arrived_again:?}");
+}
+
+/// Cuts off all but the last client. Returns when each was, in their order.
+fn cut_off(net: &Net, exit: &Exit<'_>, exit_key: PublicKey, mut looking: impl FnMut()) -> Vec<Instant> {
+    let mut cuts = Vec::new();
+    for command in ["remove removed", "disable disabled"] {
+        cuts.push(Instant::now());
+        exit.warren.run(&format!("exit client {command}")).ok();
+        looking();
+    }
+    let next = PrivateKey::generate().unwrap();
+    exit.warren.run(&format!("exit client set rotated --public-key {}", next.public())).ok();
+    looking();
+    // The key before it is good until then.
+    cuts.push(Instant::now());
+    connect_once(&net.second_client(), next, exit_key);
+    looking();
+    exit.edit_clients(edit);
+    cuts.extend([Instant::now(); 3]);
+    exit.warren.run("reload exit").ok();
+    looking();
+    cuts
+}
+
+/// Opens a session with a key, and ends it.
+fn connect_once(host: &Namespace, key: PrivateKey, exit_key: PublicKey) {
+    let inside = move || {
+        runtime().block_on(async move {
+            let mut client = LibraryClient::start(key, exit_key, 1);
+            client.until("it is up", |client| client.attached() == 1).await;
+            client.leave().await;
+        });
+    };
+    host.enter(inside).join().unwrap();
+}
+
+/// Takes one client out of the file, disables one, and gives one another key.
+fn edit(clients: &mut Vec<toml::Value>) {
+    clients.retain(|client| client["name"].as_str() != Some("struck-out"));
+    for client in clients.iter_mut().filter_map(toml::Value::as_table_mut) {
+        if client["name"].as_str() == Some("switched-off") {
+            client.insert("disabled".into(), true.into());
+        }
+        if client["name"].as_str() == Some("exchanged") {
+            let key = PrivateKey::generate().unwrap().public().to_string();
+            client.insert("public_key".into(), key.into());
+        }
+    }
+}
+
+impl Sample {
+    fn take(net: &Net, clients: &StubbornClients) -> Self {
+        let sent = clients.accounts.iter().map(|account| account.sent.load(SeqCst)).collect();
+        let arrived = arrivals(net);
+        // What arrived has done so by now.
+        Self { at: Instant::now(), sent, arrived }
+    }
+
+    fn arrived_per_second_since(&self, before: &Self) -> Vec<f64> {
+        let time = (self.at - before.at).as_secs_f64();
+        let arrived = difference(&self.arrived, &before.arrived);
+        arrived.into_iter().map(|count| count as f64 / time).collect()
+    }
+}
+
+/// How long after a moment something of a client arrived, at the latest.
+fn last_arrival(samples: &[Sample], of: usize, since: Instant) -> Duration {
+    let grown = samples.windows(2).rfind(|pair| pair[0].arrived[of] < pair[1].arrived[of]);
+    grown.map(|pair| pair[1].at.saturating_duration_since(since)).unwrap_or_default()
+}
+
+fn difference(after: &[u64], before: &[u64]) -> Vec<u64> {
+    after.iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// Counts what comes for each client's port, and answers nothing.
+fn count_arrivals(internet: &Namespace) {
+    let ports = (FIRST_PORT..).take(NAMES.len());
+    let rules: String = ports.map(|port| format!("udp dport {port} counter drop; ")).collect();
+    let chain = format!("chain in {{ type filter hook prerouting priority raw; {rules}}}");
+    internet.sh(&format!("nft 'table inet seen {{ {chain}; }}'")).ok();
+}
+
+fn arrivals(net: &Net) -> Vec<u64> {
+    packets_counted(&net.internet.host.sh("nft list table inet seen").ok())
+}
+
+/// How many flows from an inner address the exit's kernel tracks.
+fn flows_of(net: &Net, inner: Ipv4Addr) -> usize {
+    let tracked = net.exit.sh("cat /proc/net/nf_conntrack").ok();
+    tracked.lines().filter(|line| line.contains(&format!("src={inner} "))).count()
+}

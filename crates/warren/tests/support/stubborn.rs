@@ -1,0 +1,240 @@
+//! Clients that take no notice of what the exit says: told to go they go on sending, and then come again and again.
+//!
+//! They have neither a TUN device nor the session's state machine, which stops at a Goodbye.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use warren_packet::datagram::{Flags, write_packet};
+use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox};
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::{Congestion, Driver, TransportSettings};
+use warren_session::message::{Attach, Hello, Message, MessageDecoder, Welcome, encode};
+
+use super::library_client::{runtime, udp};
+use super::{Namespace, Net};
+
+/// How often each comes again.
+pub const TRIES: u64 = 20;
+/// The port of the internet host that the first one sends to; each has the next.
+pub const FIRST_PORT: u16 = 5_400;
+
+/// A hundred packets a second.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// Packets that are sent without waiting for an answer, and as many after it.
+const BLIND: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Clients on one thread of a host, which send from the start on.
+#[derive(Debug)]
+pub struct StubbornClients {
+    /// In the order of their keys.
+    pub accounts: Vec<Arc<Account>>,
+    orders: Arc<AtomicU8>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// What came of one.
+#[derive(Debug, Default)]
+pub struct Account {
+    inner: OnceLock<Ipv4Addr>,
+    /// Packets that its QUIC library has taken to send.
+    pub sent: AtomicU64,
+    /// How often it came again, and how often it was let in.
+    pub tries: AtomicU64,
+    pub let_in: AtomicU64,
+}
+
+impl Account {
+    /// Its inner address, once it has one.
+    pub fn inner(&self) -> Option<Ipv4Addr> {
+        self.inner.get().copied()
+    }
+}
+
+const SENDING: u8 = 0;
+const MOVED: u8 = 1;
+const COMING_AGAIN: u8 = 2;
+
+impl StubbornClients {
+    pub fn start(host: &Namespace, keys: Vec<PrivateKey>, exit_key: PublicKey) -> Self {
+        let accounts: Vec<Arc<Account>> = keys.iter().map(|_| Arc::default()).collect();
+        let orders = Arc::new(AtomicU8::new(SENDING));
+        let (of_thread, obeyed) = (accounts.clone(), orders.clone());
+        let thread = host.enter(move || {
+            let clients = tokio::task::LocalSet::new();
+            clients.block_on(&runtime(), async {
+                let mut running = Vec::new();
+                for ((key, account), port) in keys.into_iter().zip(of_thread).zip(FIRST_PORT..) {
+                    let client = StubbornClient::new(key, exit_key, port, account);
+                    running.push(tokio::task::spawn_local(client.live(obeyed.clone())));
+                }
+                for client in running {
+                    client.await.unwrap();
+                }
+            });
+        });
+        Self { accounts, orders, thread }
+    }
+
+    /// Has each go on from another port of its host.
+    pub fn have_moved(&self) {
+        self.orders.store(MOVED, SeqCst);
+    }
+
+    /// Has each come again so often, and waits until they have.
+    pub fn come_again(self) -> Vec<Arc<Account>> {
+        self.orders.store(COMING_AGAIN, SeqCst);
+        self.thread.join().unwrap();
+        self.accounts
+    }
+}
+
+struct StubbornClient {
+    endpoint: Endpoint,
+    exit_key: PublicKey,
+    port: u16,
+    account: Arc<Account>,
+    nonce: Vec<u8>,
+    welcome: Welcome,
+    packet: Bytes,
+}
+
+impl StubbornClient {
+    fn new(key: PrivateKey, exit_key: PublicKey, port: u16, account: Arc<Account>) -> Self {
+        // Who hears nothing sends on all the same.
+        let settings = TransportSettings {
+            driver: Driver::Warren,
+            congestion: Congestion::Off.into(),
+            ..TransportSettings::default()
+        };
+        Self {
+            endpoint: Endpoint::client(settings, key).unwrap(),
+            exit_key,
+            port,
+            account,
+            nonce: port.to_be_bytes().repeat(8),
+            welcome: Welcome::default(),
+            packet: Bytes::new(),
+        }
+    }
+
+    async fn live(mut self, orders: Arc<AtomicU8>) {
+        let (connection, answer) = self.ask(&self.hello()).await;
+        let Some(Message::Welcome(welcome)) = answer else { panic!("it is not let in: {answer:?}") };
+        self.know(welcome);
+        let (mut next, mut has_moved) = (Instant::now(), false);
+        loop {
+            match orders.load(SeqCst) {
+                COMING_AGAIN => break,
+                MOVED if !has_moved => {
+                    self.endpoint.rebind(connection, socket()).unwrap();
+                    has_moved = true;
+                }
+                _ => {}
+            }
+            self.send(connection, 1);
+            next += INTERVAL;
+            self.run_until(next).await;
+        }
+        for number in 0..TRIES {
+            let first = if number % 2 == 0 { self.attach() } else { self.hello() };
+            let (connection, answer) = self.ask(&first).await;
+            self.account.tries.fetch_add(1, SeqCst);
+            let is_let_in = matches!(answer, Some(Message::Welcome(_) | Message::Attached(_)));
+            self.account.let_in.fetch_add(u64::from(is_let_in), SeqCst);
+            if let Some(Message::Welcome(welcome)) = answer {
+                self.know(welcome);
+            }
+            self.send(connection, BLIND);
+            self.run_until(Instant::now() + INTERVAL).await;
+        }
+    }
+
+    fn know(&mut self, welcome: Welcome) {
+        let granted = welcome.ipv4.clone().unwrap().address;
+        let inner: Ipv4Addr = <[u8; 4]>::try_from(granted).unwrap().into();
+        let internet = Net::INTERNET_V4.parse().unwrap();
+        let mut framed = BytesMut::new();
+        write_packet(Flags::default(), &[&udp(inner, (internet, self.port), 30_000, b"hello")], &mut framed);
+        (self.packet, self.welcome) = (framed.freeze(), welcome);
+        self.account.inner.get_or_init(|| inner);
+    }
+
+    fn hello(&self) -> Message {
+        let nonce = self.nonce.clone();
+        Message::Hello(Hello { version: 1, connections_wanted: 1, nonce, ..Hello::default() })
+    }
+
+    fn attach(&self) -> Message {
+        let Welcome { session, attach_token, .. } = self.welcome.clone();
+        Message::Attach(Attach { session, attach_token, index: 0 })
+    }
+
+    /// Connects and says `first`, with packets right behind it; returns what the exit says to that, if anything.
+    async fn ask(&mut self, first: &Message) -> (ConnectionId, Option<Message>) {
+        let remote = SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443);
+        let connection = self.endpoint.connect(socket(), remote, &[self.exit_key]).unwrap();
+        let answer = tokio::time::timeout(PATIENCE, self.talk(connection, first)).await;
+        (connection, answer.ok().flatten())
+    }
+
+    async fn talk(&mut self, with: ConnectionId, first: &Message) -> Option<Message> {
+        let (mut inbox, mut decoder) = (Inbox::new(), MessageDecoder::new());
+        loop {
+            poll_fn(|context| self.endpoint.poll(context, &mut inbox)).await;
+            for event in inbox.events.drain(..) {
+                match event {
+                    Event::Connected { connection, .. } if connection == with => {
+                        self.endpoint.send_control(connection, &encode(first)).unwrap();
+                        self.send(connection, BLIND);
+                    }
+                    Event::Control { connection, data } if connection == with => {
+                        decoder.push(&data);
+                        if let Some(message) = decoder.next().unwrap() {
+                            return Some(message);
+                        }
+                    }
+                    Event::Closed { connection, .. } if connection == with => return None,
+                    Event::Connected { .. }
+                    | Event::Control { .. }
+                    | Event::Closed { .. }
+                    | Event::Writable { .. }
+                    | Event::Answers { .. } => {}
+                }
+            }
+            inbox.clear();
+        }
+    }
+
+    fn send(&mut self, connection: ConnectionId, count: usize) {
+        if self.packet.is_empty() {
+            return;
+        }
+        for _ in 0..count {
+            let is_taken = self.endpoint.send_datagram(connection, self.packet.clone()).is_ok();
+            self.account.sent.fetch_add(u64::from(is_taken), SeqCst);
+        }
+    }
+
+    /// Lets its connections do what they have to do, and forgets whatever they bring.
+    async fn run_until(&mut self, until: Instant) {
+        let mut inbox = Inbox::new();
+        loop {
+            tokio::select! {
+                () = poll_fn(|context| self.endpoint.poll(context, &mut inbox)) => inbox.clear(),
+                () = tokio::time::sleep_until(until.into()) => return,
+            }
+        }
+    }
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
