@@ -96,8 +96,7 @@ impl<'net> Warren<'net> {
 
     /// The files in Warren's directories.
     pub fn files(&self) -> String {
-        finished(std::process::Command::new("find").arg(self.directory.path()).args(["-not", "-name", "log"]))
-            .ok()
+        finished(Command::new("find").arg(self.directory.path()).args(["-not", "-name", "log"])).ok()
     }
 
     /// What `warren status --json` says, while a daemon answers.
@@ -106,7 +105,7 @@ impl<'net> Warren<'net> {
         finished.succeeded().then(|| Status(serde_json::from_str(&finished.stdout).unwrap()))
     }
 
-    fn command(&self, line: &str) -> std::process::Command {
+    fn command(&self, line: &str) -> Command {
         let own = self.arguments(line);
         let mut arguments = vec![env!("CARGO_BIN_EXE_warren")];
         arguments.extend(own.iter().map(String::as_str));
