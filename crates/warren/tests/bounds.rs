@@ -96,11 +96,11 @@ fn bombard(silent: bool) {
     let (datagrams, bytes) = answered(&net);
     let Attempts { made, retried, answered } = sealed;
     println!(
-        "measured: {count} hostile datagrams in {took:.1?} at an exit that is {}: {refused} refused as strangers', {put_off} put off, \
+        "measured: {count} hostile datagrams in {took:.1?} at an exit that {}: {refused} refused as strangers', {put_off} put off, \
          {datagrams} answered with {bytes} bytes, {alone} KiB more; with {made} sealed attempts in the second half, of which {answered} \
          were looked into and {retried} proved their address, {peak} KiB more at most, of which {later} in the last quarter; {lines} \
          lines of log, {descriptors} descriptors more, {:.0} % of a core after them; {pings}",
-        if silent { "silent" } else { "not" },
+        if silent { "is silent" } else { "answers strangers" },
         idle * 100.0
     );
     assert!(exit.daemon().is_running());

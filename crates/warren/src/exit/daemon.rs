@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -342,8 +342,14 @@ impl Daemon {
         }
     }
 
+    /// Tells the sessions the calendar's time, which may have been set since: invitations expire by it.
+    pub(super) fn look_at_clock(&mut self) {
+        self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
+    }
+
     fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
+        self.look_at_clock();
         match report {
             Report::Connected { connection, peer } => {
                 self.events.connected();
@@ -377,6 +383,7 @@ impl Daemon {
     }
 
     async fn answer(&mut self, asked: Asked, host: &mut Host) {
+        self.look_at_clock();
         let concerns_clients = asked.request.changes_clients();
         let mut response = match asked.request {
             Request::Status => self.status(host).await,

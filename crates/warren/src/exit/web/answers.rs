@@ -95,6 +95,7 @@ impl Daemon {
     }
 
     pub(in crate::exit) async fn answer_web(&mut self, question: Question, host: &mut Host) {
+        self.look_at_clock();
         let Question { asked, answer } = question;
         let removes = matches!(asked, Asked::Remove(_));
         let mut reply = match asked {
