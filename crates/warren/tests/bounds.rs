@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use warren_quic::key::{PrivateKey, PublicKey};
 
-use crate::flood::memory_peak;
 use crate::support::counters::HEADERS;
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::hostile::{Attempts, attempts};
 use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::{Client, Exit, ExitOptions, Net, Status, asked, eventually, peer, seconds};
 
 /// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`, also for the next one.
@@ -48,7 +48,8 @@ fn bombard(silent: bool) {
     let strangers = net.second_client();
     let forger = Forger::on(&strangers);
     let (before, lines) = (exit.status(), exit.daemon().output().lines().count());
-    let peak_before = memory_peak(&mut exit, true);
+    let pid = exit.daemon().pid();
+    let peak_before = forget_peak(pid);
     let pinging = net.client.start(&["ping", "-q", "-i", "0.05", "-W", "5", Net::INTERNET_V4]);
     let (start, mut forged_bytes) = (Instant::now(), 0);
     let mut send = |numbers: std::ops::Range<u32>| {
@@ -64,16 +65,16 @@ fn bombard(silent: bool) {
     };
 
     send(0..count / 2);
-    let alone = memory_peak(&mut exit, false) - peak_before;
+    let alone = peak_kib(pid) - peak_before;
     let over = Arc::new(AtomicBool::new(false));
     let sealed = attempts(&strangers, silent.then_some(exit_key), over.clone());
     send(count / 2..count / 4 * 3);
-    let soon = memory_peak(&mut exit, false);
+    let soon = peak_kib(pid);
     send(count / 4 * 3..count);
     over.store(true, SeqCst);
     let sealed = sealed.join().unwrap();
     let took = start.elapsed();
-    let (peak, later) = (memory_peak(&mut exit, false) - peak_before, memory_peak(&mut exit, false) - soon);
+    let (peak, later) = (peak_kib(pid) - peak_before, peak_kib(pid) - soon);
 
     pinging.signal(rustix::process::Signal::INT);
     client.sh("ping -c 1 -W 5 203.0.113.2");

@@ -11,9 +11,9 @@ use warren_quic::driver::{Endpoint, Event, Inbox};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::TransportSettings;
 
-use crate::flood::memory_peak;
 use crate::support::forged::{Forger, stranger, swallow_answers};
 use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::{Exit, ExitOptions, Namespace, Net, eventually, peer, seconds};
 
 /// Scorecard B6.
@@ -30,9 +30,10 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let exit_key = exit.status().text("/public_key").parse().unwrap();
     let second = net.second_client();
     let forger = Forger::on(&second);
-    let fresh = memory_peak(&mut exit, true);
+    let pid = exit.daemon().pid();
+    let fresh = forget_peak(pid);
     let (connected, longest) = say_nothing(&net.client, exit_key, COUNT);
-    let each = (memory_peak(&mut exit, false) - fresh) / COUNT as u64;
+    let each = (peak_kib(pid) - fresh) / COUNT as u64;
     eventually(seconds(20), "they are gone", || connections(&exit) == 0);
     let is_back = |exit: &Exit<'_>| rss(exit) <= fresh + BACK_WITHIN_KIB;
     eventually(seconds(60), "their memory is back", || is_back(&exit));
@@ -66,7 +67,7 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     });
     eventually(seconds(20), "they are gone", || connections(&exit) == 0);
     let took = start.elapsed();
-    let peak = memory_peak(&mut exit, false) - fresh;
+    let peak = peak_kib(pid) - fresh;
     eventually(seconds(60), "their memory is back, too", || is_back(&exit));
     let back = start.elapsed();
     let kept_again = rss(&exit).saturating_sub(fresh);

@@ -11,6 +11,7 @@ use crate::support::cores::Core;
 use crate::support::crowd::{CONNECTIONS, Crowd, SENDING, exit_with};
 use crate::support::forged::{Flood, answered, swallow_answers};
 use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::memory_limit::MemoryLimit;
 use crate::support::trains::{capacity, offer};
 use crate::support::{Client, Exit, Namespace, Net, asked, eventually, flows, peer, seconds};
@@ -77,7 +78,7 @@ fn flood_beside_a_tunnel(
         exit.warren.run("reload").ok();
         for (rate, least) in [(5_000, 70), (20_000, 40)] {
             let share = |flood: flows::Flood| flood.received * 100 / flood.sent.max(1);
-            let before = memory_peak(exit, true);
+            let before = forget_peak(exit.daemon().pid());
             let said = answered(net);
             let over = Arc::new(AtomicBool::new(false));
             let (key, until) = (newcomer.clone(), over.clone());
@@ -97,7 +98,7 @@ fn flood_beside_a_tunnel(
                 .map(|_| share(offer(net, offered, LENGTH, seconds(1))))
                 .find(|share| *share >= 90)
                 .unwrap_or(0);
-            let grown = memory_peak(exit, false).saturating_sub(before);
+            let grown = peak_kib(exit.daemon().pid()).saturating_sub(before);
             let answers = answered(net).0 - said.0;
             // Not only of what could be sent.
             let goodput = carried.received * 100 / (offered * lasting.as_secs()).max(1);
@@ -153,7 +154,7 @@ fn a_hundred_clients_and_a_flood_fit_into_128_mib() {
 
     assert!(exit.daemon().is_running());
     eventually(seconds(10), "every client is there", || all(&crowd));
-    let (rss, peak, killed) = (memory_peak(&mut exit, false), memory.peak_kib(), memory.killed());
+    let (rss, peak, killed) = (peak_kib(exit.daemon().pid()), memory.peak_kib(), memory.killed());
     let answered = crowd.shared.answered.load(SeqCst);
     let sent = crowd.shared.sent.load(SeqCst);
     crowd.end();
@@ -193,16 +194,4 @@ fn begin_again_and_again(key: PrivateKey, exit_key: PublicKey, over: &AtomicBool
         took.sort();
         took
     })
-}
-
-/// The most memory that the exit's process has had, in KiB, since it was last asked to begin anew.
-pub(crate) fn memory_peak(exit: &mut Exit<'_>, begin_anew: bool) -> u64 {
-    let directory = format!("/proc/{}", exit.daemon().pid());
-    if begin_anew {
-        // proc(5), clear_refs: the peak becomes what is there now.
-        std::fs::write(format!("{directory}/clear_refs"), "5").unwrap();
-    }
-    let status = std::fs::read_to_string(format!("{directory}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

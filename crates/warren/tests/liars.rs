@@ -15,6 +15,7 @@ use self::liar::Liar;
 use self::lies::{Ends, Fate, Kind, honest, left_to_kernel, malformed, spoofed, to_others};
 use crate::support::counters::packets_of_one;
 use crate::support::lying_exit::{self, LyingExit};
+use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Status, asked, eventually, seconds};
 
 /// Of each kind of lie; scorecard B3 is `WARREN_LIES=2000`.
@@ -232,8 +233,7 @@ fn witness<'host>(host: &'host Namespace, device: &str, rules: &str) -> impl Fn(
 
 /// The most memory that a daemon has had, lie by lie.
 struct Room {
-    status_file: String,
-    clear_file: String,
+    pid: i32,
     first_kib: u64,
     before_kib: u64,
     /// What was added at most during each of them.
@@ -243,26 +243,17 @@ struct Room {
 
 impl Room {
     fn of(daemon: &Status) -> Self {
-        let directory = format!("/proc/{}", daemon.number("/pid"));
-        let mut room = Self {
-            status_file: format!("{directory}/status"),
-            clear_file: format!("{directory}/clear_refs"),
-            first_kib: 0,
-            before_kib: 0,
-            added: Vec::new(),
-            most_kib: 0,
-        };
-        room.begin_anew();
-        room.first_kib = room.before_kib;
-        room
+        let pid = i32::try_from(daemon.number("/pid")).unwrap();
+        let now_kib = forget_peak(pid);
+        Self { pid, first_kib: now_kib, before_kib: now_kib, added: Vec::new(), most_kib: 0 }
     }
 
     /// Takes down what was added at most since the last time.
     fn take(&mut self, lie: &str) {
-        let peak = self.peak_kib();
+        let peak = peak_kib(self.pid);
         self.most_kib = self.most_kib.max(peak);
         self.added.push((peak.saturating_sub(self.before_kib), lie.to_owned()));
-        self.begin_anew();
+        self.before_kib = forget_peak(self.pid);
     }
 
     /// Leaves out what one of them added, but for the sum.
@@ -279,17 +270,5 @@ impl Room {
         println!("measured: {all} KiB more at most, {most} during {lie}");
         assert!(*most <= one_kib, "{:?}", self.added);
         assert!(all <= ROOM_KIB, "{:?}", self.added);
-    }
-
-    fn begin_anew(&mut self) {
-        // proc(5): the peak becomes what is there now.
-        std::fs::write(&self.clear_file, "5").unwrap();
-        self.before_kib = self.peak_kib();
-    }
-
-    fn peak_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(&self.status_file).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }

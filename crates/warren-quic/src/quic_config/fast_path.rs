@@ -11,12 +11,12 @@ use bytes::{Bytes, BytesMut};
 use noq_proto::{Connection, ConnectionHandle, DatagramEvent, Endpoint, Event, FourTuple};
 use proptest::{collection::vec, prelude::*};
 
-use super::*;
-use crate::{key::PrivateKey, settings::Congestion, tls};
+use super::{
+    world::{ADDRESSES, CLIENT, Configs, EXIT},
+    *,
+};
+use crate::settings::Congestion;
 
-pub(super) const CLIENT: usize = 0;
-pub(super) const EXIT: usize = 1;
-const ADDRESSES: [([u8; 4], u16); 2] = [([192, 0, 2, 1], 1_000), ([192, 0, 2, 2], 443)];
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// What the wire does to a packet.
@@ -130,17 +130,7 @@ impl Pair {
             ..TransportSettings::default()
         };
         let now = Instant::now();
-        let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
-        let tls_client =
-            tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
-        let tls_exit = tls::exit(std::slice::from_ref(&exit_key)).unwrap();
-        let address = ADDRESSES[EXIT].into();
-        let exit_config = exit(&settings, address, tls_exit, &ExitSecrets::new(&[2; 32]));
-        let mut first = Endpoint::new(Arc::new(endpoint(&settings, &[1; 32], 0)), None, true);
-        let second =
-            Endpoint::new(Arc::new(endpoint(&settings, &[2; 32], 1)), Some(Arc::new(exit_config)), true);
-        let connection =
-            first.connect(now, client(&settings, address, tls_client), address, "exit.invalid").unwrap();
+        let ((first, connection), second) = Configs::new(&settings).endpoints(&settings, now);
         let sides = [(first, Some(connection)), (second, None)];
         Self { now, sides, delivered: Vec::new(), short: 0, harmed: 0, is_lost: false }
     }

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::fast_path::{CLIENT, EXIT, Pair};
+use super::{
+    fast_path::Pair,
+    world::{CLIENT, EXIT},
+};
 
 /// The client has answered the first part with an acknowledgement in a Handshake packet, which ends its Initial keys, and learns its
 /// 1-RTT keys from the rest before a single packet of its own is under way.

@@ -76,6 +76,29 @@ fn a_path_that_shrank_while_nobody_spoke_is_noticed_where_a_wider_one_is_sought(
     assert_eq!((world.mtu(CLIENT), world.mtu(EXIT)), (1_472, 1_472), "and that it is wide again");
 }
 
+/// A datagram that seems to come from elsewhere has the exit look there, just while it tries a larger MTU.
+#[test]
+fn a_path_that_was_gone_back_to_is_watched_as_before() {
+    let mut world = World::beginning(&settings(), Configs::new(&settings()));
+    world.limit = 1_460;
+    world.run(Duration::from_secs(60), Some(&[100]));
+    let (before, end) = (world.too_long, world.now + Duration::from_secs(700));
+    while world.too_long == before {
+        assert!(world.now < end, "the exit seeks a wider path");
+        world.step(None, end);
+    }
+    world.strays = true;
+    world.speak(&[100]);
+    world.run(Duration::from_millis(1), None);
+    world.strays = false;
+    world.run(Duration::from_secs(10), None);
+    assert_eq!(world.lost(), (false, false));
+
+    world.limit = 1_300;
+    world.run(Duration::from_secs(2 * 600 + 60), None);
+    assert!(world.mtu(EXIT) <= 1_300, "{}", world.mtu(EXIT));
+}
+
 /// RFC 9002 section 6.2.4: two probes at a time.
 #[test]
 fn a_network_that_changed_after_a_silence_is_asked_and_not_flooded() {

@@ -5,7 +5,8 @@
 use std::{sync::Arc, time::Duration};
 
 use noq_proto::{
-    ClientConfig, ConnectError, ConnectionId, Side,
+    ClientConfig, ConnectError, ConnectionId, Side, VarInt,
+    coding::{Decodable as _, Encodable as _},
     crypto::{self, Keys, Session, UnsupportedVersion, rustls::QuicClientConfig},
     transport_parameters::TransportParameters,
 };
@@ -30,7 +31,6 @@ const MIN_ACK_DELAY: u64 = 0xff04_de1b;
 const LARGEST: u64 = (1 << 62) - 1;
 
 /// The usual parameters, with some in place of others.
-#[derive(Clone)]
 struct Chosen(Vec<(u64, u64)>);
 
 impl Chosen {
@@ -40,41 +40,32 @@ impl Chosen {
         usual.write(&mut bytes);
         let (mut rest, mut out) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
-            let (id, behind_id) = read_integer(rest);
-            let (length, content) = read_integer(behind_id);
-            let (whole, next) = rest.split_at(rest.len() - content.len() + usize::try_from(length).unwrap());
+            let whole = rest;
+            let id = read(&mut rest);
+            let length = usize::try_from(read(&mut rest)).unwrap();
+            rest = &rest[length..];
             if self.0.iter().all(|(chosen, _)| *chosen != id) {
-                out.extend(whole);
+                out.extend(&whole[..whole.len() - rest.len()]);
             }
-            rest = next;
         }
-        for (id, value) in &self.0 {
-            out.extend(integer(*id));
-            let value = integer(*value);
-            out.push(u8::try_from(value.len()).unwrap());
-            out.extend(value);
+        for &(id, value) in &self.0 {
+            let mut content = Vec::new();
+            write(value, &mut content);
+            write(id, &mut out);
+            write(content.len() as u64, &mut out);
+            out.extend(content);
         }
         TransportParameters::read(reader, &mut out.as_slice()).expect("only valid ones are chosen")
     }
 }
 
-/// A variable-length integer (RFC 9000 section 16) in as few bytes as can be; the library takes no others.
-fn integer(value: u64) -> Vec<u8> {
-    let (length, mark) = match value {
-        0..0x40 => (1, 0),
-        0x40..0x4000 => (2, 0x40),
-        0x4000..0x4000_0000 => (4, 0x80),
-        _ => (8, 0xc0),
-    };
-    let mut bytes = value.to_be_bytes()[8 - length..].to_vec();
-    bytes[0] |= mark;
-    bytes
+/// Appends a variable-length integer (RFC 9000 section 16), in as few bytes as can be; parameters must have no others.
+fn write(integer: u64, out: &mut Vec<u8>) {
+    VarInt::from_u64(integer).unwrap().encode(out);
 }
 
-fn read_integer(from: &[u8]) -> (u64, &[u8]) {
-    let (bytes, rest) = from.split_at(1 << (from[0] >> 6));
-    let value = bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
-    (value & !(0b11 << (8 * bytes.len() - 2)), rest)
+fn read(from: &mut &[u8]) -> u64 {
+    VarInt::decode(from).unwrap().into_inner()
 }
 
 /// Another's TLS, with chosen parameters.

@@ -46,6 +46,10 @@ pub(super) struct World {
     /// What datagrams are received into, and how often it could not be used again because something kept a part of it.
     buffer: BytesMut,
     pub(super) kept: u64,
+    /// Whether what the client sends seems to come from another port. What is sent there reaches nobody.
+    pub(super) strays: bool,
+    /// What the exit sent that was longer than the path carries.
+    pub(super) too_long: u64,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
     pub(super) marked: u64,
@@ -61,6 +65,7 @@ struct Underway {
     number: u64,
     to: usize,
     is_marked: bool,
+    strays: bool,
     content: Vec<u8>,
 }
 
@@ -93,6 +98,19 @@ impl Configs {
             client: client(settings, remote, client_tls),
             exit: exit(settings, remote, exit_tls, &ExitSecrets::new(&[2; 32])),
         }
+    }
+
+    /// A client that is about to connect, with its connection, and an exit.
+    pub(super) fn endpoints(
+        self,
+        settings: &TransportSettings,
+        now: Instant,
+    ) -> ((Endpoint, (ConnectionHandle, Connection)), Endpoint) {
+        let own = |listeners, key: &[u8]| Arc::new(endpoint(settings, key, listeners));
+        let mut first = Endpoint::new(own(0, &[1; 32]), None, true);
+        let second = Endpoint::new(own(1, &[2; 32]), Some(Arc::new(self.exit)), true);
+        let connection = first.connect(now, self.client, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
+        ((first, connection), second)
     }
 }
 
@@ -139,10 +157,7 @@ impl World {
     /// Two sides of which the client is about to say the first word.
     pub(super) fn beginning(settings: &TransportSettings, configs: Configs) -> Self {
         let now = Instant::now();
-        let mut first = Endpoint::new(Arc::new(endpoint(settings, &[1; 32], 0)), None, true);
-        let second =
-            Endpoint::new(Arc::new(endpoint(settings, &[2; 32], 1)), Some(Arc::new(configs.exit)), true);
-        let connection = first.connect(now, configs.client, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
+        let ((first, connection), second) = configs.endpoints(settings, now);
         let side = |endpoint, connection| Side { endpoint, connection, is_connected: false, sent_sizes: 0 };
         Self {
             now,
@@ -154,6 +169,8 @@ impl World {
             wire: BinaryHeap::new(),
             buffer: BytesMut::with_capacity(BUFFER),
             kept: 0,
+            strays: false,
+            too_long: 0,
             sent: 0,
             marked: 0,
             batches: 0,
@@ -263,23 +280,34 @@ impl World {
 
     fn put_on_wire(&mut self, from: usize, transmit: &Transmit, buffer: &[u8]) {
         self.batches += u64::from(from == CLIENT);
+        let arrives = transmit.destination == ADDRESSES[1 - from].into();
         for datagram in buffer[..transmit.size].chunks(transmit.segment_size.unwrap_or(transmit.size)) {
             self.sent += 1;
             self.sent_by_client += u64::from(from == CLIENT);
             self.marked += u64::from(transmit.ecn.is_some());
-            if datagram.len() <= self.limit && self.random(1_000) >= self.loss_per_mille {
+            self.too_long += u64::from(from == EXIT && datagram.len() > self.limit);
+            if arrives && datagram.len() <= self.limit && self.random(1_000) >= self.loss_per_mille {
                 let arrival = self.now + self.delay;
                 let is_marked = transmit.ecn.is_some();
+                let strays = from == CLIENT && self.strays;
                 let content = datagram.to_vec();
                 let number = self.sent;
-                self.wire.push(Reverse(Underway { arrival, number, to: 1 - from, is_marked, content }));
+                self.wire.push(Reverse(Underway {
+                    arrival,
+                    number,
+                    to: 1 - from,
+                    is_marked,
+                    strays,
+                    content,
+                }));
             }
         }
     }
 
     fn deliver(&mut self, datagram: &Underway) {
-        let Underway { to, is_marked, ref content, .. } = *datagram;
-        let path = FourTuple::new(ADDRESSES[1 - to].into(), None);
+        let Underway { to, is_marked, strays, ref content, .. } = *datagram;
+        let (address, port) = ADDRESSES[1 - to];
+        let path = FourTuple::new((address, port + u16::from(strays)).into(), None);
         let mut answer = Vec::new();
         let side = &mut self.sides[to];
         let mark = is_marked.then_some(EcnCodepoint::Ect0);

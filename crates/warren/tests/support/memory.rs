@@ -31,10 +31,26 @@ pub fn copies_in(pid: i32, bytes: &[u8]) -> usize {
     maps.lines().filter_map(part).map(|part| copies(&part, bytes)).sum()
 }
 
-/// What a process has of the machine's memory now.
+/// What a process has of the machine's memory now, in KiB.
 pub fn rss_kib(pid: i32) -> u64 {
+    status_kib(pid, "VmRSS:")
+}
+
+/// The most that it has had, in KiB, since the peak was last forgotten.
+pub fn peak_kib(pid: i32) -> u64 {
+    status_kib(pid, "VmHWM:")
+}
+
+/// Forgets the peak so far, and returns what is there now.
+pub fn forget_peak(pid: i32) -> u64 {
+    // proc(5), clear_refs: the peak becomes what is there now.
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    peak_kib(pid)
+}
+
+fn status_kib(pid: i32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
