@@ -1,4 +1,5 @@
-"""What cargo test and unittest reported in a file: "PASSED FAILED SKIPPED", or with --failed the names of cargo's failed tests."""
+"""What cargo test and unittest reported in a file: "PASSED FAILED SKIPPED", with --failed the names of cargo's failed tests, and with
+--failures what each of them printed, the beginning of it."""
 
 import re
 import sys
@@ -34,10 +35,23 @@ def failed_names(text):
     return [name for names in lists for name in names.split()]
 
 
+def failures(text, lines=25):
+    """What failed tests printed, by their names."""
+    said = {}
+    for part in text.split("\nfailures:\n")[1:]:
+        for block in re.split(r"^---- ", part.split("\ntest result: ")[0], flags=re.MULTILINE)[1:]:
+            name, _, output = block.partition(" stdout ----\n")
+            said[name] = "\n".join(output.splitlines()[:lines]).strip()
+    return said
+
+
 if __name__ == "__main__":
     with open(sys.argv[-1], encoding="utf-8", errors="replace") as log:
         text = log.read()
     if "--failed" in sys.argv[1:-1]:
         print(*failed_names(text), sep="\n")
+    elif "--failures" in sys.argv[1:-1]:
+        for name, output in failures(text).items():
+            print(f"---- {name}\n{output}\n")
     else:
         print(*count(text))

@@ -1,15 +1,15 @@
 # Runs the steps of a check one after the other and adds up the tests in their output. Sourced by scripts/test.
 
 passed=0 failed=0 skipped=0 unsteady=()
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) failures=$(mktemp)
+trap 'rm -f "$log" "$failures"' EXIT
 
 # step NAME COMMAND...   Runs a command; a failure is counted and the next step runs all the same.
 step() {
   local name=$1 start=$SECONDS status verdict=ok
   shift
   echo "== $name"
-  "$@" 2>&1 | tee "$log"
+  "$@" 2>&1 | tee "$log" | python3 scripts/lib/show.py
   status=${PIPESTATUS[0]}
   local tests_failed
   count_tests
@@ -17,6 +17,8 @@ step() {
     verdict="FAILED"
     # A step that fails without a failed test, such as one that does not compile, is itself the failure.
     [[ $tests_failed -gt 0 ]] || failed=$((failed + 1))
+    python3 scripts/lib/count_tests.py --failures "$log" >>"$failures"
+    [[ $tests_failed -gt 0 ]] || { echo "---- $name"; tail -n 40 "$log"; } >>"$failures"
   fi
   echo "== $name: $verdict, $((SECONDS - start)) s"
 }
@@ -54,6 +56,8 @@ run_python_tests() {
 # finish   Prints the one closing line and ends with the verdict.
 finish() {
   local name
+  # Once more at the end, where a long record is read first.
+  cat "$failures"
   for name in "${unsteady[@]}"; do
     echo "unsteady: $name failed beside others and passed alone; its output is above, and the reason wants finding"
   done

@@ -8,7 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lib"))
 sys.dont_write_bytecode = True
 
-from count_tests import count, failed_names  # noqa: E402
+from count_tests import count, failed_names, failures  # noqa: E402
+from show import shown  # noqa: E402
 
 CARGO = """
 running 3 tests
@@ -22,6 +23,35 @@ test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
 
 running 2 tests
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
+"""
+
+
+FAILED = """
+running 4 tests
+queue::overflows --- FAILED
+
+successes:
+
+---- queue::empties stdout ----
+measured: 12
+skipped: this test needs root
+
+successes:
+    queue::empties
+
+failures:
+
+---- queue::overflows stdout ----
+    a line that looks like a name
+
+---- wire::stalls stdout ----
+panicked at wire.rs
+
+failures:
+    queue::overflows
+    wire::stalls
+
+test result: FAILED. 2 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
 """
 
 
@@ -40,20 +70,20 @@ class CountTest(unittest.TestCase):
         self.assertEqual(count("error: could not compile `warren`\n"), (0, 0, 0))
 
     def test_failed_tests_are_named_and_their_output_is_not(self):
-        failed = """
-failures:
-
----- queue::overflows stdout ----
-    a line that looks like a name
-
-failures:
-    queue::overflows
-    wire::stalls
-
-test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.20s
-"""
-        self.assertEqual(failed_names(failed), ["queue::overflows", "wire::stalls"])
+        self.assertEqual(failed_names(FAILED), ["queue::overflows", "wire::stalls"])
         self.assertEqual(failed_names(CARGO), [])
+
+    def test_what_failed_tests_printed_is_told_by_their_names_and_to_a_length(self):
+        told = {"queue::overflows": "a line that looks like a name", "wire::stalls": "panicked at wire.rs"}
+        self.assertEqual(failures(FAILED), told)
+        self.assertEqual(failures(FAILED.replace("panicked", "one\ntwo\n"), lines=1)["wire::stalls"], "one")
+        self.assertEqual(failures(CARGO), {})
+
+    def test_of_tests_that_passed_only_skips_are_shown(self):
+        text = "".join(shown(FAILED.splitlines(keepends=True)))
+        hidden = "successes:\n\n---- queue::empties stdout ----\nmeasured: 12\n"
+        names = "\nsuccesses:\n    queue::empties\n\n"
+        self.assertEqual(text, FAILED.replace(hidden, "").replace(names, ""))
 
 
 if __name__ == "__main__":

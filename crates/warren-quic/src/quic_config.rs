@@ -3,6 +3,8 @@
 mod congestion;
 mod connection_ids;
 #[cfg(test)]
+mod deaf;
+#[cfg(test)]
 mod fast_path;
 #[cfg(test)]
 mod handshake_probe;

@@ -36,18 +36,22 @@ fn without_confirmation_loss_is_taken_for_a_black_hole() {
     assert!(is_taken);
 }
 
+/// The loss of half of all packets takes all eight probes of a confirmation in one of 256 cases: about one in twenty runs has one
+/// such. Taken for what it looks like, it would be some twenty a side; after two probes, three.
 #[test]
-fn bursts_of_overload_are_never_taken_for_a_black_hole() {
+fn bursts_of_overload_are_not_taken_for_black_holes() {
+    let mut taken = 0;
     for sizes in [&[FULL][..], &MIXED] {
         let mut world = World::connected(&settings());
-        for _ in 0..3 {
-            world.run(Duration::from_secs(6), Some(sizes));
+        for _ in 0..12 {
+            world.run(Duration::from_secs(2), Some(sizes));
             world.loss_per_mille = 500;
-            world.run(Duration::from_secs(6), Some(sizes));
+            world.run(Duration::from_secs(4), Some(sizes));
             world.loss_per_mille = 0;
         }
-        world.assert_mtu_is_known(500);
+        taken += world.black_holes(CLIENT) + world.black_holes(EXIT);
     }
+    assert!(taken <= 2, "{taken}");
 }
 
 #[test]

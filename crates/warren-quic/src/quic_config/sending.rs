@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    world::{FULL, MIXED, World, settings},
+    world::{CLIENT, FULL, MIXED, World, settings},
     *,
 };
 use crate::settings::Congestion;
@@ -30,7 +30,7 @@ fn what_is_paced_leaves_in_batches_however_often_it_is_asked_for() {
         // The window grows meanwhile, and has not come to what is offered yet.
         let end = world.now + Duration::from_millis(80);
         while world.now < end {
-            (0..10).for_each(|_| world.speak(&[FULL]));
+            (0..10).for_each(|_| world.speak(CLIENT, &[FULL]));
             world.step(None, world.now + Duration::from_micros(20));
         }
         let (batches, sent) = (world.batches - batches, world.sent_by_client - sent);

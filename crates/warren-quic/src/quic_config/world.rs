@@ -50,6 +50,8 @@ pub(super) struct World {
     pub(super) strays: bool,
     /// What the exit sent that was longer than the path carries.
     pub(super) too_long: u64,
+    /// A client that sends on, whatever it does not hear and however long it does not.
+    pub(super) is_deaf: bool,
     /// UDP datagrams that were sent, and those of them with an ECN mark.
     pub(super) sent: u64,
     pub(super) marked: u64,
@@ -171,6 +173,7 @@ impl World {
             kept: 0,
             strays: false,
             too_long: 0,
+            is_deaf: false,
             sent: 0,
             marked: 0,
             batches: 0,
@@ -233,9 +236,13 @@ impl World {
         &mut self.sides[side].connection.as_mut().unwrap().1
     }
 
-    /// Has the client send the next packet.
-    pub(super) fn speak(&mut self, sizes: &[usize]) {
-        self.sides[CLIENT].speak(sizes);
+    pub(super) fn sent_by_exit(&self) -> u64 {
+        self.sent - self.sent_by_client
+    }
+
+    /// Has a side send the next packet.
+    pub(super) fn speak(&mut self, side: usize, sizes: &[usize]) {
+        self.sides[side].speak(sizes);
     }
 
     /// Does all there is to do now, then goes to the next time at which there is something.
@@ -246,14 +253,16 @@ impl World {
             }
             self.transmit(side);
         }
-        let timers = self.sides.iter().filter_map(|side| side.connection.as_ref()?.1.poll_timeout());
+        let timed = usize::from(self.is_deaf)..;
+        let sides = self.sides[timed.clone()].iter();
+        let timers = sides.filter_map(|side| side.connection.as_ref()?.1.poll_timeout());
         let arrival = self.wire.peek().map(|Reverse(datagram)| datagram.arrival);
         let speak = sizes.map(|_| self.now + GAP);
         // Timers may lie in the past by as much as the library likes.
         let next = timers.chain(arrival).chain(speak).chain([end]).min().unwrap().max(self.now);
         self.now = if next == self.now { next + Duration::from_micros(10) } else { next };
-        for side in [CLIENT, EXIT] {
-            if let Some((_, quic)) = &mut self.sides[side].connection
+        for side in &mut self.sides[timed] {
+            if let Some((_, quic)) = &mut side.connection
                 && quic.poll_timeout().is_some_and(|due| due <= self.now)
             {
                 quic.handle_timeout(self.now);
@@ -286,7 +295,12 @@ impl World {
             self.sent_by_client += u64::from(from == CLIENT);
             self.marked += u64::from(transmit.ecn.is_some());
             self.too_long += u64::from(from == EXIT && datagram.len() > self.limit);
-            if arrives && datagram.len() <= self.limit && self.random(1_000) >= self.loss_per_mille {
+            let is_heard = from == CLIENT || !self.is_deaf;
+            if arrives
+                && is_heard
+                && datagram.len() <= self.limit
+                && self.random(1_000) >= self.loss_per_mille
+            {
                 let arrival = self.now + self.delay;
                 let is_marked = transmit.ecn.is_some();
                 let strays = from == CLIENT && self.strays;
