@@ -15,7 +15,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-pub use self::admission::Handshakes;
+pub use self::admission::{Handshakes, Network};
 use self::replays::Replays;
 pub(crate) use self::{
     admission::{Admission, Crowd, Seat},

@@ -23,6 +23,7 @@ use warren_quic::{
     driver::{CloseReason, ConnectionId, Endpoint, Event, Inbox},
     key::{PrivateKey, PublicKey},
     settings::{Driver, TransportSettings},
+    strangers::Network,
 };
 use warren_session::{
     Goodbye, PeerKey,
@@ -180,8 +181,9 @@ impl Exit {
             let now = Instant::now();
             for event in self.inbox.events.drain(..) {
                 match event {
-                    Event::Connected { connection, peer, .. } => {
-                        self.sessions.connected(now, connection.0, PeerKey(peer.0));
+                    Event::Connected { connection, peer, remote } => {
+                        let network = Network::of(remote).address();
+                        self.sessions.connected(now, connection.0, PeerKey(peer.0), network);
                     }
                     Event::Control { connection, data } => self.sessions.received(now, connection.0, &data),
                     Event::Closed { connection, .. } => self.sessions.closed(now, connection.0),

@@ -12,7 +12,7 @@ use crate::support::counters::HEADERS;
 use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::hostile::{Attempts, attempts};
 use crate::support::library_client::{LibraryClient, runtime};
-use crate::support::memory::{forget_peak, peak_kib};
+use crate::support::memory::{forget_peak, peak_kib, rss_kib};
 use crate::support::{Client, Exit, ExitOptions, Net, Status, asked, eventually, peer, seconds};
 
 /// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`, also for the next one.
@@ -75,6 +75,7 @@ fn bombard(silent: bool) {
     let sealed = sealed.join().unwrap();
     let took = start.elapsed();
     let (peak, later) = (peak_kib(pid) - peak_before, peak_kib(pid) - soon);
+    let more = || rss_kib(pid).saturating_sub(peak_before);
 
     pinging.signal(rustix::process::Signal::INT);
     client.sh("ping -c 1 -W 5 203.0.113.2");
@@ -93,15 +94,19 @@ fn bombard(silent: bool) {
     let refused = turned(&["no_proof", "replayed_proof"]);
     let put_off = turned(&["address_unproven", "network_full", "exit_full"]);
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    if hostile.is_some() {
+        eventually(seconds(45), "the exit is as small as it was", || more() <= 2_048);
+    }
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
     let (datagrams, bytes) = answered(&net);
     let Attempts { made, retried, answered } = sealed;
     println!(
         "measured: {count} hostile datagrams in {took:.1?} at an exit that {}: {refused} refused as strangers', {put_off} put off, \
          {datagrams} answered with {bytes} bytes, {alone} KiB more; with {made} sealed attempts in the second half, of which {answered} \
-         were looked into and {retried} proved their address, {peak} KiB more at most, of which {later} in the last quarter; {lines} \
-         lines of log, {descriptors} descriptors more, {:.0} % of a core after them; {pings}",
+         were looked into and {retried} proved their address, {peak} KiB more at most, of which {later} in the last quarter, and {} \
+         after them; {lines} lines of log, {descriptors} descriptors more, {:.0} % of a core after them; {pings}",
         if silent { "is silent" } else { "answers strangers" },
+        more(),
         idle * 100.0
     );
     assert!(exit.daemon().is_running());

@@ -108,16 +108,22 @@ impl Drop for Seat {
 
 /// The network of an address, as one owner usually has it: an IPv4 /24, an IPv6 /56.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
-struct Network(IpAddr);
+pub struct Network(IpAddr);
 
 impl Network {
-    fn of(peer: SocketAddr) -> Self {
+    /// Returns the network that a peer's address is of.
+    pub fn of(peer: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
             IpAddr::V4(address) => Self(IpAddr::V4((address.to_bits() & !0xff).into())),
             IpAddr::V6(address) => {
                 Self(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !((1 << (128 - 56)) - 1))))
             }
         }
+    }
+
+    /// Returns its first address.
+    pub fn address(self) -> IpAddr {
+        self.0
     }
 }
 

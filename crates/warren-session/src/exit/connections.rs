@@ -1,6 +1,7 @@
 //! The connections of an exit: whose they are, and what may come next on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
+use std::net::IpAddr;
 use std::time::Instant;
 
 use super::{Absence, Deadline, ExitSessions, SessionId};
@@ -11,6 +12,9 @@ use crate::planted::{Bug, is_planted};
 
 /// Most connections of keys that are not enrolled, all together, that may wait to say what they want.
 const MAX_STRANGERS: u32 = 256;
+
+/// The same of one network, which so leaves room for others.
+const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
 /// Longest message of a key that is not enrolled, in bytes.
 const MAX_STRANGERS_MESSAGE: usize = 4_096;
@@ -25,13 +29,16 @@ pub(super) struct Connections {
     max_waiting_per_key: u32,
     /// Number of waiting connections of each enrolled key.
     waiting: BTreeMap<PeerKey, u32>,
-    /// Number of waiting connections of all other keys together.
+    /// Number of waiting connections of all other keys together, and of those of each network.
     strangers: u32,
+    strangers_of: BTreeMap<IpAddr, u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Connection {
     key: PeerKey,
+    /// The first address of the network it came from.
+    network: IpAddr,
     decoder: MessageDecoder,
     phase: Phase,
 }
@@ -47,7 +54,13 @@ pub(super) enum Phase {
 
 impl Connections {
     pub(super) fn new(max_waiting_per_key: u32) -> Self {
-        Self { connections: BTreeMap::new(), max_waiting_per_key, waiting: BTreeMap::new(), strangers: 0 }
+        Self {
+            connections: BTreeMap::new(),
+            max_waiting_per_key,
+            waiting: BTreeMap::new(),
+            strangers: 0,
+            strangers_of: BTreeMap::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,33 +84,45 @@ impl Connections {
     pub(super) fn attach(&mut self, connection: u64, session: SessionId, index: u32) -> Option<Instant> {
         let connection = self.connections.get_mut(&connection)?;
         let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
-        let key = connection.key;
-        self.leave(key, before)
+        let (key, network) = (connection.key, connection.network);
+        self.leave(key, network, before)
     }
 
     /// Forgets a connection. The outer `None` means it was not there, the inner that it has no deadline.
     pub(super) fn remove(&mut self, connection: u64) -> Option<Option<Instant>> {
         let removed = self.connections.remove(&connection)?;
-        Some(self.leave(removed.key, removed.phase))
+        Some(self.leave(removed.key, removed.network, removed.phase))
     }
 
     /// Returns false, and takes nothing, if too many wait already.
-    fn add(&mut self, connection: u64, key: PeerKey, enrolled: bool, deadline: Instant) -> bool {
-        let (waiting, most) = match enrolled {
-            true => (self.waiting.get(&key).copied().unwrap_or(0), self.max_waiting_per_key),
-            false => (self.strangers, MAX_STRANGERS),
-        };
-        if waiting >= most {
-            return false;
-        }
-        match enrolled {
-            true => *self.waiting.entry(key).or_default() += 1,
-            false => self.strangers += 1,
+    fn add(
+        &mut self,
+        connection: u64,
+        key: PeerKey,
+        network: IpAddr,
+        enrolled: bool,
+        deadline: Instant,
+    ) -> bool {
+        if enrolled {
+            let waiting = self.waiting.entry(key).or_default();
+            if *waiting >= self.max_waiting_per_key {
+                return false;
+            }
+            *waiting += 1;
+        } else {
+            let neighbours = self.strangers_of.get(&network).copied().unwrap_or_default();
+            if self.strangers >= MAX_STRANGERS || neighbours >= MAX_STRANGERS_OF_NETWORK {
+                return false;
+            }
+            self.strangers += 1;
+            self.strangers_of.insert(network, neighbours + 1);
         }
         let decoder =
             if enrolled { MessageDecoder::new() } else { MessageDecoder::with_limit(MAX_STRANGERS_MESSAGE) };
-        self.connections
-            .insert(connection, Connection { key, decoder, phase: Phase::Waiting { deadline, enrolled } });
+        self.connections.insert(
+            connection,
+            Connection { key, network, decoder, phase: Phase::Waiting { deadline, enrolled } },
+        );
         true
     }
 
@@ -111,30 +136,39 @@ impl Connections {
         }
     }
 
-    fn leave(&mut self, key: PeerKey, phase: Phase) -> Option<Instant> {
+    fn leave(&mut self, key: PeerKey, network: IpAddr, phase: Phase) -> Option<Instant> {
         let Phase::Waiting { deadline, enrolled } = phase else { return None };
-        if !enrolled {
+        if enrolled {
+            one_less(&mut self.waiting, key);
+        } else {
             self.strangers -= 1;
-        } else if let Some(waiting) = self.waiting.get_mut(&key) {
-            *waiting -= 1;
-            if *waiting == 0 {
-                self.waiting.remove(&key);
-            }
+            one_less(&mut self.strangers_of, network);
         }
         Some(deadline)
     }
 }
 
+/// Takes one off a number, and forgets it where none is left.
+fn one_less<K: Ord>(numbers: &mut BTreeMap<K, u32>, of: K) {
+    if let Entry::Occupied(mut number) = numbers.entry(of) {
+        *number.get_mut() -= 1;
+        if *number.get() == 0 {
+            number.remove();
+        }
+    }
+}
+
 impl ExitSessions {
-    /// A connection is there whose TLS handshake proved `key`. Its number names no other connection that is open.
-    pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey) {
+    /// A connection is there whose TLS handshake proved `key`, from a network with this first address. Its number names no other
+    /// connection that is open.
+    pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey, network: IpAddr) {
         self.closed(now, connection);
         let enrolled = self.registry.by_key(key).is_some();
         let deadline = now + crate::FIRST_WORD_TIMEOUT;
         if let Some(reason) = self.leaving {
             return self.turn_away(connection, reason);
         }
-        if !self.connections.add(connection, key, enrolled, deadline) {
+        if !self.connections.add(connection, key, network, enrolled, deadline) {
             return self.turn_away(connection, Goodbye::Full);
         }
         if !is_planted(Bug::HandshakeNeverTimesOut) {

@@ -1,5 +1,6 @@
 //! The exit, the hosts, the network and the operator; what can happen to them, and what must hold afterwards.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{ConnectionEnd, Stop};
@@ -17,6 +18,9 @@ const HOSTS: [usize; 5] = [0, 1, 2, 3, SHARED];
 
 /// The client that is two hosts.
 const SHARED: usize = 0;
+
+/// Where all connections come from.
+const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 
 /// What the calendar says when a world begins, in seconds since 1970.
 const BEGINNING: i64 = 1_800_000_000;
@@ -53,7 +57,7 @@ impl World {
         }
         for number in 4..=6 {
             if room == Room::Tight {
-                let ipv4 = Some(std::net::Ipv4Addr::new(10, 66, 0, number));
+                let ipv4 = Some(Ipv4Addr::new(10, 66, 0, number));
                 disk.add(Client {
                     ipv4,
                     ..Client::new(format!("s{number}"), PeerKey([100 + number; 32]), UNIX_EPOCH)
@@ -194,7 +198,7 @@ impl World {
                         wire.exit_has_it = true;
                         wire.connected = Some(now);
                         wire.to_client.push_back(Packet::Connected);
-                        exit.connected(now, number, wire.key);
+                        exit.connected(now, number, wire.key, NETWORK);
                     }
                     Packet::Bytes(bytes) => exit.received(now, number, &bytes),
                     Packet::Closed(_) => {

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use warren_host::{Applied, Host, tracking};
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::PublicKey;
+use warren_quic::strangers::Network;
 use warren_session::PeerKey;
 use warren_session::exit::{EndReason, ExitAction, ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
@@ -351,13 +352,13 @@ impl Daemon {
         let now = Instant::now();
         self.look_at_clock();
         match report {
-            Report::Connected { connection, peer } => {
+            Report::Connected { connection, peer, remote } => {
                 self.events.connected();
                 let key = PeerKey(peer.0);
                 if self.sessions.registry().by_key(key).is_none() {
                     tracing::debug!(connection = connection.0, %key, "a key that is not enrolled has connected");
                 }
-                self.sessions.connected(now, connection.0, key);
+                self.sessions.connected(now, connection.0, key, Network::of(remote).address());
             }
             Report::Control { connection, data } => self.sessions.received(now, connection.0, &data),
             Report::Closed { connection, reason } => {

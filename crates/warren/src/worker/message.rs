@@ -59,8 +59,8 @@ pub(crate) enum Report {
     Connecting { index: u32, connection: ConnectionId },
     /// The connection for this index could not be started.
     ConnectFailed { index: u32, error: String },
-    /// The handshake is complete and the peer proved this key.
-    Connected { connection: ConnectionId, peer: PublicKey },
+    /// The handshake is complete and the peer, at this address, proved this key.
+    Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
     /// Bytes of a connection's control stream, in order.
     Control { connection: ConnectionId, data: Bytes },
     /// Nothing of what the connection sends is answered any more, or it is again.

@@ -22,7 +22,7 @@ use crate::{
     planted::{Bug, is_planted},
     quic_config,
     settings::TransportSettings,
-    strangers::{ExitSecrets, Gate, Strangers},
+    strangers::{ExitSecrets, Gate, Network, Strangers},
     tls,
     warren_driver::connection::Connection,
 };
@@ -164,10 +164,11 @@ impl Exit {
         let inbox = node.take(now, &mut life.endpoint);
         for event in inbox.events {
             match event {
-                Event::Connected { peer, .. } => {
+                Event::Connected { peer, remote, .. } => {
                     assert!(self.clients.contains(&peer));
                     life.peers.insert(number, peer);
-                    life.sessions.connected(now, number, PeerKey(peer.0));
+                    let network = Network::of(remote).address();
+                    life.sessions.connected(now, number, PeerKey(peer.0), network);
                 }
                 Event::Control { data, .. } => life.sessions.received(now, number, &data),
                 Event::Closed { reason: CloseReason::TimedOut, .. } => life.sessions.timed_out(now, number),

@@ -221,7 +221,7 @@ fn draining_ends_each_session_when_its_client_has_left() {
     exit.sessions.closed(exit.now, 1);
     exit.sessions.closed(exit.now, 2);
     assert_eq!(exit.sessions.sessions().count(), 1, "bob has a connection left");
-    exit.sessions.connected(exit.now, 4, ALICE);
+    exit.sessions.connected(exit.now, 4, ALICE, NETWORK);
     assert_eq!(exit.closes(), [(4, Goodbye::Draining)], "nobody comes back");
     exit.sessions.closed(exit.now, 3);
     assert_eq!(exit.sessions.sessions().count(), 0);
@@ -251,7 +251,7 @@ fn a_next_key_that_is_late_is_no_stranger() {
     let mut exit = Exit::new();
     let next = PeerKey([7; 32]);
     exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
-    exit.sessions.connected(exit.now, 1, next);
+    exit.sessions.connected(exit.now, 1, next, NETWORK);
     exit.advance(5);
     assert_eq!(exit.last_closes, [(1, Goodbye::TimedOut)]);
 }

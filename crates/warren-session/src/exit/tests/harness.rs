@@ -1,5 +1,6 @@
 //! An exit with two clients, driven by hand.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::*;
@@ -8,6 +9,8 @@ use crate::message::encode;
 pub(super) const ALICE: PeerKey = PeerKey([1; 32]);
 pub(super) const BOB: PeerKey = PeerKey([2; 32]);
 pub(super) const STRANGER: PeerKey = PeerKey([99; 32]);
+/// Where all of them are.
+pub(super) const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 pub(super) const NONCE_A: u8 = 0xaa;
 pub(super) const NONCE_B: u8 = 0xbb;
 
@@ -48,7 +51,7 @@ impl Exit {
 
     /// Connects with a key and says one thing.
     pub(super) fn say(&mut self, connection: u64, key: PeerKey, message: &Message) -> Vec<Action> {
-        self.sessions.connected(self.now, connection, key);
+        self.sessions.connected(self.now, connection, key, NETWORK);
         self.sessions.received(self.now, connection, &encode(message));
         self.actions()
     }

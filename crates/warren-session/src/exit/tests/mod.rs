@@ -1,6 +1,7 @@
 mod changes;
 mod harness;
 
+use std::net::Ipv4Addr;
 use std::time::UNIX_EPOCH;
 
 use self::harness::*;
@@ -46,7 +47,7 @@ fn a_key_that_is_not_enrolled_hears_only_that() {
     ];
     for bytes in says {
         let mut exit = Exit::new();
-        exit.sessions.connected(exit.now, 1, STRANGER);
+        exit.sessions.connected(exit.now, 1, STRANGER, NETWORK);
         exit.sessions.received(exit.now, 1, &bytes);
         assert_eq!(exit.closes(), [(1, Goodbye::NotEnrolled)], "{bytes:02x?}");
         assert_eq!(exit.sessions.sessions().count(), 0);
@@ -250,8 +251,8 @@ fn a_session_ends_with_its_last_connection_if_that_was_silent_for_the_idle_timeo
 #[test]
 fn a_connection_that_says_nothing_is_closed_after_five_seconds() {
     let mut exit = Exit::new();
-    exit.sessions.connected(exit.now, 1, ALICE);
-    exit.sessions.connected(exit.now, 2, STRANGER);
+    exit.sessions.connected(exit.now, 1, ALICE, NETWORK);
+    exit.sessions.connected(exit.now, 2, STRANGER, NETWORK);
     exit.sessions.received(exit.now, 1, &[0]);
     exit.advance(4);
     assert_eq!(exit.last_closes, []);
@@ -293,7 +294,7 @@ fn an_empty_pool_is_said_and_a_client_offline_gives_its_address_up() {
 fn removing_a_client_cuts_it_off_and_frees_its_addresses() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
-    exit.sessions.connected(exit.now, 2, ALICE);
+    exit.sessions.connected(exit.now, 2, ALICE, NETWORK);
     assert_eq!(exit.sessions.remove_client(exit.now, "alice").unwrap().unwrap().public_key, ALICE);
     assert_eq!(exit.closes(), [(1, Goodbye::Revoked), (2, Goodbye::Revoked)]);
     assert_eq!(exit.sessions.sessions().count(), 0);
@@ -336,10 +337,10 @@ fn leases_outlive_the_exit() {
 fn shutdown_says_goodbye_to_everybody_and_to_those_who_still_come() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
-    exit.sessions.connected(exit.now, 2, BOB);
+    exit.sessions.connected(exit.now, 2, BOB, NETWORK);
     exit.sessions.shutdown(exit.now, Goodbye::Restarting);
     assert_eq!(exit.closes(), [(1, Goodbye::Restarting), (2, Goodbye::Restarting)]);
-    exit.sessions.connected(exit.now, 3, BOB);
+    exit.sessions.connected(exit.now, 3, BOB, NETWORK);
     assert_eq!(exit.closes(), [(3, Goodbye::Restarting)]);
 }
 
@@ -383,15 +384,23 @@ fn a_client_that_cannot_be_is_not_added() {
 fn connections_that_wait_are_bounded() {
     let mut exit = Exit::new();
     for number in 0..1_000 {
-        exit.sessions.connected(exit.now, number, ALICE);
+        exit.sessions.connected(exit.now, number, ALICE, NETWORK);
         exit.sessions.connected(
             exit.now,
             1_000 + number,
             PeerKey([u8::try_from(number % 200).unwrap() + 50; 32]),
+            NETWORK,
         );
     }
     let closes = exit.closes();
-    assert_eq!(2_000 - closes.len(), 4 + 8 + 256);
+    assert_eq!(2_000 - closes.len(), 4 + 8 + 128, "of one network");
+    for number in 0..1_000 {
+        let network = Ipv4Addr::new(203, 0, u8::try_from(number % 4).unwrap(), 0).into();
+        exit.sessions.connected(exit.now, 2_000 + number, STRANGER, network);
+    }
+    let others = exit.closes();
+    assert_eq!(1_000 - others.len(), 128, "of others, for whom there is room");
+    let closes = [closes, others].concat();
     assert!(closes.iter().all(|(_, reason)| *reason == Goodbye::Full));
     exit.advance(5);
     assert_eq!(exit.sessions.connections.len(), 0);

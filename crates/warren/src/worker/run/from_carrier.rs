@@ -45,9 +45,9 @@ impl Worker {
 
     fn take_event(&mut self, event: Event, now: Instant) {
         match event {
-            Event::Connected { connection, peer, .. } => {
+            Event::Connected { connection, peer, remote } => {
                 self.add_pump(connection, now);
-                self.report(Report::Connected { connection, peer });
+                self.report(Report::Connected { connection, peer, remote });
             }
             Event::Control { connection, data } => self.report(Report::Control { connection, data }),
             Event::Writable { connection } => {
