@@ -4,6 +4,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use noq_proto::{
     ClientConfig, ConnectError, ConnectionId, Side, VarInt,
     coding::{Decodable as _, Encodable as _},
@@ -165,4 +167,17 @@ fn chosen_parameters_reach_the_peer() {
         world.run(Duration::from_secs(1), None);
         assert!(world.largest_datagram(1 - liar).is_some_and(|largest| largest < 100));
     }
+}
+
+/// Three probe timeouts are what a closed connection is kept for (RFC 9000 section 10.2), and the peer's longest delay is part of each.
+#[test]
+fn a_closed_connection_is_gone_in_seconds_however_slowly_its_peer_acknowledges() {
+    let mut world = world(CLIENT, slow_to_acknowledge().last().unwrap());
+    world.run(Duration::from_secs(1), None);
+    let now = world.now;
+    world.quic(EXIT).close(now, VarInt::from_u32(0), Bytes::new());
+    world.run(Duration::from_secs(4), None);
+    assert!(!world.quic(EXIT).is_drained(), "late packets are answered for a while");
+    world.run(Duration::from_secs(2), None);
+    assert!(world.quic(EXIT).is_drained());
 }
