@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use noq_proto::VarInt;
+
 use super::world::{CLIENT, Configs, DELAY, EXIT, World, settings};
 
 /// Scorecard R3, of both directions.
@@ -120,4 +123,14 @@ fn a_network_that_changed_after_a_silence_is_asked_and_not_flooded() {
     world.run(Duration::from_millis(150), None);
     let quic = world.quic(CLIENT);
     assert_eq!(quic.unanswered_probes(), 0, "answered after what a fresh path waits");
+}
+
+/// A stranger may begin with its last word.
+#[test]
+fn a_connection_whose_first_packet_closes_it_is_gone_in_seconds() {
+    let mut world = World::beginning(&settings(), Configs::new(&settings()));
+    let now = world.now;
+    world.quic(CLIENT).close(now, VarInt::from_u32(0), Bytes::new());
+    world.run(Duration::from_secs(6), None);
+    assert!(world.quic(EXIT).is_drained());
 }
