@@ -122,7 +122,7 @@ ROWS = [
         "B2, R6",
         "200,000 datagrams that no honest client sends, beside a tunnel: any bytes, other versions, what clients say first, spoilt and repeated; "
         "in the second half with attempts that are sealed rightly and prove the exit's key: unknown frames, odd transport parameters, repeated Initials",
-        "at most 10 lines of log a second and 2 descriptors more; 2 MiB more, with the sealed ones 32 MiB and of them 2 MiB in the last quarter; "
+        "at most 10 lines of log a second and 2 descriptors more; 2 MiB more, with the sealed ones 32 MiB, of them 2 MiB in the last quarter and 2 MiB after them; "
         "of the tunnel's pings 1 % lost; idle at once",
         0.5,
         end_to_end("bounds::hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log"),
@@ -132,7 +132,7 @@ ROWS = [
         "bounds",
         "B2 answering",
         "the same at an exit that answers strangers, where all of it reaches the QUIC library, and the sealed ones come before and after a Retry",
-        "the same, but for the 2 MiB of unsealed ones; at most three times their bytes in answer to forged addresses",
+        "the same, but 5 MiB after them, and nothing is asked of the unsealed ones alone; at most three times their bytes in answer to forged addresses",
         0.7,
         end_to_end("bounds::hostile_datagrams_cost_an_exit_that_answers_strangers_no_room_no_tunnel_and_few_lines_of_log"),
         {"WARREN_HOSTILE": "200000"},
