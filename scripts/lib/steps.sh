@@ -15,10 +15,13 @@ step() {
   count_tests
   if [[ $status -ne 0 ]]; then
     verdict="FAILED"
-    # A step that fails without a failed test, such as one that does not compile, is itself the failure.
-    [[ $tests_failed -gt 0 ]] || failed=$((failed + 1))
-    python3 scripts/lib/count_tests.py --failures "$log" >>"$failures"
-    [[ $tests_failed -gt 0 ]] || { echo "---- $name"; tail -n 40 "$log"; } >>"$failures"
+    if [[ $tests_failed -gt 0 ]]; then
+      python3 scripts/lib/count_tests.py --failures "$log" >>"$failures"
+    else
+      # A step that fails without a failed test, such as one that does not compile, is itself the failure.
+      failed=$((failed + 1))
+      { echo "---- $name" && tail -n 40 "$log"; } >>"$failures"
+    fi
   fi
   echo "== $name: $verdict, $((SECONDS - start)) s"
 }
