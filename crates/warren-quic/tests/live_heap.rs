@@ -43,6 +43,11 @@ const OPERATIONS_WITH_LEAK: usize = 600;
 /// Every buffer and table has found its size by the end of as many as this part of them.
 const WARM_UP: usize = 5;
 
+/// The exit rests after so many operations, for longer than a closed connection stays (three probe timeouts); else tables would grow
+/// as long as a fast machine closes more of them meanwhile than it did before.
+const REST_EVERY: usize = 50;
+const REST: Duration = Duration::from_millis(200);
+
 const GROWTH: usize = 64 * 1024;
 
 /// One test, since whatever else ran in this process would be counted too.
@@ -97,6 +102,9 @@ impl World {
 
     /// The next of the operations; one that needed a client gives it back.
     async fn operate(&mut self, number: usize) -> Option<ClientSession> {
+        if number.is_multiple_of(REST_EVERY) {
+            self.rest(REST).await;
+        }
         let exit = &mut self.exit;
         match number % 3 {
             0 => {
@@ -121,6 +129,11 @@ impl World {
         }
     }
 
+    /// Lets the exit alone do what it still has to.
+    async fn rest(&mut self, time: Duration) {
+        drop(timeout(time, poll_fn(|cx| self.exit.turn(cx))).await);
+    }
+
     /// The bytes in use once the exit is done with who has gone; a slow machine gets the time to come down to `enough`.
     async fn settle(&mut self, enough: usize) -> usize {
         let mut least = usize::MAX;
@@ -129,8 +142,7 @@ impl World {
             if round >= 12 && least <= enough {
                 break;
             }
-            let exit = &mut self.exit;
-            drop(timeout(Duration::from_millis(100), poll_fn(|cx| exit.turn(cx))).await);
+            self.rest(Duration::from_millis(100)).await;
             least = least.min(LIVE_BYTES.load(Relaxed));
         }
         least
