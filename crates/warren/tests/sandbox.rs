@@ -71,9 +71,12 @@ fn refused(files: &str) -> Vec<(&'static str, Act)> {
     let of_the_newest: [(&'static str, Act); 1] = [("a signal to another process", |daemon| {
         daemon.call(libc::SYS_kill, [i32::try_from(std::process::id()).unwrap(), 0])
     })];
-    let of_all: [(&'static str, Act); 4] = [
+    let of_all: [(&'static str, Act); 5] = [
         ("a packet socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_PACKET, libc::SOCK_RAW, 0])),
         ("a raw socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_INET, libc::SOCK_RAW, 1])),
+        ("a socket for another program's, as docker's", |daemon| {
+            daemon.call(libc::SYS_socket, [libc::AF_UNIX, libc::SOCK_STREAM, 0])
+        }),
         ("memory to write and run", |daemon| {
             let both = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             let own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -29,6 +29,8 @@ const FAULTS: [Fault; 14] = [
 #[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
 fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
     let Some(net) = Net::new() else { return };
+    // What is injected runs beside the pings, and that it did not run would go unseen.
+    net.client.sh("command -v strace").ok();
     let fault_seconds = asked("WARREN_FAULT_SECONDS");
     let lasting: u64 = fault_seconds.unwrap_or(1);
     let mut exit = Exit::start(&net);

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{Client, Exit, ExitOptions, Finished, Net, eventually, finished, flows, seconds};
@@ -122,13 +123,39 @@ fn nobody_else_gets_to_the_page_and_reload_moves_it() {
     assert!(public.stderr.contains("write a loopback address"), "{public:?}");
     ask(&exit, "/api/overview", "").ok();
 
-    let socket = exit.warren.state("exit/web.sock").display().to_string();
-    exit.configure(|config| config.with("web", "listen", socket.as_str()));
+    exit.configure(|config| config.with("web", "listen", "127.0.0.1:9468"));
     exit.warren.run("reload exit").ok();
     assert!(!exit.warren.host.sh(&format!("curl --silent --max-time 5 {PAGE}/")).succeeded());
-    ask(&exit, "/api/overview", &format!("--unix-socket {socket}")).ok();
-    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    exit.warren.host.sh("curl --silent --fail http://127.0.0.1:9468/").ok();
     exit.warren.host.sh("nft list ruleset").ok();
+}
+
+#[test]
+fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = exit_with_page(&net);
+    let socket = exit.warren.state("exit/web.sock").display().to_string();
+    exit.configure(|config| config.with("web", "listen", socket.as_str()));
+    let refused = exit.warren.run("reload exit");
+    assert!(refused.stderr.contains("[web] listen to a Unix socket changed"), "{refused:?}");
+    ask(&exit, "/api/overview", "").ok();
+    exit.stop(Signal::TERM);
+
+    exit.run();
+    let over_socket = format!("--unix-socket {socket}");
+    ask(&exit, "/api/overview", &over_socket).ok();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    // A new token is taken although the socket stays.
+    let old = token(&exit);
+    std::fs::remove_file(exit.warren.state("exit/web.token")).unwrap();
+    exit.warren.run("reload exit").ok();
+    assert_ne!(token(&exit), old);
+    ask(&exit, "/api/overview", &over_socket).ok();
+
+    exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
+    exit.warren.run("reload exit").ok();
+    ask(&exit, "/api/overview", "").ok();
+    assert!(!Path::new(&socket).exists(), "the socket goes with what listened");
 }
 
 /// Needs Chromium and its driver; `WARREN_SCREENSHOTS` names a directory for pictures of the page.

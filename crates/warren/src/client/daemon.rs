@@ -81,12 +81,12 @@ impl ClientStart {
     }
 }
 
-/// Runs until stopped. Leaves the host as it was.
+/// Runs until stopped, answering at `control`. Leaves the host as it was.
 ///
 /// # Errors
 /// [`Failure`] with the exit code and sentence of DESIGN.md section 7.
-pub(crate) async fn run(start: ClientStart) -> anyhow::Result<()> {
-    let mut daemon = Daemon::start(start).await?;
+pub(crate) async fn run(start: ClientStart, control: ControlSocket) -> anyhow::Result<()> {
+    let mut daemon = Daemon::start(start, control).await?;
     let outcome = daemon.serve().await;
     daemon.end(outcome).await
 }
@@ -155,12 +155,11 @@ struct LookupAnswer {
 }
 
 impl Daemon {
-    async fn start(mut start: ClientStart) -> anyhow::Result<Self> {
+    async fn start(mut start: ClientStart, control: ControlSocket) -> anyhow::Result<Self> {
         let tuning = start.profile.transport.tuning();
         let identity = start.profile.private_key.clone();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity };
         let (worker, reports) = crate::worker::spawn(carrier).await?;
-        let control = ControlSocket::bind(&start.directory.socket())?;
         let config = ClientConfig {
             connections: start.profile.transport.connections,
             name: start.name.clone(),

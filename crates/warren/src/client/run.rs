@@ -8,6 +8,7 @@ use super::kill_switch::{self, Lockdown};
 use crate::cli::args::GlobalArgs;
 use crate::cli::output;
 use crate::config::load_profile;
+use crate::control::ControlSocket;
 use crate::daemon_dir::{self, DaemonDir, OnPurpose};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
@@ -74,10 +75,7 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         state_dir,
         helper: Some(helper),
     };
-    let outcome = match sandbox::enter(&files_of(&start)) {
-        Ok(()) => daemon::run(start).await,
-        Err(error) => Err(error),
-    };
+    let outcome = run_sandboxed(start).await;
     process.end().await;
     if let Err(error) = &outcome {
         // As long as there is a socket to say it to: the log may be on a full disk.
@@ -89,6 +87,13 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     }
     drop(lock);
     outcome
+}
+
+async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
+    // In the sandbox no such socket can be made.
+    let control = ControlSocket::bind(&start.directory.socket())?;
+    sandbox::enter(&files_of(&start))?;
+    daemon::run(start, control).await
 }
 
 fn files_of(start: &ClientStart) -> Files {

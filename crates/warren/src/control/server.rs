@@ -36,7 +36,8 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds the socket. The caller holds the daemon's lock, so a socket file that is there is left over.
+    /// Binds the socket, which a sandboxed daemon cannot. The caller holds the daemon's lock, so a socket file that is there is left
+    /// over.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -45,7 +46,7 @@ impl ControlSocket {
                 format!("cannot remove the old socket {}; check its directory", path.display())
             });
         }
-        let listener = private_socket::listen(path).with_context(|| {
+        let listener = private_socket::listen(path).and_then(UnixListener::from_std).with_context(|| {
             format!("cannot bind {}; check that its directory can be written to", path.display())
         })?;
         let (sender, asked) = mpsc::channel(WAITING);

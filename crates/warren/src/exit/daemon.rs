@@ -20,10 +20,11 @@ use warren_session::pool::Lease;
 use warren_tun::{Device, Queue};
 
 use super::limits::ClientLimits;
+use super::listener::UnixSocket;
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
 use super::upkeep::Upkeep;
-use super::web::WebServer;
+use super::web::{self, WebServer};
 use crate::config::{ClientsFile, ConfigError, ExitConfig};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
@@ -100,9 +101,11 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     let carrier =
         Carrier::Exit { tuning: tuning.clone(), identities: config.private_keys(), sockets, reset_key };
     let served = async {
+        // In the sandbox no such sockets can be made.
+        let control = ControlSocket::bind(&control)?;
+        let web_socket = web::unix_socket(config.web.as_ref())?;
         sandbox::enter(&files)?;
         let (worker, reports) = crate::worker::spawn(carrier).await?;
-        let control = ControlSocket::bind(&control)?;
         let metrics = serve_metrics(&config.metrics).await?;
         let deleted = device_watch::gone(device.name().to_owned(), device.index());
         let device = crate::status::DeviceStatus {
@@ -121,6 +124,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             control,
             metrics,
             web: None,
+            web_socket,
             events: Events::default(),
             device,
             gateways,
@@ -169,6 +173,8 @@ pub(super) struct Daemon {
     control: ControlSocket,
     pub(super) metrics: Option<MetricsServer>,
     pub(super) web: Option<WebServer>,
+    /// The page's Unix socket, until the page is moved from it.
+    pub(super) web_socket: Option<UnixSocket>,
     pub(super) events: Events,
     pub(super) device: crate::status::DeviceStatus,
     gateways: Vec<IpAddr>,

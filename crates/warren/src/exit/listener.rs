@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener),
 }
 
 /// Listens on a TCP address; `what` is served, as `section` says.
@@ -57,21 +58,49 @@ pub(super) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyho
     })
 }
 
-/// Listens on a Unix socket that only its owner and root may use. A socket on which nobody listens is replaced.
-///
-/// # Errors
-/// A sentence with the path and what to do.
-pub(super) fn unix(path: &Path, what: &str, section: &str) -> anyhow::Result<Socket> {
-    let bind = || {
-        remove_abandoned(path)?;
-        Ok(Socket::Unix(private_socket::listen(path)?, path.to_owned()))
-    };
-    bind().map_err(|error: io::Error| {
-        let path = path.display();
-        anyhow::anyhow!(
-            "cannot serve {what} on {path}: {error}; choose a path in a directory of the exit's own for listen in {section}"
-        )
-    })
+/// A Unix socket that listens from before the sandbox, in which none can be made; its file is removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct UnixSocket {
+    listener: StdUnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens at a path, for its owner and root alone. A socket on which nobody listens is replaced.
+    ///
+    /// # Errors
+    /// A sentence with the path and what to do.
+    pub(super) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
+        let bind = || {
+            remove_abandoned(path)?;
+            Ok(Self { listener: private_socket::listen(path)?, path: path.to_owned() })
+        };
+        bind().map_err(|error: io::Error| {
+            let path = path.display();
+            anyhow::anyhow!(
+                "cannot serve {what} on {path}: {error}; choose a path in a directory of the exit's own for listen in {section}"
+            )
+        })
+    }
+
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        self.path == path
+    }
+
+    /// To take connections from, one listener at a time.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub(super) fn listen(&self) -> io::Result<Socket> {
+        Ok(Socket::Unix(UnixListener::from_std(self.listener.try_clone()?)?))
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Its directory may be gone already.
+        drop(fs::remove_file(&self.path));
+    }
 }
 
 /// Removes a socket that a killed daemon left, and nothing else.
@@ -88,11 +117,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 
 /// Takes connections until it is dropped, which ends them too.
 #[derive(Debug)]
-pub(super) struct Listener {
-    accepting: JoinHandle<()>,
-    /// To be removed in the end.
-    path: Option<PathBuf>,
-}
+pub(super) struct Listener(JoinHandle<()>);
 
 impl Listener {
     /// Takes connections; `serve` answers one and says with what.
@@ -101,28 +126,20 @@ impl Listener {
         S: Fn(Stream) -> F + Send + Sync + 'static,
         F: Future<Output = io::Result<Answered>> + Send + 'static,
     {
-        let path = match &socket {
-            Socket::Tcp(_) => None,
-            Socket::Unix(_, path) => Some(path.clone()),
-        };
-        Self { accepting: tokio::spawn(accept(socket, what, Arc::new(serve))), path }
+        Self(tokio::spawn(accept(socket, what, Arc::new(serve))))
     }
 
-    /// Stops listening; the address is free when this returns.
+    /// Takes no more; a TCP address is free when this returns.
     pub(super) async fn close(mut self) {
-        self.accepting.abort();
+        self.0.abort();
         // It was told to end, and that is all there is to say of its end.
-        drop((&mut self.accepting).await);
+        drop((&mut self.0).await);
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.accepting.abort();
-        if let Some(path) = &self.path {
-            // Its directory may be gone already.
-            drop(fs::remove_file(path));
-        }
+        self.0.abort();
     }
 }
 
@@ -162,7 +179,7 @@ where
 async fn next(socket: &Socket) -> io::Result<Stream> {
     Ok(match socket {
         Socket::Tcp(listener) => Box::new(listener.accept().await?.0),
-        Socket::Unix(listener, _) => Box::new(listener.accept().await?.0),
+        Socket::Unix(listener) => Box::new(listener.accept().await?.0),
     })
 }
 
@@ -205,22 +222,20 @@ mod tests {
     async fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("web.sock");
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        drop(StdUnixListener::bind(&path).unwrap());
 
-        let socket = unix(&path, "the web page", "[web]").unwrap();
+        let socket = UnixSocket::bind(&path, "the web page", "[web]").unwrap();
 
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let taken = unix(&path, "the web page", "[web]").unwrap_err().to_string();
+        let taken = UnixSocket::bind(&path, "the web page", "[web]").unwrap_err().to_string();
         assert!(
             taken.contains("another program listens there") && taken.contains("listen in [web]"),
             "{taken}"
         );
-        drop(Listener::start(socket, "the web page", |stream| async {
-            Ok(Answered { stream, answer: vec![] })
-        }));
+        drop(socket);
         assert!(!path.exists());
         fs::write(&path, "a file").unwrap();
-        assert!(unix(&path, "the web page", "[web]").is_err());
+        assert!(UnixSocket::bind(&path, "the web page", "[web]").is_err());
         assert_eq!(fs::read(&path).unwrap(), b"a file");
     }
 

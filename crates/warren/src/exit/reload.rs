@@ -7,7 +7,7 @@ use warren_host::Host;
 
 use super::daemon::Daemon;
 use super::run::host_facts;
-use crate::config::{ClientsFile, ExitConfig, load_exit};
+use crate::config::{ClientsFile, ExitConfig, WebListen, load_exit};
 use crate::control::Refusal;
 use crate::transport::TAKES_RESTART as TRANSPORT;
 use crate::worker::Command;
@@ -71,6 +71,7 @@ fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyho
         ("[exit] listen", before.listen != after.listen),
         ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),
         ("[clients] file", before.clients_file != after.clients_file),
+        ("[web] listen to a Unix socket", before.web != after.web && is_unix(after.web.as_ref())),
         (TRANSPORT, !before.transport.can_become(&after.transport)),
     ];
     let changed: Vec<&str> = changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect();
@@ -82,4 +83,8 @@ fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyho
         after.path.display(),
         changed.join(" and ")
     )
+}
+
+fn is_unix(listen: Option<&WebListen>) -> bool {
+    matches!(listen, Some(WebListen::Unix(_)))
 }

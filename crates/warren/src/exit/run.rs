@@ -134,7 +134,7 @@ async fn prepare_and_run(
     ended.map(drop)
 }
 
-/// The files of a running exit. A socket for the page for operators can be moved within these directories by a reload.
+/// The files of a running exit.
 fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files {
     let files = Files::new().reading(&config.path).reading(&config.key_file).writing_in(directory.path());
     let web = match &config.web {

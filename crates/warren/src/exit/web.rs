@@ -12,4 +12,4 @@ mod request;
 mod server;
 mod token;
 
-pub(super) use server::{Question, WebServer};
+pub(super) use server::{Question, WebServer, unix_socket};

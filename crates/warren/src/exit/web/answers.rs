@@ -78,10 +78,13 @@ impl Daemon {
         self.web = match listen {
             Some(listen) => {
                 let state = self.clients.path().parent().context("the clients' file has no directory")?;
-                Some(WebServer::bind(listen, state, is_news).await?)
+                Some(WebServer::bind(listen, self.web_socket.as_ref(), state, is_news).await?)
             }
             None => None,
         };
+        if !matches!(listen, Some(WebListen::Unix(_))) {
+            self.web_socket = None;
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +15,7 @@ use super::page;
 use super::request::{self, MAX_BODY, MAX_HEAD, Method, Refusal, Request};
 use super::token::{self, Token};
 use crate::config::WebListen;
-use crate::exit::listener::{self, Answered, Listener, Socket, Stream};
+use crate::exit::listener::{self, Answered, Listener, Socket, Stream, UnixSocket};
 
 const WHAT: &str = "the page for operators";
 const SECTION: &str = "[web]";
@@ -59,16 +60,39 @@ pub(crate) struct WebServer {
     listener: Listener,
 }
 
+/// Makes what a sandboxed exit cannot: the Unix socket, if the page is to have one.
+///
+/// # Errors
+/// A sentence with the path and what to do.
+pub(in crate::exit) fn unix_socket(listen: Option<&WebListen>) -> anyhow::Result<Option<UnixSocket>> {
+    match listen {
+        Some(WebListen::Unix(path)) => UnixSocket::bind(path, WHAT, SECTION).map(Some),
+        Some(WebListen::Loopback(_)) | None => Ok(None),
+    }
+}
+
 impl WebServer {
     /// Listens, with the token of the exit's state directory, which is made if there is none; says where unless that is no news.
+    /// `made` is the Unix socket that there is.
     ///
     /// # Errors
     /// A sentence with the address or file and what to do.
-    pub(crate) async fn bind(listen: &WebListen, state: &Path, is_news: bool) -> anyhow::Result<Self> {
+    pub(in crate::exit) async fn bind(
+        listen: &WebListen,
+        made: Option<&UnixSocket>,
+        state: &Path,
+        is_news: bool,
+    ) -> anyhow::Result<Self> {
         let token = Token::read_or_make(state)?;
-        let socket = match listen {
-            WebListen::Loopback(address) => Socket::Tcp(listener::tcp(*address, WHAT, SECTION).await?),
-            WebListen::Unix(path) => listener::unix(path, WHAT, SECTION)?,
+        let socket = match (listen, made) {
+            (WebListen::Loopback(address), _) => Socket::Tcp(listener::tcp(*address, WHAT, SECTION).await?),
+            (WebListen::Unix(path), Some(made)) if made.is_at(path) => {
+                made.listen().with_context(|| format!("cannot serve {WHAT} on {}", path.display()))?
+            }
+            (WebListen::Unix(path), _) => bail!(
+                "{WHAT} on {} takes a restart of the exit (`systemctl restart warren-exit`)",
+                path.display()
+            ),
         };
         if is_news {
             tracing::info!("{WHAT} is at {listen}; its token is in {}", token::path(state).display());
@@ -83,7 +107,7 @@ impl WebServer {
         Self { history: History::new(), questions, listener }
     }
 
-    /// Stops listening and gives what it remembers; the address is free when this returns.
+    /// Stops listening and gives what it remembers; a TCP address is free when this returns.
     pub(super) async fn close(self) -> History {
         self.listener.close().await;
         self.history
