@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::counters::packets_counted;
+use crate::support::counters::{HEADERS, packets_and_bytes_of_one, packets_counted};
 use crate::support::{Client, Exit, Namespace, Net, asked, flows, seconds};
 
 /// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50`, each.
@@ -107,14 +107,19 @@ fn what_comes_twice_is_delivered_once() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    client.up();
-    for (host, direction) in [(&net.client, "dport"), (&net.exit, "sport")] {
-        let rule = format!("udp {direction} 443 counter dup to \"eth0\"");
-        let table = format!(
-            "table netdev twice {{ chain sent {{ type filter hook egress device \"eth0\" priority 0; {rule}; }}; }}"
-        );
-        host.sh(&format!("nft '{table}'")).ok();
+    let ways = [(&net.client, "to-client", "dport"), (&net.exit, "to-exit", "sport")];
+    for (host, device, direction) in ways {
+        let table = |name: &str, hook: &str, on: &str, what: &str| {
+            let rule = format!("udp {direction} 443 {what}");
+            let hook = format!("type filter hook {hook} device \"{on}\" priority 0;");
+            format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
+        };
+        net.router.sh(&table(device, "ingress", device, "counter")).ok();
+        // A copy passes here too, with the mark, and is neither counted nor copied again.
+        let copied = "meta mark != 2 meta mark set 2 counter dup to \"eth0\"";
+        host.sh(&table("twice", "egress", "eth0", copied)).ok();
     }
+    client.up();
     let mut came = flows::echo_numbered(&net.client, sent);
     let total = came.len();
     let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -126,14 +131,28 @@ fn what_comes_twice_is_delivered_once() {
         assert_eq!(total, sent as usize, "some were lost");
         assert!(behind * 10 <= total, "{behind} out of order");
     }
-    let doubled = net.exit.sh("cat /sys/class/net/eth0/statistics/rx_packets").ok();
+    // A counter of what leaves a host sees the link's header too, and a batch, which has its headers once, as one packet.
+    let times = ways.map(|(host, device, _)| {
+        let left = payload(&host.sh("nft list table netdev twice").ok(), HEADERS + LINK_HEADER);
+        let arrived = payload(&net.router.sh(&format!("nft list table netdev {device}")).ok(), HEADERS);
+        arrived as f64 / left as f64
+    });
     println!(
-        "measured: {total} of {sent} came, none twice, {behind} out of order; the exit's link saw {doubled} packets"
+        "measured: {total} of {sent} came, none twice, {behind} out of order; each byte of the carrier's was on the wire {:.2} times \
+         from the client and {:.2} times from the exit",
+        times[0], times[1]
     );
+    assert!(times.iter().all(|times| (1.9..3.0).contains(times)), "{times:?}");
     for host in [&net.client, &net.exit] {
         host.sh("nft delete table netdev twice").ok();
     }
     client.down();
+}
+
+/// Bytes of UDP's payload in what the only counter of a listing has seen.
+fn payload(listing: &str, headers: u64) -> u64 {
+    let (packets, bytes) = packets_and_bytes_of_one(listing);
+    bytes - packets * headers
 }
 
 /// So that rules meet datagrams and not batches of them.
@@ -155,6 +174,9 @@ fn bursts() -> String {
 fn both_ways(what: &str) -> String {
     format!("udp dport 443 {what}; udp sport 443 {what};")
 }
+
+/// Bytes of Ethernet's header.
+const LINK_HEADER: u64 = 14;
 
 /// Where the internet host listens for bytes.
 const PORT: u16 = 7_008;

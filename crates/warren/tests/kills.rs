@@ -12,6 +12,9 @@ use crate::support::{
 /// Kills each daemon once in each of its phases; `WARREN_KILLS=50` is scorecard C2.
 const KILLS: u64 = 4;
 
+/// A daemon that was told to stop may have ended before it is killed; its phase then comes again, up to so many turns for a kill.
+const TURNS: u64 = 8;
+
 const FOREIGN: &str =
     "nft 'table inet mine { chain in { type filter hook input priority 0; tcp dport 22 accept; }; }'";
 
@@ -28,17 +31,19 @@ fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down()
     let mut random = Random::of_this_run();
     let kills = kills();
 
-    for turn in 0..kills {
+    let (mut killed, mut turns) = (0, 0);
+    while killed < kills {
+        assert!(turns < TURNS * kills, "{killed} of {kills} kills in {turns} turns");
         let locked = random.below(2) == 0;
         let up = if locked { "up home --kill-switch" } else { "up home" };
-        let moment = match turn % 4 {
+        let (was_killed, moment) = match killed % 4 {
             0 => {
                 let mut starting = client.warren.start(up);
                 eventually(seconds(10), "the daemon starts", || client_daemon(&net.client).is_some());
                 let moment = random.pause(400);
-                kill(client_daemon(&net.client));
+                let was_killed = kill(client_daemon(&net.client));
                 starting.wait(seconds(30));
-                format!("{moment:?} after the start of {up}")
+                (was_killed, format!("{moment:?} after the start of {up}"))
             }
             phase => {
                 client.warren.run(up).ok();
@@ -48,17 +53,19 @@ fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down()
                     _ => Some(client.warren.start("down home")),
                 };
                 let moment = random.pause(if phase == 1 { 800 } else { 150 });
-                kill(client_daemon(&net.client));
+                let was_killed = kill(client_daemon(&net.client));
                 let what = ["", "up", "reload", "down"][usize::try_from(phase).unwrap()];
                 if locked && phase != 3 {
                     let tables = net.client.sh("nft list tables").ok();
                     assert!(tables.contains("warren-kill-switch_home"), "it stays closed: {tables}");
                 }
                 other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
-                format!("{moment:?} into {what}, after {up}")
+                (was_killed, format!("{moment:?} into {what}, after {up}"))
             }
         };
-        println!("kill {turn}: {moment}");
+        println!("turn {turns}: {} {moment}", if was_killed { "killed" } else { "ended before" });
+        turns += 1;
+        killed += u64::from(was_killed);
         if random.below(2) == 0 {
             client.warren.run("cleanup").ok();
         } else {
@@ -69,7 +76,7 @@ fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down()
         client.assert_host_unchanged();
         assert_eq!(files, client.warren.files(), "no file is left");
     }
-    println!("measured: {kills} kills of the client, 0 lines of difference");
+    println!("measured: {killed} kills of the client in {turns} turns, 0 lines of difference");
 }
 
 #[test]
@@ -81,13 +88,16 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
     let mut random = Random::of_this_run();
     let kills = kills();
 
-    for turn in 0..kills {
+    let (mut killed, mut turns) = (0, 0);
+    while killed < kills {
+        assert!(turns < TURNS * kills, "{killed} of {kills} kills in {turns} turns");
+        let phase = killed % 4;
         let mut daemon = exit.warren.start("exit run");
         let answers = || exit.warren.status().is_some();
-        if turn % 4 != 0 {
+        if phase != 0 {
             eventually(seconds(10), "the exit answers", answers);
         }
-        let other = match turn % 4 {
+        let other = match phase {
             2 => Some(exit.warren.start("reload exit")),
             3 => {
                 daemon.signal(Signal::TERM);
@@ -95,14 +105,18 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
             }
             _ => None,
         };
-        let moment = random.pause(if turn % 4 < 2 { 400 } else { 100 });
+        let moment = random.pause(if phase < 2 { 400 } else { 100 });
         daemon.signal(Signal::KILL);
-        daemon.wait(seconds(10));
+        // Who has stopped by itself has an exit code.
+        let was_killed = daemon.wait(seconds(10)).is_none();
         other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
         println!(
-            "kill {turn}: {moment:?} into {}",
-            ["start", "serving", "reload", "stop"][usize::try_from(turn % 4).unwrap()]
+            "turn {turns}: {} {moment:?} into {}",
+            if was_killed { "killed" } else { "ended before" },
+            ["start", "serving", "reload", "stop"][usize::try_from(phase).unwrap()]
         );
+        turns += 1;
+        killed += u64::from(was_killed);
         if random.below(2) == 0 {
             exit.warren.run("cleanup").ok();
         } else {
@@ -114,7 +128,7 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
         eventually(seconds(10), "no process is left", || net.exit.pids().is_empty());
         before.assert_same(&HostState::of(&net.exit));
     }
-    println!("measured: {kills} kills of the exit, 0 lines of difference");
+    println!("measured: {killed} kills of the exit in {turns} turns, 0 lines of difference");
 }
 
 fn kills() -> u64 {
@@ -129,15 +143,16 @@ fn client_daemon(host: &Namespace) -> Option<i32> {
     })
 }
 
-fn kill(daemon: Option<i32>) {
-    // It may have ended by itself.
-    if let Some(daemon) = daemon {
-        signal(daemon, Signal::KILL);
-        let gone = || !std::path::Path::new(&format!("/proc/{daemon}/ns")).join("net").exists();
-        eventually(seconds(5), "the daemon is gone", || gone() || is_zombie(daemon));
-    }
+/// Kills the daemon; returns whether it still ran.
+fn kill(daemon: Option<i32>) -> bool {
+    let Some(daemon) = daemon.filter(|daemon| !is_zombie(*daemon)) else { return false };
+    signal(daemon, Signal::KILL);
+    let gone = || !std::path::Path::new(&format!("/proc/{daemon}/ns")).join("net").exists();
+    eventually(seconds(5), "the daemon is gone", || gone() || is_zombie(daemon));
+    true
 }
 
+/// Whether it has ended, also if its parent has not asked yet.
 fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))

@@ -60,6 +60,7 @@ mod revocation;
 mod rotate_key;
 mod routing;
 mod sandbox;
+mod sandbox_missing;
 mod sessions;
 mod site_to_site;
 mod slow_device;

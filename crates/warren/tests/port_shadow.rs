@@ -1,4 +1,7 @@
 //! A client that sends from the exit's own ports takes nothing of what others send there (CVE-2021-3773).
+//!
+//! An echo's number casts no such shadow, with whatever NAT, so there is nothing to try: the kernel begins a flow of ICMP with a
+//! request alone, and takes only answers for its other direction (`valid_new`, `invmap` in `nf_conntrack_proto_icmp.c`).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -48,10 +51,6 @@ fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
     );
     let [listener, intercepted] = shadow_tcp(&net, &attacker, 43_000);
     assert!(listener > 0 && intercepted == 0, "{listener} reached the listener, {intercepted} the attacker");
-    // The number of an echo is no port, but kept alike.
-    let echo = |to: &str| format!("ping -e 777 -c 3 -i 0.2 -W 5 {to}");
-    attacker.sh(&echo(Net::CLIENT_V4)).ok();
-    net.client.sh(&echo(Net::EXIT_V4)).ok();
     mallory.down();
 }
 

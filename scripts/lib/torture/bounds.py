@@ -142,7 +142,7 @@ ROWS = [
         "B5",
         "5,000 and 20,000 Initials a second with forged sources, at an exit that is silent and at one that answers; offered is half of what the "
         "tunnel carries with a core for both of its ends, while flood and sender have the other",
-        "70 and 40 % of it arrives, no connection ends, 32 MiB more; new tunnels begin in 3 s; all as before 2 s after",
+        "70 and 40 % of it arrives, no connection ends, 32 MiB more; new tunnels begin in 3 s; all as before 2 s after; most answers ask for a proof of the address",
         3.6,
         end_to_end("flood::a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin"),
         {"WARREN_FLOOD_SECONDS": "30"},

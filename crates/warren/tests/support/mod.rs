@@ -26,6 +26,7 @@ pub mod cores;
 pub mod counters;
 pub mod crowd;
 pub mod daemon;
+pub mod download;
 pub mod flows;
 pub mod forged;
 pub mod host_state;

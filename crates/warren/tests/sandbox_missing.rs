@@ -1,0 +1,68 @@
+//! Kernels that lack what a sandbox is made of: daemons say so, and work without.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
+
+use std::collections::BTreeMap;
+
+use rustix::process::Signal;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use serde_json::Value;
+
+use crate::support::{Client, Exit, ExitOptions, Net, seconds};
+
+/// With the next one the second half of scorecard S3.
+#[test]
+fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
+    let warning = "this kernel has no landlock";
+    let Some(sandboxes) = tunnel_without(libc::SYS_landlock_create_ruleset, warning) else { return };
+    for sandbox in sandboxes {
+        assert_eq!(sandbox["files"], "unconfined");
+        assert_eq!(sandbox["system_calls"], true, "the rest is as ever: {sandbox}");
+        assert_eq!(sandbox["rights"], true);
+    }
+}
+
+#[test]
+fn daemons_whose_kernel_has_no_seccomp_say_so_and_work() {
+    let warning = "this kernel has no seccomp filters";
+    let Some(sandboxes) = tunnel_without(libc::SYS_seccomp, warning) else { return };
+    for sandbox in sandboxes {
+        assert_eq!(sandbox["system_calls"], false);
+        assert_eq!(sandbox["rights"], true, "the rest is as ever: {sandbox}");
+    }
+}
+
+/// Has a tunnel between two daemons whose kernel does not know a system call, and fails unless each of them warns of it and packets
+/// pass. Returns what they say of their sandboxes; nothing without root.
+fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
+    let net = Net::new()?;
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    without(call, || exit.run());
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let mut daemon = without(call, || client.run("info"));
+
+    client.sh("ping -c 3 -i 0.2 -W 5 203.0.113.2");
+    client.sh("curl -sS --max-time 30 -o /dev/null http://203.0.113.2/bytes/2000000");
+
+    let sandboxes = [exit.status(), client.status()].map(|status| status.0["process"]["sandbox"].clone());
+    for log in [exit.daemon().output(), daemon.output()] {
+        assert!(log.contains(warning), "{log}");
+    }
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait(seconds(10)), Some(0), "{}", daemon.output());
+    client.assert_host_unchanged();
+    Some(sandboxes)
+}
+
+/// Starts a program by a thread to which, as to what it starts, the kernel says that it does not know a system call.
+fn without<T: Send>(call: libc::c_long, start: impl FnOnce() -> T + Send) -> T {
+    let calls = BTreeMap::from([(call, Vec::new())]);
+    let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, unknown, architecture).unwrap();
+    let program = BpfProgram::try_from(filter).unwrap();
+    let filtered = || {
+        seccompiler::apply_filter(&program).unwrap();
+        start()
+    };
+    std::thread::scope(|scope| scope.spawn(filtered).join().unwrap())
+}
