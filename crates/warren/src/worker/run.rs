@@ -4,6 +4,7 @@
 mod from_carrier;
 mod from_device;
 mod orders;
+mod rest;
 mod to_device;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +21,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
+use self::rest::{REST, Rest};
 use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
 use super::forward::{Forwarding, Sessions};
@@ -84,6 +86,7 @@ pub(super) struct Worker {
     /// Whether some pump may have an unfinished assembly.
     assembling: bool,
     stopping: Option<(u32, String)>,
+    rest: Rest,
 }
 
 struct Device {
@@ -131,6 +134,7 @@ impl Worker {
             last_expiry: Instant::now(),
             assembling: false,
             stopping: None,
+            rest: Rest::new(Instant::now()),
         }
     }
 
@@ -150,16 +154,26 @@ impl Worker {
         }
     }
 
-    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most.
+    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most, and as many again after a rest.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // noq's own tasks on this thread have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
         let start = Instant::now();
-        for _ in 0..most {
+        let (mut left, mut did_something, mut has_rested) = (most, false, most == 1);
+        while left > 0 {
+            left -= 1;
             match self.turn(cx) {
                 Turn::Busy if start.elapsed() >= ROW => break,
-                Turn::Busy => {}
-                Turn::Idle => return Poll::Pending,
+                Turn::Busy => did_something = true,
+                Turn::Idle if !did_something => return Poll::Pending,
+                Turn::Idle => {
+                    let (packets, bytes) = (self.totals.tun_written_packets, self.totals.tun_written_bytes);
+                    if !self.rest.is_due(Instant::now(), packets, bytes) || has_rested {
+                        return Poll::Pending;
+                    }
+                    std::thread::sleep(REST);
+                    (left, did_something, has_rested) = (most, false, true);
+                }
                 Turn::Last => return Poll::Ready(()),
             }
         }
