@@ -120,7 +120,7 @@ fn flood_beside_a_tunnel(
             assert!(ended.elapsed() < seconds(60) && back <= seconds(2), "{back:?}");
             assert!(after >= 90, "{after} % after the flood");
             assert!(!silent || answers == 0, "{answers} answers of a silent exit");
-            // The first 128 are answered by several datagrams each; whoever comes while those are under way by a Retry.
+            // The first 100 are answered by several datagrams each; whoever comes while those are under way by a Retry.
             assert!(silent || unproven > answers / 2, "{unproven} of {answers} answers asked for a proof");
             if rate == 5_000 {
                 assert!(p95 <= seconds(3), "{begun:?}");

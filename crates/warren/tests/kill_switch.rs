@@ -3,7 +3,9 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Profile, asked, eventually, seconds};
+use crate::support::{
+    Attempts, Client, Exit, LeakCounter, Net, Profile, Running, asked, eventually, fewest_attempts, seconds,
+};
 
 #[test]
 fn nothing_leaves_outside_the_tunnel_in_any_state() {
@@ -45,6 +47,36 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     exit.run();
     wait_until_up(&client);
     let before = leaks.leaked();
+    let (mut while_stopping, mut afterwards) = (0, 0);
+    // A stop takes a tenth of a second.
+    for _ in 0..30 {
+        let (during, after) = stop_under_attempts(&net, &mut daemon);
+        while_stopping += during;
+        afterwards += after;
+        daemon = client.warren.start(&format!("client run {}", profile.display()));
+        wait_until_up(&client);
+        if while_stopping >= fewest_attempts() {
+            break;
+        }
+    }
+    assert!(while_stopping >= fewest_attempts(), "only {while_stopping} attempts while it stopped");
+    assert_eq!(leaks.leaked(), before, "while stopping and afterwards");
+    println!("measured: stopping: 0 of {while_stopping}, and afterwards 0 of {afterwards}");
+
+    exit.warren.run("exit client remove laptop").ok();
+    assert_eq!(daemon.wait(seconds(15)), Some(4), "{}", daemon.output());
+    leaks.assert_none("the exit has refused the client");
+    assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
+
+    assert!(!client.warren.run("up home").succeeded());
+    leaks.assert_none("an up has failed");
+
+    client.down();
+    leaks.assert_all("down again");
+}
+
+/// Tells a daemon to stop; returns how many attempts to leave were made while it did, and in the second after it.
+fn stop_under_attempts(net: &Net, daemon: &mut Running) -> (usize, usize) {
     let attempts = Attempts::start(&net.client, 1.5);
     let made_before = attempts.made();
     daemon.signal(Signal::TERM);
@@ -58,23 +90,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
         }
         !is_running
     });
-    let made = attempts.end() - made_before;
-    assert!(while_stopping > 0, "nothing was tried while it stopped");
-    assert_eq!(leaks.leaked(), before, "while stopping and afterwards");
-    println!("measured: stopping: 0 of {while_stopping}, and afterwards 0 of {}", made - while_stopping);
-
-    let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
-    wait_until_up(&client);
-    exit.warren.run("exit client remove laptop").ok();
-    assert_eq!(daemon.wait(seconds(15)), Some(4), "{}", daemon.output());
-    leaks.assert_none("the exit has refused the client");
-    assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
-
-    assert!(!client.warren.run("up home").succeeded());
-    leaks.assert_none("an up has failed");
-
-    client.down();
-    leaks.assert_all("down again");
+    (while_stopping, attempts.end() - made_before - while_stopping)
 }
 
 #[test]

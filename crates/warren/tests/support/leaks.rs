@@ -9,7 +9,7 @@ fn lasting() -> f32 {
 }
 
 /// Attempts without which too little was tried: as many as the scorecard asks for, where it is asked, or each way out once.
-fn fewest() -> usize {
+pub fn fewest_attempts() -> usize {
     if asked::<f32>("WARREN_ATTEMPTS").is_some() { 1_000 } else { 6 * 2 * 9 }
 }
 
@@ -57,7 +57,7 @@ impl<'net> LeakCounter<'net> {
     #[track_caller]
     pub fn assert_none(&self, when: &str) {
         let (attempts, leaked) = self.attempt();
-        assert!(attempts >= fewest(), "{attempts} attempts");
+        assert!(attempts >= fewest_attempts(), "{attempts} attempts");
         println!("measured: {when}: 0 of {attempts}");
         assert_eq!(leaked, 0, "{leaked} packets of {attempts} attempts left while {when}");
     }

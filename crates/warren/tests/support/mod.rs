@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 pub use daemon::{Client, Exit, ExitOptions};
 pub use host_state::HostState;
 pub use internet_host::InternetHost;
-pub use leaks::{Attempts, LeakCounter};
+pub use leaks::{Attempts, LeakCounter, fewest_attempts};
 pub use namespace::{Finished, Namespace, Running, finished, signal};
 pub use net::{Family, Net};
 pub use open_metrics::OpenMetrics;
