@@ -53,6 +53,10 @@ impl Daemon {
         self.take_keys_of(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
+        if !is_unix(self.config.web.as_ref()) {
+            // Not before: nothing can make it again.
+            self.web_socket = None;
+        }
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_prefixes(host).await?;
         self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;

@@ -63,8 +63,8 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     }
     // Threads, but no processes and no namespaces.
     calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
-    // To tell the service manager something, and for ioctl. None that could be connected to another program: docker's, the system
-    // bus's and others' take root's word. A daemon's own listeners are made before.
+    // To tell the service manager and the log something, and for ioctl. No streams: who listens at docker's socket, the system
+    // bus's and others' takes root's word. A daemon's own listeners are made before.
     let datagrams = (1, MaskedEq(SOCKET_KIND), number(libc::SOCK_DGRAM));
     let mut sockets = vec![rule(&[(0, Eq, number(libc::AF_UNIX)), datagrams], &dword)?];
     for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {

@@ -154,25 +154,22 @@ impl Worker {
         }
     }
 
-    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most, and as many again after a rest.
+    /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most; rests before the next if that is due.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // noq's own tasks on this thread have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
         let start = Instant::now();
-        let (mut left, mut did_something, mut has_rested) = (most, false, most == 1);
-        while left > 0 {
-            left -= 1;
+        let mut did_something = false;
+        for _ in 0..most {
             match self.turn(cx) {
                 Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => did_something = true,
-                Turn::Idle if !did_something => return Poll::Pending,
                 Turn::Idle => {
                     let (packets, bytes) = (self.totals.tun_written_packets, self.totals.tun_written_bytes);
-                    if !self.rest.is_due(Instant::now(), packets, bytes) || has_rested {
-                        return Poll::Pending;
+                    if did_something && self.rest.is_due(Instant::now(), packets, bytes) {
+                        std::thread::sleep(REST);
                     }
-                    std::thread::sleep(REST);
-                    (left, did_something, has_rested) = (most, false, true);
+                    return Poll::Pending;
                 }
                 Turn::Last => return Poll::Ready(()),
             }

@@ -82,9 +82,6 @@ impl Daemon {
             }
             None => None,
         };
-        if !matches!(listen, Some(WebListen::Unix(_))) {
-            self.web_socket = None;
-        }
         Ok(())
     }
 

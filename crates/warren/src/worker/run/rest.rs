@@ -1,17 +1,17 @@
 //! Rests of a worker that large packets from the carrier wake often, as network cards moderate their interrupts: what comes meanwhile
-//! is dealt with in one wake-up, and the programs at both ends of it have the core.
+//! is dealt with in one wake-up, and the programs at both ends of it have the core. All of its work waits for as long, timers too.
 
 use std::time::{Duration, Instant};
 
 /// How long a rest is, to which the kernel's timer slack of 50 us comes (timerslack_ns in proc(5)).
 pub(super) const REST: Duration = Duration::from_micros(200);
-/// Work is frequent if it ends so soon after that before it, rest included.
+/// Work is frequent if it ends so soon after that before it, the rest between them included.
 const FREQUENT: Duration = Duration::from_micros(400);
 /// Mean bytes of packets from which on they are taken for bulk. Small ones are somebody's questions and answers, or so many that a
 /// worker has no time to rest.
 const LARGE: u64 = 600;
 
-/// What a worker had written to the TUN, and when, the last time it found nothing more to do.
+/// What a worker had written to the TUN, and when, the last time it ran out of work.
 pub(super) struct Rest {
     ended: Instant,
     packets: u64,
