@@ -212,7 +212,7 @@ ROWS = [
         "R7",
         "10,000 sessions, refused keys and reloads in a process that counts its bytes; then 1,000 with a leak, the control",
         "live heap +64 KiB at most after a warm-up of 2,000",
-        1.5,
+        1,
         (*TEST, "--test", "live_heap", "--", "--nocapture"),
         {"WARREN_OPERATIONS": "10000"},
     ),

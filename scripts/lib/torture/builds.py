@@ -78,7 +78,7 @@ ROWS = [
         "endpoints",
         "whole endpoints in virtual time: loss, repeats, reordering, NAT moves, restarts, a stranger",
         "10,000 seeds without a broken promise",
-        8,
+        6,
         unit("warren_driver::simulation::endpoints_keep_their_promises_over_any_wire"),
         {"WARREN_SIMULATION": "0..10000"},
     ),
