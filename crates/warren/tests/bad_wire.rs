@@ -1,11 +1,11 @@
-//! A path that loses, spoils and repeats what it carries.
+//! A path that loses, spoils, repeats and delays what it carries.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::counters::{HEADERS, packets_and_bytes_of_one, packets_counted};
+use crate::support::counters::{HEADERS, packets_and_bytes_of_one, packets_counted, packets_of_one};
 use crate::support::{Client, Exit, Namespace, Net, asked, flows, seconds};
 
 /// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50`, each.
@@ -145,6 +145,54 @@ fn what_comes_twice_is_delivered_once() {
     assert!(times.iter().all(|times| (1.9..3.0).contains(times)), "{times:?}");
     for host in [&net.client, &net.exit] {
         host.sh("nft delete table netdev twice").ok();
+    }
+    client.down();
+}
+
+/// Scorecard F5 is `WARREN_LATE=20000`, each way.
+#[test]
+fn what_comes_late_is_delivered_all_the_same() {
+    let Some(net) = Net::new() else { return };
+    let late = asked("WARREN_LATE");
+    let sent: u32 = late.unwrap_or(1_000);
+    // Of 256: the scorecard's tenth; of a thousand chance may take more than that.
+    let below = if late.is_some() { "26" } else { "13" };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    // Each by itself and with its checksum, since what is late does not go on by way of the link.
+    for host in [&net.client, &net.exit] {
+        host.sh("ethtool -K eth0 tx off").ok();
+    }
+    client.up();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/late.py");
+    for (device, port, way) in [("to-client", "dport", "to the exit"), ("to-exit", "sport", "to the client")]
+    {
+        let hook = format!("type filter hook ingress device \"{device}\" priority 0;");
+        let rule = format!("udp {port} 443 @th,320,8 < {below} counter drop");
+        net.router.sh(&format!("nft 'table netdev late {{ chain passing {{ {hook} {rule}; }}; }}'")).ok();
+        let came = flows::echo_numbered(&net.client, 5_000);
+        assert!(came.len() < 5_000, "nothing is taken from the link");
+
+        let mut sending_on = net.router.start(&["python3", "-u", script, device, port, below]);
+        sending_on.wait_for_output("listening");
+        let taken = || packets_of_one(&net.router.sh("nft list table netdev late").ok());
+        let taken_before = taken();
+        let mut came = flows::echo_numbered(&net.client, sent);
+        let late_ones = taken() - taken_before;
+        let total = came.len();
+        let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
+        came.sort_unstable();
+        came.dedup();
+        println!(
+            "measured: {total} of {sent} came, {behind} out of order, with {late_ones} datagrams {way} 5 to 20 ms late"
+        );
+        assert_eq!(came.len(), total, "some came twice");
+        assert_eq!(total, sent as usize, "some were lost");
+        assert!(behind * 10 <= total, "{behind} out of order");
+        assert!(late_ones > 0, "none was late");
+        assert!(sending_on.is_running(), "{}", sending_on.output());
+        drop(sending_on);
+        net.router.sh("nft delete table netdev late").ok();
     }
     client.down();
 }

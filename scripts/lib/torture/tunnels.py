@@ -151,6 +151,16 @@ ROWS = [
     ),
     Row(
         "wires",
+        "F5 late",
+        "20,000 datagrams by an echo each way, of whose carrier's a tenth comes 5 to 20 ms late",
+        "none lost, none twice, a tenth out of order at most",
+        1,
+        end_to_end("bad_wire::what_comes_late_is_delivered_all_the_same"),
+        {"WARREN_LATE": "20000"},
+        tier=2,
+    ),
+    Row(
+        "wires",
         "B8, B9",
         "an enrolled client breaks QUIC's and the control stream's rules in 30 ways; needs python3",
         "closed with the code that is due, or goes on in bounded room; another client's pings all come back; 1 MiB each and 8 MiB in all at most",

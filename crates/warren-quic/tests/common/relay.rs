@@ -1,4 +1,4 @@
-//! A path between client and exit: passes datagrams up to a size and can give the client another address.
+//! A path between client and exit: passes datagrams up to a size, can be late with one, and can give the client another address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -14,12 +14,17 @@ use warren_quic::socket::{SocketConfig, bind};
 /// Datagrams that are passed on in a row; more than a side sends in one turn.
 const BATCH: usize = 256;
 
+/// Bytes from which on a datagram is more than what keeps a connection going.
+const LOADED: usize = 500;
+
 pub struct Relay {
     pub address: SocketAddr,
     /// Larger datagrams are lost.
     pub limit: Arc<AtomicUsize>,
     /// Of so many datagrams, one is lost; 0 is none.
     pub lose_one_of: Arc<AtomicUsize>,
+    /// The client's next datagram with a load is set aside until so many others have passed, and then comes twice; 0 is none.
+    pub overtaken_by: Arc<AtomicUsize>,
     sources: mpsc::UnboundedSender<Ipv4Addr>,
 }
 
@@ -30,12 +35,15 @@ impl Relay {
         let limit = Arc::new(AtomicUsize::new(limit));
         let (sources, mut moves) = mpsc::unbounded_channel();
         let lose_one_of = Arc::new(AtomicUsize::new(0));
-        let (limit_here, lose_here) = (limit.clone(), lose_one_of.clone());
+        let overtaken_by = Arc::new(AtomicUsize::new(0));
+        let (limit_here, lose_here, overtaken_here) =
+            (limit.clone(), lose_one_of.clone(), overtaken_by.clone());
         tokio::spawn(async move {
             let mut back = socket(Ipv4Addr::LOCALHOST);
             let mut buffer = vec![0; 65_536];
             let mut client = None;
             let mut count = 0;
+            let mut set_aside: Option<(usize, Vec<u8>)> = None;
             let mut passes = |length: usize| {
                 count += 1;
                 let lose_one_of = lose_here.load(Ordering::Relaxed);
@@ -48,8 +56,24 @@ impl Relay {
                         for _ in 0..BATCH {
                             let Ok((length, from)) = front.try_recv_from(&mut buffer) else { break };
                             client = Some(from);
-                            if passes(length) {
-                                let _lost = back.send_to(&buffer[..length], exit).await;
+                            if !passes(length) {
+                                continue;
+                            }
+                            if length >= LOADED
+                                && let others @ 1.. = overtaken_here.swap(0, Ordering::Relaxed)
+                            {
+                                set_aside = Some((others, buffer[..length].to_vec()));
+                                continue;
+                            }
+                            let _lost = back.send_to(&buffer[..length], exit).await;
+                            if let Some((others, late)) = &mut set_aside {
+                                *others -= 1;
+                                if *others == 0 {
+                                    for _ in 0..2 {
+                                        let _lost = back.send_to(late, exit).await;
+                                    }
+                                    set_aside = None;
+                                }
                             }
                         }
                     }
@@ -64,7 +88,7 @@ impl Relay {
                 }
             }
         });
-        Self { address, limit, lose_one_of, sources }
+        Self { address, limit, lose_one_of, overtaken_by, sources }
     }
 
     /// From now on the exit sees the client at another address.
