@@ -21,7 +21,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
-use self::rest::{REST, Rest};
+use self::rest::Rest;
 use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
 use super::forward::{Forwarding, Sessions};
@@ -165,9 +165,9 @@ impl Worker {
                 Turn::Busy if start.elapsed() >= ROW => break,
                 Turn::Busy => did_something = true,
                 Turn::Idle => {
-                    let (packets, bytes) = (self.totals.tun_written_packets, self.totals.tun_written_bytes);
-                    if did_something && self.rest.is_due(Instant::now(), packets, bytes) {
-                        std::thread::sleep(REST);
+                    let due = did_something.then(|| self.rest.due(Instant::now(), &self.totals));
+                    if let Some(length) = due.flatten() {
+                        std::thread::sleep(length);
                     }
                     return Poll::Pending;
                 }
