@@ -183,7 +183,7 @@ impl Bed<'_> {
         let ping =
             with_rtt.then(|| Ping::start(self.topology, &self.tunnel.exit_address, seconds)).transpose()?;
         let bytes = self.iperf.carry(self.topology, flows, way, seconds, self.interrupt)?;
-        let rtt_ms = ping.map(|ping| ping.finish(seconds, self.interrupt)).transpose()?.unwrap_or_default();
+        let rtt_ms = ping.map(|ping| ping.finish(self.interrupt)).transpose()?.unwrap_or_default();
         Ok(Outcome { rtt_ms, ..one_way(way, bytes, seconds) }.received(bytes))
     }
 
@@ -214,7 +214,7 @@ impl Bed<'_> {
     }
 
     fn ping(&self, seconds: u32) -> anyhow::Result<Vec<f64>> {
-        Ping::start(self.topology, &self.tunnel.exit_address, seconds)?.finish(seconds, self.interrupt)
+        Ping::start(self.topology, &self.tunnel.exit_address, seconds)?.finish(self.interrupt)
     }
 }
 

@@ -1,50 +1,94 @@
-//! Round-trip times by ICMP echo: the other end answers in its kernel, and ping takes the kernel's receive times, so
-//! that what is measured is the tunnel.
+//! Round-trip times by ICMP echo: the other end answers in its kernel, and the kernel tells when an answer came, so that what is
+//! measured is the tunnel.
+//!
+//! Not by ping(8): it spins through the time that is left until its next request once the last one is answered, so that the tunnel
+//! with the shortest round trip would have the least of the processor.
 
 use std::{
-    io::{BufRead as _, BufReader},
-    process::Stdio,
-    sync::mpsc,
-    thread,
-    time::Duration,
+    io::IoSliceMut,
+    net::Ipv4Addr,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
-
-use super::super::{
-    process::Process,
-    topology::{Topology, wait_for},
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recvmsg,
+        sendto, setsockopt, socket, sockopt,
+    },
+    sys::time::TimeSpec,
 };
-use crate::interrupt::Interrupt;
+use rustix::event::{PollFd, PollFlags, poll};
 
-/// Seconds between echo requests.
-const INTERVAL: &str = "0.01";
+use super::super::topology::Topology;
+use crate::{interrupt::Interrupt, namespace::join};
+
+/// Echo requests of a second.
+const PER_SECOND: u32 = 100;
+const INTERVAL: Duration = Duration::from_millis(10);
+/// For answers to the last requests.
+const DRAIN: Duration = Duration::from_millis(500);
+/// Bytes of an echo request: its header, and as much as ping(8) has behind it.
+const REQUEST: usize = 8 + 56;
+/// Types of ICMP messages (RFC 792).
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
 
 /// Echo requests from the client's host, sent in the background.
 #[derive(Debug)]
 pub(crate) struct Ping {
-    process: Process,
+    thread: JoinHandle<anyhow::Result<Vec<f64>>>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Ping {
     /// Starts to ping for a time.
     ///
     /// # Errors
-    /// A sentence when ping cannot be started.
+    /// A sentence when the namespace cannot be entered.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
-        let mut command = topology.client.command("ping");
-        command.args(["-n", "-i", INTERVAL, "-w", &seconds.to_string(), address]);
-        Ok(Self { process: Process::start("ping", topology.path(), &mut command)? })
+        let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        // A request has its number in two bytes.
+        let requests = seconds.saturating_mul(PER_SECOND).min(u16::MAX.into());
+        let thread = topology.client.enter(move || {
+            let mut echo = Echo::new(address)?;
+            let start = Instant::now();
+            for number in 0..requests {
+                if asked.load(Relaxed) {
+                    break;
+                }
+                echo.ask()?;
+                echo.wait(start + INTERVAL * (number + 1))?;
+            }
+            let end = Instant::now() + DRAIN;
+            while echo.open > 0 && Instant::now() < end && !asked.load(Relaxed) {
+                echo.wait((Instant::now() + INTERVAL).min(end))?;
+            }
+            Ok(echo.times)
+        })?;
+        Ok(Self { thread, stop })
     }
 
-    /// Waits for its end and returns the times in milliseconds.
+    /// Waits for its end and returns the times in milliseconds, in the order of the answers.
     ///
     /// # Errors
     /// A sentence when nothing came back.
-    pub(crate) fn finish(mut self, seconds: u32, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
-        let limit = Duration::from_secs(seconds.into()) + Duration::from_secs(5);
-        wait_for("the end of ping", limit, interrupt, || Ok(self.process.check().is_err().then_some(())))?;
-        let times: Vec<f64> = self.process.output().lines().filter_map(milliseconds).collect();
+    pub(crate) fn finish(self, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
+        while !self.thread.is_finished() {
+            interrupt.wait(Some(Duration::from_millis(2)));
+            self.stop.store(interrupt.is_set(), Relaxed);
+        }
+        let times = join(self.thread)?;
+        interrupt.check()?;
         anyhow::ensure!(!times.is_empty(), "no echo reply came back");
         Ok(times)
     }
@@ -60,42 +104,182 @@ pub(crate) fn first_reply(
     limit: Duration,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let mut command = topology.client.command("ping");
-    command.args(["-n", "-i", INTERVAL, address]).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().context("cannot start ping")?;
-    let output = child.stdout.take().context("ping has an output")?;
-    let (tell, told) = mpsc::channel();
-    let reader = thread::spawn(move || {
-        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        if lines.any(|line| milliseconds(&line).is_some()) {
-            // Nobody listens once the limit is over.
-            let _ = tell.send(());
+    let to: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
+    let stop = interrupt.clone();
+    let answered = join(topology.client.enter(move || {
+        let mut echo = Echo::new(to)?;
+        let start = Instant::now();
+        while echo.times.is_empty() && start.elapsed() < limit && !stop.is_set() {
+            echo.ask()?;
+            let next = Instant::now() + INTERVAL;
+            while echo.times.is_empty() && Instant::now() < next {
+                echo.wait_for_one(next)?;
+            }
         }
-    });
-    let answered =
-        wait_for(&format!("a reply from {address}"), limit, interrupt, || Ok(told.try_recv().ok()));
-    // It may have ended by itself, as without a route.
-    let _ = child.kill();
-    let _ = child.wait();
-    let _ = reader.join();
-    answered
+        Ok(!echo.times.is_empty())
+    })?)?;
+    interrupt.check()?;
+    anyhow::ensure!(answered, "a reply from {address} did not come within {} s", limit.as_secs());
+    Ok(())
 }
 
-/// The time of a reply, from a line of ping's output.
-fn milliseconds(line: &str) -> Option<f64> {
-    let (_, rest) = line.split_once(" time=")?;
-    rest.split_whitespace().next()?.parse().ok()
+/// Requests to one address, and how long their answers took.
+struct Echo {
+    socket: OwnedFd,
+    address: SockaddrIn,
+    identifier: u16,
+    /// When each request was sent, by its number.
+    sent: Vec<Option<Duration>>,
+    /// Requests without an answer.
+    open: usize,
+    /// In milliseconds.
+    times: Vec<f64>,
+}
+
+impl Echo {
+    fn new(address: Ipv4Addr) -> anyhow::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Icmp)
+            .context("cannot open a socket for ICMP; this needs root")?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("cannot ask for times of receipt")?;
+        let [a, b, c, d] = address.octets();
+        // Of two in the same namespace, each gets the other's answers too.
+        let [.., high, low] = since_epoch().subsec_nanos().to_be_bytes();
+        let identifier = u16::from_be_bytes([high, low]);
+        Ok(Self {
+            socket,
+            address: SockaddrIn::new(a, b, c, d, 0),
+            identifier,
+            sent: Vec::new(),
+            open: 0,
+            times: Vec::new(),
+        })
+    }
+
+    /// Sends a request; one that the kernel does not take, as without a route, is as one that was lost.
+    fn ask(&mut self) -> anyhow::Result<()> {
+        let number = u16::try_from(self.sent.len()).context("too many echo requests")?;
+        let request = request(self.identifier, number);
+        let now = since_epoch();
+        let taken = sendto(self.socket.as_raw_fd(), &request, &self.address, MsgFlags::empty()).is_ok();
+        self.sent.push(taken.then_some(now));
+        self.open += usize::from(taken);
+        Ok(())
+    }
+
+    /// Takes answers until a moment has come.
+    fn wait(&mut self, until: Instant) -> anyhow::Result<()> {
+        while Instant::now() < until {
+            self.wait_for_one(until)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has come, or comes first, if that is before a moment.
+    fn wait_for_one(&mut self, until: Instant) -> anyhow::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = left.try_into().context("a wait is too long")?;
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
+        if poll(&mut fds, Some(&left)).context("cannot wait for an answer")? == 0 {
+            return Ok(());
+        }
+        while let Some((number, came)) = self.receive()? {
+            if let Some(sent) = self.sent.get_mut(usize::from(number)).and_then(Option::take) {
+                self.open -= 1;
+                self.times.push(came.saturating_sub(sent).as_secs_f64() * 1e3);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of an answer that waits, and when it came.
+    fn receive(&self) -> anyhow::Result<Option<(u16, Duration)>> {
+        loop {
+            let mut packet = [0; 256];
+            let mut control = nix::cmsg_space!(TimeSpec);
+            let (bytes, came) = {
+                let mut parts = [IoSliceMut::new(&mut packet)];
+                let fd = self.socket.as_raw_fd();
+                let message = match recvmsg::<()>(fd, &mut parts, Some(&mut control), MsgFlags::empty()) {
+                    Ok(message) => message,
+                    Err(Errno::EAGAIN) => return Ok(None),
+                    Err(error) => return Err(error).context("cannot receive an answer"),
+                };
+                let came = message.cmsgs()?.find_map(|message| {
+                    let ControlMessageOwned::ScmTimestampns(time) = message else { return None };
+                    Some(Duration::from(time))
+                });
+                (message.bytes, came)
+            };
+            let number = reply(packet.get(..bytes).unwrap_or_default(), self.identifier);
+            if let (Some(number), Some(came)) = (number, came) {
+                return Ok(Some((number, came)));
+            }
+        }
+    }
+}
+
+/// By the clock that the kernel tells times of receipt by.
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// An echo request (RFC 792).
+fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
+    let mut request = [0; REQUEST];
+    request[0] = ECHO_REQUEST;
+    request[4..6].copy_from_slice(&identifier.to_be_bytes());
+    request[6..8].copy_from_slice(&number.to_be_bytes());
+    // In one's complement (RFC 1071), in which no other word than these three is not 0.
+    let sum =
+        [u16::from_be_bytes([ECHO_REQUEST, 0]), identifier, number].into_iter().fold(0_u16, |sum, word| {
+            let (sum, carry) = sum.overflowing_add(word);
+            sum + u16::from(carry)
+        });
+    request[2..4].copy_from_slice(&(!sum).to_be_bytes());
+    request
+}
+
+/// The number of the request that an IPv4 packet answers, if it answers one of ours.
+fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
+    let header = usize::from(packet.first()? & 0x0f) * 4;
+    let message: &[u8; 8] = packet.get(header..)?.first_chunk()?;
+    let [kind, _, _, _, a, b, c, d] = *message;
+    (kind == ECHO_REPLY && u16::from_be_bytes([a, b]) == identifier).then(|| u16::from_be_bytes([c, d]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The answer to a request, behind an IPv4 header without options.
+    fn answer(mut message: [u8; REQUEST]) -> Vec<u8> {
+        message[0] = ECHO_REPLY;
+        let mut packet = vec![0x45; 20];
+        packet.extend(message);
+        packet
+    }
+
     #[test]
-    fn times_are_read_from_replies_alone() {
-        assert_eq!(milliseconds("64 bytes from 10.98.0.1: icmp_seq=2 ttl=64 time=0.213 ms"), Some(0.213));
-        assert_eq!(milliseconds("PING 10.98.0.1 (10.98.0.1) 56(84) bytes of data."), None);
-        assert_eq!(milliseconds("From 10.98.0.2 icmp_seq=1 Destination Host Unreachable"), None);
-        assert_eq!(milliseconds("10 packets transmitted, 10 received, 0% packet loss, time 92ms"), None);
+    fn answers_to_other_requests_and_other_messages_are_not_ours() {
+        assert_eq!(reply(&answer(request(7, 300)), 7), Some(300));
+        assert_eq!(reply(&answer(request(8, 300)), 7), None);
+        let mut own = answer(request(7, 300));
+        own[20] = ECHO_REQUEST;
+        assert_eq!(reply(&own, 7), None);
+        for length in 0..28 {
+            assert_eq!(reply(&answer(request(7, 300))[..length], 7), None);
+        }
+    }
+
+    #[test]
+    fn a_request_sums_up_to_nothing() {
+        for (identifier, number) in [(0, 0), (7, 300), (0xffff, 0xffff), (0xf7ff, 0)] {
+            let words: u32 = request(identifier, number)
+                .chunks(2)
+                .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+                .sum();
+            assert_eq!((words & 0xffff) + (words >> 16), 0xffff);
+        }
     }
 }
