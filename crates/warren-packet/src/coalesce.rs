@@ -55,6 +55,8 @@ pub struct GatherWrite<'a> {
     pub packets: u64,
     /// The length of these packets in bytes, the headers of each included.
     pub bytes: u64,
+    /// The symmetric hash of the flow that they are of.
+    pub flow_hash: u32,
 }
 
 /// What became of a write.
@@ -96,30 +98,31 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         let partial = flags.partial_checksum();
         let transport = if partial { Some(receive::flagged(&view)?) } else { TransportHeader::of(&view) };
         let flagged = transport.filter(|_| partial);
+        let mut flow = FiveTuple::of(&view);
+        if is_planted(Bug::MergedAcrossFlows) {
+            (flow.source_port, flow.destination_port) = (0, 0);
+        }
+        let flow_hash = flow.symmetric_hash();
         if self.merge == Merge::NOTHING {
-            self.add(packet, flagged, None);
+            self.add(packet, flow_hash, flagged, None);
             return Ok(());
         }
 
         let Some(transport) = transport else {
             // A fragment shows no ports: it may belong to any flow between its addresses.
             self.open.close_between(view.source(), view.destination());
-            self.add(packet, None, None);
+            self.add(packet, flow_hash, None, None);
             return Ok(());
         };
         let shape = Shape::of(&view, transport, partial, self.merge);
-        let mut flow = FiveTuple::of(&view);
-        if is_planted(Bug::MergedAcrossFlows) {
-            (flow.source_port, flow.destination_port) = (0, 0);
-        }
-        let newest = self.open.item_of(&flow);
+        let newest = self.open.item_of(&flow, flow_hash);
         if let (Some(shape), Some(item)) = (&shape, newest) {
             let first = self.packets[self.items[item].first].packet.as_ref();
             if let Some(run) = &mut self.items[item].run
                 && run.append(first, packet.as_ref(), shape)
             {
                 if !run.is_open() {
-                    self.open.close(&flow);
+                    self.open.close(&flow, flow_hash);
                 }
                 self.append(item, packet);
                 return Ok(());
@@ -127,11 +130,11 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         }
         let run = shape.and_then(|shape| Run::starting_with(packet.as_ref(), shape));
         if run.is_some() {
-            self.open.put(flow, self.items.len());
+            self.open.put(flow, flow_hash, self.items.len());
         } else if newest.is_some() {
-            self.open.close(&flow);
+            self.open.close(&flow, flow_hash);
         }
-        self.add(packet, flagged, run);
+        self.add(packet, flow_hash, flagged, run);
         Ok(())
     }
 
@@ -148,7 +151,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         let mut refused = Merge::NOTHING;
         for item in &self.items {
             let Some(run) = item.run.as_ref().filter(|_| item.packets > 1) else {
-                let _ = self.write_single(item.first, item.flagged, &mut write);
+                let _ = self.write_single(item.first, item, &mut write);
                 continue;
             };
             let header = match self.write_run(item, run, &mut write) {
@@ -158,7 +161,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             let mut next = Some(item.first);
             while let Some(index) = next {
                 next = self.packets[index].next;
-                if self.write_single(index, item.flagged, &mut write) == Outcome::Written {
+                if self.write_single(index, item, &mut write) == Outcome::Written {
                     let udp = header.gso_type == GSO_UDP_L4;
                     refused = Merge { tcp: refused.tcp || !udp, udp: refused.udp || udp };
                 }
@@ -176,10 +179,10 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
     }
 
     /// Begins a new item.
-    fn add(&mut self, packet: B, flagged: Option<TransportHeader>, run: Option<Run>) {
+    fn add(&mut self, packet: B, flow_hash: u32, flagged: Option<TransportHeader>, run: Option<Run>) {
         let (first, bytes) = (self.packets.len(), packet.as_ref().len() as u64);
         self.packets.push(Stored { packet, next: None });
-        self.items.push(Item { first, last: first, packets: 1, bytes, flagged, run });
+        self.items.push(Item { first, last: first, packets: 1, bytes, flow_hash, flagged, run });
     }
 
     /// Adds a packet to an item.
@@ -195,17 +198,18 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
     fn write_single(
         &self,
         index: usize,
-        flagged: Option<TransportHeader>,
+        item: &Item,
         write: &mut impl FnMut(GatherWrite<'_>) -> Outcome,
     ) -> Outcome {
         let packet = self.packets[index].packet.as_ref();
-        let (packets, bytes) = (1, packet.len() as u64);
-        let Some(transport) = flagged else {
+        let (packets, bytes, flow_hash) = (1, packet.len() as u64, item.flow_hash);
+        let Some(transport) = item.flagged else {
             return write(GatherWrite {
                 header: VirtioNetHeader::default(),
                 parts: &[packet],
                 packets,
                 bytes,
+                flow_hash,
             });
         };
         let field = transport.checksum_field();
@@ -215,6 +219,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             parts: &[&packet[..field], &sum, &packet[field + 2..]],
             packets,
             bytes,
+            flow_hash,
         })
     }
 
@@ -238,8 +243,13 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
             used += 1;
             next = stored.next;
         }
-        let outcome =
-            write(GatherWrite { header, parts: &parts[..used], packets: item.packets, bytes: item.bytes });
+        let outcome = write(GatherWrite {
+            header,
+            parts: &parts[..used],
+            packets: item.packets,
+            bytes: item.bytes,
+            flow_hash: item.flow_hash,
+        });
         (header, outcome)
     }
 }
@@ -259,6 +269,7 @@ struct Item {
     last: usize,
     packets: u64,
     bytes: u64,
+    flow_hash: u32,
     /// The transport header, if the packets are flagged as having a partial checksum.
     flagged: Option<TransportHeader>,
     /// There if more packets could be merged into this one when it came.

@@ -14,7 +14,7 @@ pub struct DeviceConfig {
     pub name: String,
     /// The device's MTU in bytes.
     pub mtu: u16,
-    /// The number of queues, 1 to 256; each is its own file descriptor.
+    /// The number of queues, 1 to 128; each has a file descriptor for each of its two lanes.
     pub queues: usize,
     /// Whether the kernel may hand over super-packets (TSO, USO) and partial checksums.
     pub offload: bool,
@@ -72,12 +72,12 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         .mtu(config.mtu)
         .enable(false)
         .offload(true)
-        .multi_queue(config.queues > 1)
+        .multi_queue(true)
         .build_sync()
         .map_err(refused("create"))?;
     let udp_offload = config.offload && first.udp_gso();
     let mut devices = vec![first];
-    for _ in 1..config.queues {
+    for _ in 1..2 * config.queues {
         let next =
             devices.first().map(SyncDevice::try_clone).transpose().map_err(refused("add a queue to"))?;
         devices.extend(next);
@@ -93,14 +93,16 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;
     let device = Device { name: config.name.clone(), index, udp_offload };
     let takes = Merge { tcp: config.offload, udp: udp_offload };
-    Ok((device, devices.into_iter().map(|device| Queue::new(device, takes, index)).collect()))
+    let mut lanes = devices.into_iter();
+    let queues = std::iter::from_fn(|| Some(Queue::new([lanes.next()?, lanes.next()?], takes, index)));
+    Ok((device, queues.collect()))
 }
 
 /// The driver's device node.
 const DRIVER: &str = "/dev/net/tun";
 
-/// `MAX_TAP_QUEUES` of drivers/net/tun.c.
-const MAX_QUEUES: usize = 256;
+/// Half of `MAX_TAP_QUEUES` of drivers/net/tun.c.
+const MAX_QUEUES: usize = 128;
 
 /// `IFNAMSIZ` of linux/if.h less the closing zero.
 const MAX_NAME_BYTES: usize = 15;

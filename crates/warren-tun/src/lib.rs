@@ -7,8 +7,10 @@
 mod device;
 mod error;
 mod file;
+mod lane;
 mod queue;
 
 pub use device::{Device, DeviceConfig, create};
 pub use error::TunError;
+pub use lane::Lane;
 pub use queue::{MAX_PARTS, Queue, READ_BUFFER_BYTES};

@@ -1,18 +1,16 @@
-//! One queue of a TUN device: one super-packet a read, one `writev` a write.
+//! One queue of a TUN device, in two lanes: one super-packet a read, one `writev` a write.
 
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use tokio::io::unix::AsyncFd;
 use tun_rs::SyncDevice;
 use warren_packet::coalesce::{self, Merge};
 use warren_packet::virtio::{self, VirtioNetHeader};
 
-use crate::file;
+use crate::lane::{Lane, OpenLane, Turns};
 
 /// The least size of the buffer given to [`Queue::poll_read`]: a virtio-net header and the largest IP packet.
 pub const READ_BUFFER_BYTES: usize = virtio::LEN + 65_536;
@@ -22,8 +20,9 @@ pub const MAX_PARTS: usize = coalesce::MAX_PARTS;
 
 /// One queue of a TUN device, read and written without blocking.
 pub struct Queue {
-    file: Arc<SyncDevice>,
-    readiness: Option<AsyncFd<Arc<SyncDevice>>>,
+    prompt: OpenLane,
+    bulk: OpenLane,
+    turns: Turns,
     takes: Merge,
     device_index: u32,
 }
@@ -53,23 +52,25 @@ impl Queue {
                 "the TUN read buffer is too small",
             )));
         }
-        let readiness = self.registered()?;
-        loop {
-            let mut guard = ready!(readiness.poll_read_ready(context))?;
-            let read = guard.try_io(|file| Ok(rustix::io::read(file.get_ref(), &mut *buffer)?));
-            if let Ok(result) = read {
-                return Poll::Ready(result.and_then(|bytes| parse(buffer, bytes)));
+        for lane in self.turns.order() {
+            if let Poll::Ready(read) = self.lane(lane).poll_read(context, buffer) {
+                let bytes = read?;
+                self.turns.count(lane, bytes);
+                return Poll::Ready(parse(buffer, bytes));
             }
         }
+        self.turns.end();
+        Poll::Pending
     }
 
-    /// Writes one packet, or one super-packet, gathered from `parts`, with one system call.
+    /// Writes one packet, or one super-packet, gathered from `parts`, with one system call, and has what its flow answers come by
+    /// `lane`.
     ///
     /// # Errors
     ///
     /// `InvalidInput` for more than [`MAX_PARTS`] parts and where the kernel refuses header or packet (`EINVAL`),
     /// `EIO` while the device is down, `WouldBlock` when the kernel takes nothing more now.
-    pub fn write(&mut self, header: VirtioNetHeader, parts: &[&[u8]]) -> io::Result<()> {
+    pub fn write(&mut self, lane: Lane, header: VirtioNetHeader, parts: &[&[u8]]) -> io::Result<()> {
         if parts.len() > MAX_PARTS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TUN write gathers at most 64 parts"));
         }
@@ -80,7 +81,7 @@ impl Queue {
             *slice = IoSlice::new(part);
         }
         let filled = slices.get(..=parts.len()).unwrap_or_default();
-        rustix::io::writev(&self.file, filled)?;
+        rustix::io::writev(&self.lane(lane).file, filled)?;
         Ok(())
     }
 
@@ -104,25 +105,26 @@ impl Queue {
     ///
     /// Outside a tokio runtime that has its I/O driver on.
     pub fn register(&mut self) -> io::Result<()> {
-        self.registered().map(|_| ())
+        self.prompt.registered()?;
+        self.bulk.registered().map(|_| ())
     }
 
-    pub(crate) fn new(device: SyncDevice, takes: Merge, device_index: u32) -> Self {
-        Self { file: Arc::new(device), readiness: None, takes, device_index }
+    pub(crate) fn new([prompt, bulk]: [SyncDevice; 2], takes: Merge, device_index: u32) -> Self {
+        let (prompt, bulk) = (OpenLane::new(prompt), OpenLane::new(bulk));
+        Self { prompt, bulk, turns: Turns::default(), takes, device_index }
     }
 
-    fn registered(&mut self) -> io::Result<&AsyncFd<Arc<SyncDevice>>> {
-        let readiness = match self.readiness.take() {
-            Some(readiness) => readiness,
-            None => file::register(Arc::clone(&self.file))?,
-        };
-        Ok(self.readiness.insert(readiness))
+    fn lane(&mut self, lane: Lane) -> &mut OpenLane {
+        match lane {
+            Lane::Prompt => &mut self.prompt,
+            Lane::Bulk => &mut self.bulk,
+        }
     }
 }
 
 impl fmt::Debug for Queue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let registered = self.readiness.is_some();
+        let registered = self.prompt.is_registered();
         formatter
             .debug_struct("Queue")
             .field("file", &self.as_raw_fd())
@@ -133,7 +135,7 @@ impl fmt::Debug for Queue {
 
 impl AsRawFd for Queue {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.file.as_raw_fd()
+        self.prompt.file.as_raw_fd()
     }
 }
 

@@ -20,11 +20,12 @@ use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities,
 };
 use warren_packet::virtio::{self, VirtioNetHeader};
-use warren_tun::{Device, DeviceConfig, MAX_PARTS, Queue, READ_BUFFER_BYTES, TunError, create};
+use warren_tun::{Device, DeviceConfig, Lane, MAX_PARTS, Queue, READ_BUFFER_BYTES, TunError, create};
 
 const MTU: u16 = 1380;
 const KERNEL: [u8; 4] = [10, 9, 0, 1];
 const PEER: [u8; 4] = [10, 9, 0, 2];
+const OTHER_PEER: [u8; 4] = [10, 9, 0, 3];
 
 #[test]
 fn the_kernel_answers_an_echo_request_that_was_written_in_parts() {
@@ -32,7 +33,13 @@ fn the_kernel_answers_an_echo_request_that_was_written_in_parts() {
         let (_device, mut queue) = one_queue(true);
         let request = echo_request(0x1234, 7, b"over here");
 
-        queue.write(VirtioNetHeader::default(), &[&request[..20], &request[20..28], &request[28..]]).unwrap();
+        queue
+            .write(
+                Lane::Prompt,
+                VirtioNetHeader::default(),
+                &[&request[..20], &request[20..28], &request[28..]],
+            )
+            .unwrap();
 
         let reply = read_until(&mut queue, |_, packet| echo_reply(packet)).await;
         assert_eq!(reply, (0x1234, 7, b"over here".to_vec()));
@@ -99,13 +106,16 @@ fn a_header_that_does_not_fit_its_packet_is_an_error_and_the_queue_goes_on() {
         let too_long_a_header = VirtioNetHeader { header_length: 60_000, ..VirtioNetHeader::default() };
 
         for bad in [no_such_type, beyond_the_end, too_long_a_header] {
-            let error = queue.write(bad, &[&request]).unwrap_err();
+            let error = queue.write(Lane::Prompt, bad, &[&request]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{bad:?}: {error}");
         }
-        assert!(queue.write(VirtioNetHeader::default(), &[]).is_err(), "an empty packet");
-        assert!(queue.write(VirtioNetHeader::default(), &[&[0x55; 40]]).is_err(), "IP version 5");
+        assert!(queue.write(Lane::Prompt, VirtioNetHeader::default(), &[]).is_err(), "an empty packet");
+        assert!(
+            queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&[0x55; 40]]).is_err(),
+            "IP version 5"
+        );
 
-        queue.write(VirtioNetHeader::default(), &[&request]).unwrap();
+        queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&request]).unwrap();
         assert_eq!(read_until(&mut queue, |_, packet| echo_reply(packet)).await, (1, 1, Vec::new()));
     });
 }
@@ -120,12 +130,12 @@ fn a_write_takes_as_many_parts_as_it_says_and_no_more() {
         parts.extend(tail.chunks(1));
 
         assert_eq!(parts.len(), MAX_PARTS);
-        queue.write(VirtioNetHeader::default(), &parts).unwrap();
+        queue.write(Lane::Prompt, VirtioNetHeader::default(), &parts).unwrap();
         let (.., payload) = read_until(&mut queue, |_, packet| echo_reply(packet)).await;
         assert_eq!(payload, [0x55; MAX_PARTS]);
 
         parts.push(&[]);
-        let error = queue.write(VirtioNetHeader::default(), &parts).unwrap_err();
+        let error = queue.write(Lane::Prompt, VirtioNetHeader::default(), &parts).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     });
 }
@@ -143,6 +153,37 @@ fn a_buffer_that_could_cut_a_packet_off_is_refused() {
 }
 
 #[test]
+fn what_answers_a_write_to_the_bulk_lane_is_overtaken_by_what_answers_one_to_the_other() {
+    in_namespace(async || {
+        let (_device, mut queue) = one_queue(true);
+        let write = |queue: &mut Queue, lane, peer: [u8; 4], sequence| {
+            let mut request = Vec::new();
+            let builder = PacketBuilder::ipv4(peer, KERNEL, 64).icmpv4_echo_request(1, sequence);
+            builder.write(&mut request, b"").unwrap();
+            queue.write(lane, VirtioNetHeader::default(), &[&request]).unwrap();
+        };
+        for (bulk, other) in [(PEER, OTHER_PEER), (OTHER_PEER, PEER)] {
+            // The kernel knows where a flow belongs once the first write is over, and answers during it.
+            write(&mut queue, Lane::Bulk, bulk, 0);
+            write(&mut queue, Lane::Prompt, other, 0);
+            for _ in 0..2 {
+                read_until(&mut queue, |_, packet| echo_reply(packet)).await;
+            }
+
+            write(&mut queue, Lane::Bulk, bulk, 1);
+            write(&mut queue, Lane::Bulk, bulk, 2);
+            write(&mut queue, Lane::Prompt, other, 3);
+            write(&mut queue, Lane::Prompt, other, 4);
+
+            for expected in [3, 4, 1, 2] {
+                let (_, sequence, _) = read_until(&mut queue, |_, packet| echo_reply(packet)).await;
+                assert_eq!(sequence, expected);
+            }
+        }
+    });
+}
+
+#[test]
 fn the_device_lives_as_long_as_one_of_its_queues() {
     in_namespace(async || {
         let (device, mut queues) = create(&config(4, true)).unwrap();
@@ -152,7 +193,7 @@ fn the_device_lives_as_long_as_one_of_its_queues() {
 
         let mut last = queues.pop().unwrap();
         drop(queues);
-        last.write(VirtioNetHeader::default(), &[&echo_request(3, 3, b"")]).unwrap();
+        last.write(Lane::Prompt, VirtioNetHeader::default(), &[&echo_request(3, 3, b"")]).unwrap();
         assert_eq!(read_until(&mut last, |_, packet| echo_reply(packet)).await, (3, 3, Vec::new()));
 
         drop(last);
@@ -271,7 +312,7 @@ async fn first_data_of_a_connection(queue: &mut Queue) -> (VirtioNetHeader, Vec<
         .ack(sequence + 1)
         .options(&[TcpOptionElement::MaximumSegmentSize(MTU - 40), TcpOptionElement::WindowScale(7)])
         .unwrap();
-    queue.write(VirtioNetHeader::default(), &[&built(answer, &[])]).unwrap();
+    queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&built(answer, &[])]).unwrap();
     let mut stream = connecting.join().unwrap();
     stream.set_nonblocking(true).unwrap();
     assert!(stream.write(&[0x55; 65_536]).unwrap() > usize::from(MTU));

@@ -34,7 +34,7 @@ use warren_packet::datagram::Flags;
 use warren_packet::receive::accept;
 use warren_packet::segment::segment;
 use warren_packet::virtio::GSO_NONE;
-use warren_tun::{Device, DeviceConfig, Queue, READ_BUFFER_BYTES, create};
+use warren_tun::{Device, DeviceConfig, Lane, Queue, READ_BUFFER_BYTES, create};
 
 const RECEIVER: [&str; 2] = ["10.9.2.2", "fd09:2::2"];
 const PORT: u16 = 5_000;
@@ -262,7 +262,7 @@ impl Net {
                 if self.checksums == Checksums::Wrong && parts.len() == 3 {
                     parts[1] = &[0, 0];
                 }
-                self.refused += u64::from(queue.write(write.header, &parts).is_err());
+                self.refused += u64::from(queue.write(Lane::Prompt, write.header, &parts).is_err());
                 Outcome::Written
             });
         }

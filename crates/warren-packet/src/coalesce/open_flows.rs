@@ -22,14 +22,13 @@ struct Entry {
 }
 
 impl OpenFlows {
-    /// The newest item of a flow, if it is open.
-    pub(super) fn item_of(&self, flow: &FiveTuple) -> Option<usize> {
-        self.position(flow, flow.symmetric_hash()).map(|position| self.entries[position].item)
+    /// The newest item of a flow, if it is open. Here as below, `hash` is the flow's symmetric one.
+    pub(super) fn item_of(&self, flow: &FiveTuple, hash: u32) -> Option<usize> {
+        self.position(flow, hash).map(|position| self.entries[position].item)
     }
 
     /// Makes `item` the flow's newest.
-    pub(super) fn put(&mut self, flow: FiveTuple, item: usize) {
-        let hash = flow.symmetric_hash();
+    pub(super) fn put(&mut self, flow: FiveTuple, hash: u32, item: usize) {
         if let Some(position) = self.position(&flow, hash) {
             self.entries[position].item = item;
             return;
@@ -42,8 +41,8 @@ impl OpenFlows {
     }
 
     /// Lets nothing more be merged into the flow's newest item.
-    pub(super) fn close(&mut self, flow: &FiveTuple) {
-        if let Some(position) = self.position(flow, flow.symmetric_hash()) {
+    pub(super) fn close(&mut self, flow: &FiveTuple, hash: u32) {
+        if let Some(position) = self.position(flow, hash) {
             self.entries.swap_remove(position);
         }
     }
@@ -77,47 +76,55 @@ mod tests {
         }
     }
 
+    fn item_of(open: &OpenFlows, flow: &FiveTuple) -> Option<usize> {
+        open.item_of(flow, flow.symmetric_hash())
+    }
+
+    fn put(open: &mut OpenFlows, flow: FiveTuple, item: usize) {
+        open.put(flow, flow.symmetric_hash(), item);
+    }
+
     #[test]
     fn a_flow_has_its_newest_item_until_it_is_closed() {
         let mut open = OpenFlows::default();
-        assert_eq!(open.item_of(&flow(1)), None);
-        open.put(flow(1), 0);
-        open.put(flow(2), 1);
-        open.put(flow(1), 2);
-        assert_eq!((open.item_of(&flow(1)), open.item_of(&flow(2))), (Some(2), Some(1)));
-        open.close(&flow(1));
-        assert_eq!((open.item_of(&flow(1)), open.item_of(&flow(2))), (None, Some(1)));
+        assert_eq!(item_of(&open, &flow(1)), None);
+        put(&mut open, flow(1), 0);
+        put(&mut open, flow(2), 1);
+        put(&mut open, flow(1), 2);
+        assert_eq!((item_of(&open, &flow(1)), item_of(&open, &flow(2))), (Some(2), Some(1)));
+        open.close(&flow(1), flow(1).symmetric_hash());
+        assert_eq!((item_of(&open, &flow(1)), item_of(&open, &flow(2))), (None, Some(1)));
     }
 
     #[test]
     fn both_directions_of_a_flow_are_two() {
         let mut open = OpenFlows::default();
-        open.put(flow(1), 0);
-        assert_eq!(open.item_of(&flow(1).reversed()), None);
+        put(&mut open, flow(1), 0);
+        assert_eq!(item_of(&open, &flow(1).reversed()), None);
     }
 
     #[test]
     fn of_too_many_flows_the_one_with_the_oldest_item_is_closed() {
         let mut open = OpenFlows::default();
         for port in 0..16 {
-            open.put(flow(port), usize::from(port));
+            put(&mut open, flow(port), usize::from(port));
         }
-        open.put(flow(0), 16);
-        open.put(flow(99), 17);
-        assert_eq!(open.item_of(&flow(1)), None);
-        assert_eq!(open.item_of(&flow(0)), Some(16));
-        assert_eq!(open.item_of(&flow(99)), Some(17));
-        assert!((2..16).all(|port| open.item_of(&flow(port)).is_some()));
+        put(&mut open, flow(0), 16);
+        put(&mut open, flow(99), 17);
+        assert_eq!(item_of(&open, &flow(1)), None);
+        assert_eq!(item_of(&open, &flow(0)), Some(16));
+        assert_eq!(item_of(&open, &flow(99)), Some(17));
+        assert!((2..16).all(|port| item_of(&open, &flow(port)).is_some()));
     }
 
     #[test]
     fn all_flows_between_two_addresses_can_be_closed() {
         let mut open = OpenFlows::default();
-        open.put(flow(1), 0);
-        open.put(flow(2), 1);
-        open.put(flow(1).reversed(), 2);
+        put(&mut open, flow(1), 0);
+        put(&mut open, flow(2), 1);
+        put(&mut open, flow(1).reversed(), 2);
         open.close_between(flow(1).source, flow(1).destination);
-        assert_eq!((open.item_of(&flow(1)), open.item_of(&flow(2))), (None, None));
-        assert_eq!(open.item_of(&flow(1).reversed()), Some(2));
+        assert_eq!((item_of(&open, &flow(1)), item_of(&open, &flow(2))), (None, None));
+        assert_eq!(item_of(&open, &flow(1).reversed()), Some(2));
     }
 }

@@ -6,6 +6,7 @@ use warren_packet::datagram::Flags;
 use warren_packet::ip::IpPacket;
 use warren_packet::receive::accept;
 use warren_packet::segment::segment;
+use warren_packet::tuple::FiveTuple;
 use warren_packet::virtio::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHeader};
 
 use crate::build::{assert_checksums, complete};
@@ -64,7 +65,9 @@ pub(crate) fn coalesce(merge: Merge, batch: &[Packet]) -> Vec<Written> {
         assert!(write.parts.len() <= MAX_PARTS);
         packets += write.packets;
         bytes += write.bytes;
-        written.push(Written { header: write.header, bytes: write.parts.concat(), packets: write.packets });
+        let whole = write.parts.concat();
+        assert_eq!(write.flow_hash, FiveTuple::of(&IpPacket::parse(&whole).unwrap()).symmetric_hash());
+        written.push(Written { header: write.header, bytes: whole, packets: write.packets });
         Outcome::Written
     });
     assert_eq!((packets, bytes), (pushed, pushed_bytes), "nothing is lost");

@@ -1,6 +1,7 @@
 //! The worker's turn: orders, then the carrier, then the TUN, then the connections; and turns in a row, as long as there is something
 //! to do.
 
+mod bulk_flows;
 mod from_carrier;
 mod from_device;
 mod orders;
@@ -21,6 +22,7 @@ use warren_quic::driver::{ConnectionId, Endpoint, Inbox};
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
 
+use self::bulk_flows::BulkFlows;
 use self::rest::Rest;
 use super::arena::Arena;
 use super::counters::{ConnectionSnapshot, Drops, Occupancy, PastConnections, Snapshot, Totals};
@@ -91,6 +93,7 @@ pub(super) struct Worker {
 
 struct Device {
     queue: Queue,
+    bulk_flows: BulkFlows,
     forwarding: Forwarding,
     /// Reads in a row that failed.
     failed_reads: u32,

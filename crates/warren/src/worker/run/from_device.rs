@@ -17,6 +17,7 @@ use warren_packet::tuple::FiveTuple;
 use warren_packet::virtio::VirtioNetHeader;
 use warren_quic::driver::ConnectionId;
 use warren_quic::settings::MINIMUM_MTU;
+use warren_tun::Lane;
 
 use super::{Device, Worker};
 use crate::worker::counters::{Drops, Totals};
@@ -195,6 +196,9 @@ impl Worker {
                 return None;
             }
         };
+        if let Some(device) = &mut self.device {
+            device.bulk_flows.count(flow_hash, super_packet.len(), now);
+        }
         let pump = self.pumps.get_mut(slot)?.as_mut()?;
         // What is small in any case need not be looked at.
         let largest_whole = (is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD)
@@ -243,7 +247,7 @@ impl Worker {
         let answer = IpPacket::parse(packet).ok().and_then(|packet| too_big(&packet, largest));
         let Some(answer) = answer.filter(|_| pump.may_answer(now)) else { return };
         // A TUN that does not take it now will not be asked again: the next packet brings another answer.
-        if queue.write(VirtioNetHeader::default(), &[&answer]).is_ok() {
+        if queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&answer]).is_ok() {
             self.totals.too_big_answers += 1;
         }
     }

@@ -1,12 +1,14 @@
 //! What the control plane orders: connections, the device, sessions, keys.
 
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use warren_packet::coalesce::Coalescer;
 use warren_quic::driver::ConnectionId;
 use warren_session::exit::SessionId;
 use warren_tun::READ_BUFFER_BYTES;
 
+use super::bulk_flows::BulkFlows;
 use super::{Device, Worker};
 use crate::worker::forward::Place;
 use crate::worker::message::{Command, Report};
@@ -50,7 +52,9 @@ impl Worker {
                 let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
                 let coalescer = Coalescer::new(queue.takes());
                 self.tuning.tun_offload.found(queue.takes());
-                self.device = Some(Device { queue, forwarding, failed_reads: 0, buffer, coalescer });
+                let bulk_flows = BulkFlows::new(Instant::now());
+                self.device =
+                    Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
             }
             Command::CloseDevice { device } => {
                 self.device.take_if(|own| own.queue.device_index() == device);

@@ -5,9 +5,9 @@ use std::io;
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use warren_packet::coalesce::{Coalescer, Outcome};
+use warren_packet::coalesce::{Coalescer, GatherWrite, Outcome};
 use warren_packet::reason::DropReason;
-use warren_packet::virtio::VirtioNetHeader;
+use warren_tun::Lane;
 
 use super::{Device, Worker};
 use crate::worker::counters::{Drops, Occupancy, Totals};
@@ -15,9 +15,12 @@ use crate::worker::counters::{Drops, Occupancy, Totals};
 impl Worker {
     /// Writes the packets of the batch. None waits for the next batch: what would follow it may never come.
     pub(super) fn write_to_device(&mut self) {
-        let Some(Device { queue, coalescer, .. }) = &mut self.device else { return };
+        let Some(Device { queue, coalescer, bulk_flows, .. }) = &mut self.device else { return };
         let before = coalescer.merge();
-        let write = |header, parts: &[&[u8]]| queue.write(header, parts);
+        let write = |batch: &GatherWrite<'_>| {
+            let lane = if bulk_flows.is_bulk(batch.flow_hash) { Lane::Bulk } else { Lane::Prompt };
+            queue.write(lane, batch.header, batch.parts)
+        };
         write_all(coalescer, &mut self.totals, &mut self.drops, &mut self.occupancy, write);
         let after = coalescer.merge();
         if after != before && self.tuning.tun_offload.restrict(after) {
@@ -34,10 +37,10 @@ fn write_all(
     totals: &mut Totals,
     drops: &mut Drops,
     occupancy: &mut Occupancy,
-    mut write: impl FnMut(VirtioNetHeader, &[&[u8]]) -> io::Result<()>,
+    mut write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
 ) {
     coalescer.flush(|batch| {
-        match write(batch.header, batch.parts) {
+        match write(&batch) {
             Ok(()) => {
                 totals.tun_writes += 1;
                 totals.tun_written_packets += batch.packets;
@@ -90,7 +93,7 @@ mod tests {
 
     fn counts(
         coalescer: &mut Coalescer<Bytes>,
-        write: impl FnMut(VirtioNetHeader, &[&[u8]]) -> io::Result<()>,
+        write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
     ) -> (Totals, u64) {
         let (mut totals, mut drops, mut occupancy) =
             (Totals::default(), Drops::default(), Occupancy::default());
@@ -103,7 +106,7 @@ mod tests {
     fn a_kernel_without_udp_super_packets_gets_each_datagram_and_loses_none() {
         let mut coalescer = batch();
         let mut refusals = 0;
-        let (totals, dropped) = counts(&mut coalescer, |header, _| {
+        let (totals, dropped) = counts(&mut coalescer, |GatherWrite { header, .. }| {
             if header.gso_type == GSO_UDP_L4 {
                 refusals += 1;
                 return Err(Errno::INVAL.into());
@@ -121,7 +124,7 @@ mod tests {
     fn a_device_that_is_down_loses_the_batch_and_keeps_its_super_packets() {
         let mut coalescer = batch();
         let mut writes = 0;
-        let (totals, dropped) = counts(&mut coalescer, |_, _| {
+        let (totals, dropped) = counts(&mut coalescer, |_| {
             writes += 1;
             Err(Errno::IO.into())
         });
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn a_device_that_refuses_everything_is_not_blamed_for_super_packets() {
         let mut coalescer = batch();
-        let (totals, dropped) = counts(&mut coalescer, |_, _| Err(Errno::INVAL.into()));
+        let (totals, dropped) = counts(&mut coalescer, |_| Err(Errno::INVAL.into()));
         assert_eq!((totals.tun_writes, dropped), (0, 4));
         assert_eq!(coalescer.merge(), Merge::ALL);
     }

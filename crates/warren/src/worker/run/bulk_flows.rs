@@ -1,0 +1,91 @@
+//! Which flows send so much into the TUN that they are to wait in a lane of their own, where a ping need not wait behind them.
+
+use std::time::{Duration, Instant};
+
+/// A flow that sends so much within a window is bulk: 10 Mbit/s.
+const BULK_BYTES: u32 = 128 * 1024;
+const WINDOW: Duration = Duration::from_millis(100);
+/// Windows for which it stays so without sending as much, so that few change lanes.
+const STAYS: u8 = 10;
+/// Flows share a place by their hash: of a thousand bulk flows, a ping shares one with one chance of five.
+const PLACES: usize = 4_096;
+
+/// What flows sent of late.
+pub(super) struct BulkFlows {
+    places: Box<[Sent]>,
+    window_end: Instant,
+    /// Whether any is.
+    has_bulk: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    bytes: u32,
+    windows_left: u8,
+}
+
+impl BulkFlows {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { places: vec![Sent::default(); PLACES].into(), window_end: now + WINDOW, has_bulk: false }
+    }
+
+    /// Counts what a flow sent.
+    pub(super) fn count(&mut self, flow_hash: u32, bytes: usize, now: Instant) {
+        if now >= self.window_end {
+            self.end_window(now);
+        }
+        if let Some(sent) = self.places.get_mut(place(flow_hash)) {
+            sent.bytes = sent.bytes.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+            if sent.bytes >= BULK_BYTES {
+                sent.windows_left = STAYS;
+                self.has_bulk = true;
+            }
+        }
+    }
+
+    /// Whether a flow is bulk, by what it sent until somebody sent last.
+    pub(super) fn is_bulk(&self, flow_hash: u32) -> bool {
+        self.has_bulk && self.places.get(place(flow_hash)).is_some_and(|sent| sent.windows_left > 0)
+    }
+
+    fn end_window(&mut self, now: Instant) {
+        self.window_end = now + WINDOW;
+        self.has_bulk = false;
+        for sent in &mut self.places {
+            sent.bytes = 0;
+            sent.windows_left = sent.windows_left.saturating_sub(1);
+            self.has_bulk |= sent.windows_left > 0;
+        }
+    }
+}
+
+/// By its low bits: the high ones choose its connection.
+fn place(flow_hash: u32) -> usize {
+    flow_hash as usize % PLACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_bulk_while_it_sends_much_and_for_a_second_after() {
+        let start = Instant::now();
+        let mut flows = BulkFlows::new(start);
+        for window in 0..5 {
+            let now = start + WINDOW * window;
+            flows.count(7, BULK_BYTES as usize - 1, now);
+            assert!(!flows.is_bulk(7), "a byte less each window");
+        }
+        let now = start + WINDOW * 5;
+        flows.count(7, 65_536, now);
+        flows.count(7, 65_536, now);
+        assert!(flows.is_bulk(7));
+        assert!(!flows.is_bulk(8));
+        for window in 6..16 {
+            assert!(flows.is_bulk(7));
+            flows.count(8, 100, start + WINDOW * window);
+        }
+        assert!(!flows.is_bulk(7));
+    }
+}
