@@ -28,7 +28,7 @@ impl TunDevice {
         mtu: u16,
         addresses: &[&str],
     ) -> anyhow::Result<Self> {
-        let config = DeviceConfig { name: name.to_owned(), mtu, queues: 1, offload: true };
+        let config = DeviceConfig { name: name.to_owned(), mtu, queues: 1, bulk_lane: false, offload: true };
         let make = move || {
             let (_, queues) = warren_tun::create(&config)?;
             let queue = queues.into_iter().next().context("the device has no queue")?;

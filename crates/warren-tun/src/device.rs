@@ -14,8 +14,11 @@ pub struct DeviceConfig {
     pub name: String,
     /// The device's MTU in bytes.
     pub mtu: u16,
-    /// The number of queues, 1 to 128; each has a file descriptor for each of its two lanes.
+    /// The number of queues, 1 to 128.
     pub queues: usize,
+    /// Whether each queue has a lane for bulk beside the other. Each lane is a file descriptor; a device of several has some 3 MB of the
+    /// kernel's memory, for queueing disciplines (`mq` has one for each of 256 queues that there might be).
+    pub bulk_lane: bool,
     /// Whether the kernel may hand over super-packets (TSO, USO) and partial checksums.
     pub offload: bool,
 }
@@ -67,17 +70,22 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
     }
 
     let refused = |step| move |error| TunError::from_kernel(step, &config.name, error);
+    let lanes = if config.bulk_lane { 2 } else { 1 };
+    let files = lanes * config.queues;
+    // Whoever opens a device of several queues that exists joins it, without a word, even one that was made just now.
+    let claim =
+        (files > 1).then(|| file::claim(DRIVER, &config.name)).transpose().map_err(refused("create"))?;
     let first = DeviceBuilder::new()
         .name(&config.name)
         .mtu(config.mtu)
         .enable(false)
         .offload(true)
-        .multi_queue(true)
+        .multi_queue(files > 1)
         .build_sync()
         .map_err(refused("create"))?;
     let udp_offload = config.offload && first.udp_gso();
     let mut devices = vec![first];
-    for _ in 1..2 * config.queues {
+    for _ in 1..files {
         let next =
             devices.first().map(SyncDevice::try_clone).transpose().map_err(refused("add a queue to"))?;
         devices.extend(next);
@@ -89,12 +97,17 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         }
     }
 
+    // Its own queue goes, which nobody reads.
+    drop(claim);
     let index = interface_index(&config.name)?
         .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;
     let device = Device { name: config.name.clone(), index, udp_offload };
     let takes = Merge { tcp: config.offload, udp: udp_offload };
-    let mut lanes = devices.into_iter();
-    let queues = std::iter::from_fn(|| Some(Queue::new([lanes.next()?, lanes.next()?], takes, index)));
+    let mut devices = devices.into_iter();
+    let queues = std::iter::from_fn(|| {
+        let prompt = devices.next()?;
+        Some(Queue::new(prompt, config.bulk_lane.then(|| devices.next()).flatten(), takes, index))
+    });
     Ok((device, queues.collect()))
 }
 
@@ -147,7 +160,8 @@ mod tests {
 
     #[test]
     fn a_device_has_at_least_one_queue() {
-        let config = DeviceConfig { name: "warren0".into(), mtu: 1380, queues: 0, offload: true };
+        let config =
+            DeviceConfig { name: "warren0".into(), mtu: 1380, queues: 0, bulk_lane: true, offload: true };
 
         assert!(matches!(create(&config), Err(TunError::InvalidQueues { queues: 0, .. })));
     }

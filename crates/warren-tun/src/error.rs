@@ -30,12 +30,12 @@ pub enum TunError {
         /// The name that was asked for.
         name: String,
     },
-    /// The number of queues is one that the kernel's driver does not offer.
+    /// The number of queues is one for which the kernel's driver does not have lanes.
     #[error("a TUN device has 1 to {max} queues, not {queues}")]
     InvalidQueues {
         /// The number that was asked for.
         queues: usize,
-        /// The driver's limit.
+        /// Half of the driver's limit.
         max: usize,
     },
     /// The kernel refused one step for another reason.

@@ -1,12 +1,13 @@
-//! A queue's open file: its readiness and its offloads, the two things of this crate that need `unsafe`.
+//! A queue's open file: its readiness, its offloads and a device that is nobody else's, the three things of this crate that need `unsafe`.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::SyncDevice;
@@ -20,6 +21,35 @@ pub(crate) fn register(file: Arc<SyncDevice>) -> io::Result<AsyncFd<Arc<SyncDevi
     // SAFETY: the `Arc` keeps the device, whose descriptor never changes and is closed only when the last reference is
     // dropped; `AsyncFd` holds one for as long as it lives.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Makes a device of several queues that was not there before, and has one of them.
+///
+/// # Errors
+/// `EBUSY` when there is a device of that name, and what else the kernel says.
+pub(crate) fn claim(driver: &str, name: &str) -> io::Result<OwnedFd> {
+    let file = open(driver, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mut request = InterfaceRequest { name: [0; 16], flags: EXCLUSIVE_TUN, rest: [0; 22] };
+    for (to, from) in request.name.iter_mut().zip(name.bytes().take(15)) {
+        *to = from;
+    }
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`, which this is as long as and laid out as; the descriptor is open.
+    unsafe { ioctl(&file, Setter::<SET_INTERFACE, InterfaceRequest>::new(request)) }?;
+    Ok(file)
+}
+
+/// `TUNSETIFF` of linux/if_tun.h: `_IOW('T', 202, int)`, whose argument is a pointer to an `ifreq` all the same.
+const SET_INTERFACE: Opcode = opcode::write::<c_int>(b'T', 202);
+
+/// `IFF_TUN`, `IFF_MULTI_QUEUE`, `IFF_NO_PI`, `IFF_VNET_HDR` and `IFF_TUN_EXCL` of linux/if_tun.h.
+const EXCLUSIVE_TUN: u16 = 0x0001 | 0x0100 | 0x1000 | 0x4000 | 0x8000;
+
+/// `ifreq` of linux/if.h, as far as it matters here.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; 16],
+    flags: u16,
+    rest: [u8; 22],
 }
 
 /// Makes the kernel hand over whole packets with complete checksums, on every queue of the device.

@@ -11,8 +11,8 @@ use crate::file;
 
 /// Where what a flow sends is to wait until it is read.
 ///
-/// The kernel has it wait in the lane that the flow was last written to by (`tun_flow_update` of drivers/net/tun.c), and in either as
-/// long as it never was.
+/// The kernel has it wait in the lane by which the flow was last written to, if that was within three seconds, and in one by the flow's hash
+/// otherwise, as flows beyond 4,096 (`tun_flow_update` of drivers/net/tun.c).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lane {
     /// Read first.
@@ -64,10 +64,10 @@ impl OpenLane {
 }
 
 /// Bytes of the prompt lane that are read before the other has a turn, if it never is empty. What a flow has there when it changes
-/// lanes is mostly less, and so not overtaken.
-const PROMPT_SHARE: usize = 512 * 1024;
-/// Bytes of the bulk lane after which the other is looked at again, which costs as much as a fifth of reading a small packet.
-const BULK_SHARE: usize = 8 * 1024;
+/// lanes is mostly less, and so not overtaken. Not all of it is prompt: half of the flows that nobody answers are there.
+const PROMPT_SHARE: usize = 256 * 1024;
+/// Bytes of the bulk lane that are read before the other is asked again, which costs as much as a fifth of reading a small packet.
+const BULK_SHARE: usize = 64 * 1024;
 
 /// Decides which lane is read next: the prompt one, unless it is empty or both have more than can be read at once.
 #[derive(Debug, Default)]

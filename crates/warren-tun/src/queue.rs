@@ -21,7 +21,7 @@ pub const MAX_PARTS: usize = coalesce::MAX_PARTS;
 /// One queue of a TUN device, read and written without blocking.
 pub struct Queue {
     prompt: OpenLane,
-    bulk: OpenLane,
+    bulk: Option<OpenLane>,
     turns: Turns,
     takes: Merge,
     device_index: u32,
@@ -52,7 +52,8 @@ impl Queue {
                 "the TUN read buffer is too small",
             )));
         }
-        for lane in self.turns.order() {
+        let lanes = if self.bulk.is_some() { 2 } else { 1 };
+        for lane in self.turns.order().into_iter().take(lanes) {
             if let Poll::Ready(read) = self.lane(lane).poll_read(context, buffer) {
                 let bytes = read?;
                 self.turns.count(lane, bytes);
@@ -106,18 +107,22 @@ impl Queue {
     /// Outside a tokio runtime that has its I/O driver on.
     pub fn register(&mut self) -> io::Result<()> {
         self.prompt.registered()?;
-        self.bulk.registered().map(|_| ())
+        if let Some(bulk) = &mut self.bulk {
+            bulk.registered()?;
+        }
+        Ok(())
     }
 
-    pub(crate) fn new([prompt, bulk]: [SyncDevice; 2], takes: Merge, device_index: u32) -> Self {
-        let (prompt, bulk) = (OpenLane::new(prompt), OpenLane::new(bulk));
+    pub(crate) fn new(prompt: SyncDevice, bulk: Option<SyncDevice>, takes: Merge, device_index: u32) -> Self {
+        let (prompt, bulk) = (OpenLane::new(prompt), bulk.map(OpenLane::new));
         Self { prompt, bulk, turns: Turns::default(), takes, device_index }
     }
 
+    /// The lane, or the only one that there is.
     fn lane(&mut self, lane: Lane) -> &mut OpenLane {
-        match lane {
-            Lane::Prompt => &mut self.prompt,
-            Lane::Bulk => &mut self.bulk,
+        match (lane, &mut self.bulk) {
+            (Lane::Bulk, Some(bulk)) => bulk,
+            _ => &mut self.prompt,
         }
     }
 }

@@ -12,7 +12,9 @@ use std::io::{self, Write as _};
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use etherparse::{Icmpv4Type, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
@@ -169,6 +171,10 @@ fn what_answers_a_write_to_the_bulk_lane_is_overtaken_by_what_answers_one_to_the
             for _ in 0..2 {
                 read_until(&mut queue, |_, packet| echo_reply(packet)).await;
             }
+            let mut buffer = vec![0; READ_BUFFER_BYTES];
+            let both_are_empty =
+                poll_fn(|context| Poll::Ready(queue.poll_read(context, &mut buffer).is_pending()));
+            assert!(both_are_empty.await);
 
             write(&mut queue, Lane::Bulk, bulk, 1);
             write(&mut queue, Lane::Bulk, bulk, 2);
@@ -197,12 +203,7 @@ fn the_device_lives_as_long_as_one_of_its_queues() {
         assert_eq!(read_until(&mut last, |_, packet| echo_reply(packet)).await, (3, 3, Vec::new()));
 
         drop(last);
-        // Another test's fork holds a copy of the descriptor until it execs.
-        let gone = (0..500).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            shown(&device).is_none()
-        });
-        assert!(gone, "{:?}", shown(&device));
+        assert_gone(&device);
     });
 }
 
@@ -219,6 +220,31 @@ fn a_device_that_exists_is_never_joined() {
             create(&DeviceConfig { name: "lo".into(), ..config(1, true) }),
             Err(TunError::NameTaken { .. })
         ));
+    });
+}
+
+#[test]
+fn of_two_that_make_a_device_at_the_same_moment_one_hears_that_it_exists() {
+    in_namespace(async || {
+        for _ in 0..20 {
+            let both_are_ready = Barrier::new(2);
+            let make = || {
+                both_are_ready.wait();
+                create(&config(1, true))
+            };
+            let made = std::thread::scope(|scope| {
+                [scope.spawn(make), scope.spawn(make)].map(|thread| thread.join().unwrap())
+            });
+            let taken = |made: &Result<_, _>| matches!(made, Err(TunError::NameTaken { .. }));
+            assert_eq!(made.iter().filter(|made| taken(made)).count(), 1, "{made:?}");
+            let [device] = made
+                .into_iter()
+                .filter_map(|made| Some(made.ok()?.0))
+                .collect::<Vec<_>>()
+                .try_into()
+                .unwrap();
+            assert_gone(&device);
+        }
     });
 }
 
@@ -256,7 +282,7 @@ fn in_namespace(test: impl AsyncFnOnce()) {
 }
 
 fn config(queues: usize, offload: bool) -> DeviceConfig {
-    DeviceConfig { name: "warren0".into(), mtu: MTU, queues, offload }
+    DeviceConfig { name: "warren0".into(), mtu: MTU, queues, bulk_lane: true, offload }
 }
 
 /// Makes a device of one queue, up and with the kernel's address.
@@ -271,6 +297,15 @@ fn bring_up(device: &Device) {
     run("ip", &["link", "set", device.name(), "addrgenmode", "none"]);
     run("ip", &["address", "add", "10.9.0.1/24", "dev", device.name()]);
     run("ip", &["link", "set", device.name(), "up"]);
+}
+
+/// Waits until the device is gone: another test's fork holds a copy of its descriptors until it execs.
+fn assert_gone(device: &Device) {
+    let gone = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        shown(device).is_none()
+    });
+    assert!(gone, "{:?}", shown(device));
 }
 
 /// What `ip link show` says of the device while it exists.

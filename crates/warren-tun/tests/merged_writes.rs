@@ -323,7 +323,13 @@ impl Namespace {
     /// Makes a TUN device with one queue in the namespace.
     fn device(&self) -> (Device, Queue) {
         self.within(|| {
-            let config = DeviceConfig { name: "warren0".into(), mtu: 1_380, queues: 1, offload: true };
+            let config = DeviceConfig {
+                name: "warren0".into(),
+                mtu: 1_380,
+                queues: 1,
+                bulk_lane: true,
+                offload: true,
+            };
             let (device, mut queues) = create(&config).unwrap();
             (device, queues.remove(0))
         })

@@ -152,7 +152,7 @@ ROWS = [
     Row(
         "wires",
         "F5 late",
-        "20,000 datagrams by an echo each way, of whose carrier's a tenth comes 5 to 20 ms late",
+        "20,000 datagrams by an echo each way, a tenth of whose carrier's datagrams come 5 to 20 ms late",
         "none lost, none twice, a tenth out of order at most",
         1,
         end_to_end("bad_wire::what_comes_late_is_delivered_all_the_same"),

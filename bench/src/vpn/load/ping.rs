@@ -44,7 +44,7 @@ const ECHO_REQUEST: u8 = 8;
 /// Echo requests from the client's host, sent in the background.
 #[derive(Debug)]
 pub(crate) struct Ping {
-    thread: JoinHandle<anyhow::Result<Vec<f64>>>,
+    thread: Option<JoinHandle<anyhow::Result<Vec<f64>>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -52,13 +52,17 @@ impl Ping {
     /// Starts to ping for a time.
     ///
     /// # Errors
-    /// A sentence when the namespace cannot be entered.
+    /// A sentence when that is too long, or there is no such namespace.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
         let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         // A request has its number in two bytes.
-        let requests = seconds.saturating_mul(PER_SECOND).min(u16::MAX.into());
+        let requests = seconds.saturating_mul(PER_SECOND);
+        anyhow::ensure!(
+            requests <= u16::MAX.into(),
+            "{seconds} s are too long to ping for; 655 s are the most"
+        );
         let thread = topology.client.enter(move || {
             let mut echo = Echo::new(address)?;
             let start = Instant::now();
@@ -75,22 +79,33 @@ impl Ping {
             }
             Ok(echo.times)
         })?;
-        Ok(Self { thread, stop })
+        Ok(Self { thread: Some(thread), stop })
     }
 
     /// Waits for its end and returns the times in milliseconds, in the order of the answers.
     ///
     /// # Errors
     /// A sentence when nothing came back.
-    pub(crate) fn finish(self, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
-        while !self.thread.is_finished() {
+    pub(crate) fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
+        let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
+        while !thread.is_finished() {
             interrupt.wait(Some(Duration::from_millis(2)));
             self.stop.store(interrupt.is_set(), Relaxed);
         }
-        let times = join(self.thread)?;
+        let times = join(thread)?;
         interrupt.check()?;
         anyhow::ensure!(!times.is_empty(), "no echo reply came back");
         Ok(times)
+    }
+}
+
+impl Drop for Ping {
+    /// Ends it where nobody waits for its end, before whatever comes next is measured.
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = join(thread);
+        }
     }
 }
 

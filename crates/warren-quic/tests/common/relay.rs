@@ -66,7 +66,9 @@ impl Relay {
                                 continue;
                             }
                             let _lost = back.send_to(&buffer[..length], exit).await;
-                            if let Some((others, late)) = &mut set_aside {
+                            if length >= LOADED
+                                && let Some((others, late)) = &mut set_aside
+                            {
                                 *others -= 1;
                                 if *others == 0 {
                                     for _ in 0..2 {

@@ -121,7 +121,9 @@ impl Void {
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
         // Without offload, little is kept of what nobody reads.
-        let create = |name| warren_tun::create(&DeviceConfig { name, mtu, queues: 1, offload: false });
+        let create = |name| {
+            warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
+        };
         let (device, queues) = first_free(VOID, create)?;
         let name = DeviceName::new(device.name())?;
         Ok(Self { device, name, _queues: queues })
@@ -178,7 +180,8 @@ fn first_free_now(stem: &str) -> anyhow::Result<DeviceName> {
 
 fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::Device, Vec<Queue>)> {
     let create = |name| {
-        let config = DeviceConfig { name, mtu, queues: settings.queues, offload: settings.offload };
+        let config =
+            DeviceConfig { name, mtu, queues: settings.queues, bulk_lane: true, offload: settings.offload };
         warren_tun::create(&config)
     };
     match &settings.name {

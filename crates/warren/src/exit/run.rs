@@ -83,6 +83,7 @@ async fn prepare_and_run(
         name: DEVICE.to_owned(),
         mtu: INNER_MTU,
         queues: usize::from(tuning.workers),
+        bulk_lane: true,
         offload: config.transport.tun_offload,
     };
     let (device, queues) = warren_tun::create(&device).map_err(of_device)?;

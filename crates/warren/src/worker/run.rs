@@ -143,7 +143,8 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        std::future::poll_fn(|cx| self.turns(cx)).await;
+        // Turns are bounded by themselves; tokio's bound, which comes in the middle of one, would look as if there were no more to do.
+        tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
         let (code, reason) = self.stopping.take().unwrap_or((0, String::new()));

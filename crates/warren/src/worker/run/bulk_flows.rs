@@ -7,7 +7,7 @@ const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
 /// Windows for which it stays so without sending as much, so that few change lanes.
 const STAYS: u8 = 10;
-/// Flows share a place by their hash: of a thousand bulk flows, a ping shares one with one chance of five.
+/// Flows share a place by their hash: beside a thousand bulk flows, a ping shares one of theirs with a chance of one in five.
 const PLACES: usize = 4_096;
 
 /// What flows sent of late.
@@ -48,12 +48,15 @@ impl BulkFlows {
         self.has_bulk && self.places.get(place(flow_hash)).is_some_and(|sent| sent.windows_left > 0)
     }
 
+    /// Ends the window, and those that have passed since.
     fn end_window(&mut self, now: Instant) {
+        let late = now.saturating_duration_since(self.window_end);
+        let windows = u8::try_from(1 + late.as_millis() / WINDOW.as_millis()).unwrap_or(STAYS);
         self.window_end = now + WINDOW;
         self.has_bulk = false;
         for sent in &mut self.places {
             sent.bytes = 0;
-            sent.windows_left = sent.windows_left.saturating_sub(1);
+            sent.windows_left = sent.windows_left.saturating_sub(windows);
             self.has_bulk |= sent.windows_left > 0;
         }
     }
@@ -86,6 +89,17 @@ mod tests {
             assert!(flows.is_bulk(7));
             flows.count(8, 100, start + WINDOW * window);
         }
+        assert!(!flows.is_bulk(7));
+    }
+
+    #[test]
+    fn a_pause_counts_although_nobody_sends() {
+        let start = Instant::now();
+        let mut flows = BulkFlows::new(start);
+        flows.count(7, BULK_BYTES as usize, start);
+        flows.count(8, 100, start + WINDOW * 5);
+        assert!(flows.is_bulk(7));
+        flows.count(8, 100, start + WINDOW * 20);
         assert!(!flows.is_bulk(7));
     }
 }

@@ -7,7 +7,7 @@ use crate::worker::counters::Totals;
 
 /// How long a rest is, to which the kernel's timer slack of 50 us comes (timerslack_ns in proc(5)).
 const REST: Duration = Duration::from_micros(200);
-/// How long it is under a stream that nobody answers, so that nobody waits for anything else.
+/// How long it is under a stream that nobody answers, so that none of its answers waits; what others have for this worker does.
 const ONE_WAY_REST: Duration = Duration::from_micros(500);
 /// Most packets between two rests for which the next is that long: a program's socket has room for some ninety of 1,200 bytes.
 const FEW: u64 = 32;
@@ -88,7 +88,7 @@ mod tests {
     fn neither_small_packets_nor_few_wake_ups_make_a_worker_rest() {
         for answers in [0, 1] {
             assert_eq!(rests(Duration::from_micros(150), 100, 120, answers), []);
-            assert_eq!(rests(Duration::from_micros(400), 4, 1_200, 1), []);
+            assert_eq!(rests(Duration::from_micros(400), 4, 1_200, answers), []);
             assert_eq!(rests(Duration::from_micros(150), 0, 0, answers), []);
         }
     }
