@@ -16,7 +16,7 @@ pub struct DeviceConfig {
     pub mtu: u16,
     /// The number of queues, 1 to 128.
     pub queues: usize,
-    /// Whether each queue has a lane for bulk beside the other. Each lane is a file descriptor; a device of several has some 3 MB of the
+    /// Whether each queue has a lane for bulk beside the other. Each lane is a file descriptor; a device of several has 3.5 MiB of the
     /// kernel's memory, for queueing disciplines (`mq` has one for each of 256 queues that there might be).
     pub bulk_lane: bool,
     /// Whether the kernel may hand over super-packets (TSO, USO) and partial checksums.
