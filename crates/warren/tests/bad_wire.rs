@@ -89,9 +89,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     let there = format!("tcp dport {PORT} {byte}");
     let back = format!("tcp sport {PORT} numgen random mod 10 < 2 {byte}");
     for (device, rule) in [("to-client", there), ("to-internet", back)] {
-        let hook = format!("type filter hook ingress device \"{device}\" priority 0;");
-        let table = format!("table netdev {device} {{ chain received {{ {hook} {rule}; }}; }}");
-        net.router.sh(&format!("nft '{table}'")).ok();
+        net.router.sh(&table(device, "ingress", device, &rule)).ok();
     }
     let (there, _) = there_and_back(&net, &bytes[..200_000]);
     assert!(there != bytes[..200_000], "no byte was spoilt");
@@ -109,23 +107,14 @@ fn what_comes_twice_is_delivered_once() {
     datagrams_one_by_one(&net);
     let ways = [(&net.client, "to-client", "dport"), (&net.exit, "to-exit", "sport")];
     for (host, device, direction) in ways {
-        let table = |name: &str, hook: &str, on: &str, what: &str| {
-            let rule = format!("udp {direction} 443 {what}");
-            let hook = format!("type filter hook {hook} device \"{on}\" priority 0;");
-            format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
-        };
-        net.router.sh(&table(device, "ingress", device, "counter")).ok();
+        let carrier = format!("udp {direction} 443");
+        net.router.sh(&table(device, "ingress", device, &format!("{carrier} counter"))).ok();
         // A copy passes here too, with the mark, and is neither counted nor copied again.
-        let copied = "meta mark != 2 meta mark set 2 counter dup to \"eth0\"";
-        host.sh(&table("twice", "egress", "eth0", copied)).ok();
+        let copied = format!("{carrier} meta mark != 2 meta mark set 2 counter dup to \"eth0\"");
+        host.sh(&table("twice", "egress", "eth0", &copied)).ok();
     }
     client.up();
-    let mut came = flows::echo_numbered(&net.client, sent);
-    let total = came.len();
-    let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
-    came.sort_unstable();
-    came.dedup();
-    assert_eq!(came.len(), total, "some came twice");
+    let (total, behind) = none_twice(flows::echo_numbered(&net.client, sent));
     assert!(total > sent as usize / 2, "{total} of {sent}");
     if twice.is_some() {
         assert_eq!(total, sent as usize, "some were lost");
@@ -167,9 +156,8 @@ fn what_comes_late_is_delivered_all_the_same() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/late.py");
     for (device, port, way) in [("to-client", "dport", "to the exit"), ("to-exit", "sport", "to the client")]
     {
-        let hook = format!("type filter hook ingress device \"{device}\" priority 0;");
-        let rule = format!("udp {port} 443 @th,320,8 < {below} counter drop");
-        net.router.sh(&format!("nft 'table netdev late {{ chain passing {{ {hook} {rule}; }}; }}'")).ok();
+        let taken = format!("udp {port} 443 @th,320,8 < {below} counter drop");
+        net.router.sh(&table("late", "ingress", device, &taken)).ok();
         let came = flows::echo_numbered(&net.client, 5_000);
         assert!(came.len() < 5_000, "nothing is taken from the link");
 
@@ -177,16 +165,11 @@ fn what_comes_late_is_delivered_all_the_same() {
         sending_on.wait_for_output("listening");
         let taken = || packets_of_one(&net.router.sh("nft list table netdev late").ok());
         let taken_before = taken();
-        let mut came = flows::echo_numbered(&net.client, sent);
+        let (total, behind) = none_twice(flows::echo_numbered(&net.client, sent));
         let late_ones = taken() - taken_before;
-        let total = came.len();
-        let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
-        came.sort_unstable();
-        came.dedup();
         println!(
             "measured: {total} of {sent} came, {behind} out of order, with {late_ones} datagrams {way} 5 to 20 ms late"
         );
-        assert_eq!(came.len(), total, "some came twice");
         assert_eq!(total, sent as usize, "some were lost");
         assert!(behind * 10 <= total, "{behind} out of order");
         assert!(late_ones > 0, "none was late");
@@ -195,6 +178,22 @@ fn what_comes_late_is_delivered_all_the_same() {
         net.router.sh("nft delete table netdev late").ok();
     }
     client.down();
+}
+
+/// The command that makes a table of that name with one rule, for what passes a hook of a device.
+fn table(name: &str, hook: &str, device: &str, rule: &str) -> String {
+    let hook = format!("type filter hook {hook} device \"{device}\" priority 0;");
+    format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
+}
+
+/// How many came, and how many of them behind a later one; that some came twice is a failure.
+fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
+    let total = came.len();
+    let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
+    came.sort_unstable();
+    came.dedup();
+    assert_eq!(came.len(), total, "some came twice");
+    (total, behind)
 }
 
 /// Bytes of UDP's payload in what the only counter of a listing has seen.

@@ -26,13 +26,14 @@ use nix::{
     sys::time::TimeSpec,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use warren_packet::checksum::Sum;
 
 use super::super::topology::Topology;
 use crate::{interrupt::Interrupt, namespace::join};
 
 /// Echo requests of a second.
 const PER_SECOND: u32 = 100;
-const INTERVAL: Duration = Duration::from_millis(10);
+const INTERVAL: Duration = Duration::from_millis(1_000 / PER_SECOND as u64);
 /// For answers to the last requests.
 const DRAIN: Duration = Duration::from_millis(500);
 /// Bytes of an echo request: its header, and as much as ping(8) has behind it.
@@ -74,7 +75,7 @@ impl Ping {
                 echo.wait(start + INTERVAL * (number + 1))?;
             }
             let end = Instant::now() + DRAIN;
-            while echo.open > 0 && Instant::now() < end && !asked.load(Relaxed) {
+            while echo.awaits_answers() && Instant::now() < end && !asked.load(Relaxed) {
                 echo.wait((Instant::now() + INTERVAL).min(end))?;
             }
             Ok(echo.times)
@@ -143,10 +144,8 @@ struct Echo {
     socket: OwnedFd,
     address: SockaddrIn,
     identifier: u16,
-    /// When each request was sent, by its number.
+    /// When each request was sent that has no answer, by its number.
     sent: Vec<Option<Duration>>,
-    /// Requests without an answer.
-    open: usize,
     /// In milliseconds.
     times: Vec<f64>,
 }
@@ -166,7 +165,6 @@ impl Echo {
             address: SockaddrIn::new(a, b, c, d, 0),
             identifier,
             sent: Vec::new(),
-            open: 0,
             times: Vec::new(),
         })
     }
@@ -178,8 +176,11 @@ impl Echo {
         let now = since_epoch();
         let taken = sendto(self.socket.as_raw_fd(), &request, &self.address, MsgFlags::empty()).is_ok();
         self.sent.push(taken.then_some(now));
-        self.open += usize::from(taken);
         Ok(())
+    }
+
+    fn awaits_answers(&self) -> bool {
+        self.sent.iter().any(Option::is_some)
     }
 
     /// Takes answers until a moment has come.
@@ -200,7 +201,6 @@ impl Echo {
         }
         while let Some((number, came)) = self.receive()? {
             if let Some(sent) = self.sent.get_mut(usize::from(number)).and_then(Option::take) {
-                self.open -= 1;
                 self.times.push(came.saturating_sub(sent).as_secs_f64() * 1e3);
             }
         }
@@ -245,13 +245,8 @@ fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
     request[0] = ECHO_REQUEST;
     request[4..6].copy_from_slice(&identifier.to_be_bytes());
     request[6..8].copy_from_slice(&number.to_be_bytes());
-    // In one's complement (RFC 1071), in which no other word than these three is not 0.
-    let sum =
-        [u16::from_be_bytes([ECHO_REQUEST, 0]), identifier, number].into_iter().fold(0_u16, |sum, word| {
-            let (sum, carry) = sum.overflowing_add(word);
-            sum + u16::from(carry)
-        });
-    request[2..4].copy_from_slice(&(!sum).to_be_bytes());
+    let checksum = Sum::of(&request).checksum();
+    request[2..4].copy_from_slice(&checksum.to_be_bytes());
     request
 }
 

@@ -147,7 +147,7 @@ const fn name(kind: Kind) -> &'static str {
 /// # Errors
 /// A sentence when it is not there and cannot be had.
 pub(crate) fn install_load_generators(interrupt: &Interrupt) -> anyhow::Result<()> {
-    install::debian("load generators", &[("iperf3", "iperf3"), ("ping", "iputils-ping")], interrupt)
+    install::debian("load generator", &[("iperf3", "iperf3")], interrupt)
 }
 
 /// Installs what takes profiles, where it is missing.
