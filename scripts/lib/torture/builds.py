@@ -138,6 +138,15 @@ ROWS = [
         ("scripts/sanitize", "thread"),
         tier=2,
     ),
+    Row(
+        "fork",
+        "noq-proto",
+        "the library's own unit tests, with our patches",
+        "all pass but nine, of which a patch says why",
+        3,
+        ("cargo", "test", "--locked", "--manifest-path", "vendor/noq-proto/Cargo.toml", "--target-dir", "target/fork", "--lib", "--features", "aws-lc-rs,rustls"),
+        tier=2,
+    ),
     Row("setup", "setup", "up and down over a path of 10 ms, 100 times", "19 of 20 have the first reply within 500 ms of `up`; every `down` within 1 s", 1.2, bench("setup", "--turns", "100")),
     Row("wire", "wire", "the link emulator's own test", "every line holds", 1, bench("wire", "--self-test")),
     Row(

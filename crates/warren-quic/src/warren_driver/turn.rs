@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use noq_proto::ShortRoute;
 use noq_udp::{BATCH_SIZE, RecvMeta};
 
 use super::{
@@ -152,9 +153,14 @@ impl WarrenEndpoint {
     pub(super) fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
         let origin = Origin::of(meta);
+        // Nearly all of a batch is of one connection, and has one connection ID.
+        let mut last = None;
         while !batch.is_empty() {
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
-            if let Some((slot, route)) = port.route_short(&datagram)
+            last = last
+                .filter(|(_, route): &(usize, ShortRoute)| route.is_also_of(&datagram))
+                .or_else(|| port.route_short(&datagram));
+            if let Some((slot, route)) = last
                 && let Some(connection) = self.connections.get_mut(slot)
             {
                 let quic = connection.quic();
