@@ -10,6 +10,8 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
+    /// The congestion control of test traffic's TCP, which new namespaces take over.
+    pub(crate) tcp: String,
     /// Processes that ran or wanted to, over the last minute: anything above what the benchmark itself needs is a
     /// neighbour.
     pub(crate) load: String,
@@ -24,6 +26,7 @@ impl Machine {
             cpu: cpu.map_or_else(|| "unknown CPU".to_owned(), |(_, name)| name.trim().to_owned()),
             cores: thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            tcp: read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned(),
             load: read("/proc/loadavg").split_whitespace().next().unwrap_or("?").to_owned(),
         }
     }
@@ -31,7 +34,7 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cpu, cores, kernel, load } = self;
-        write!(f, "{cpu}, {cores} cores, Linux {kernel}, load {load}")
+        let Self { cpu, cores, kernel, tcp, load } = self;
+        write!(f, "{cpu}, {cores} cores, Linux {kernel}, TCP by {tcp}, load {load}")
     }
 }

@@ -214,7 +214,13 @@ mod tests {
             Visit { peer, round, outcomes: vec![(UP, outcome)], ..Visit::default() }
         };
         let visits = vec![visit(0, 1, 12.0), visit(1, 1, 5.0), visit(1, 2, 6.0), visit(0, 2, 10.0)];
-        let machine = Machine { cpu: "CPU".into(), cores: 2, kernel: "6.1".into(), load: "0.1".into() };
+        let machine = Machine {
+            cpu: "CPU".into(),
+            cores: 2,
+            kernel: "6.1".into(),
+            tcp: "cubic".into(),
+            load: "0.1".into(),
+        };
         let remarks = vec!["openvpn skipped: no network".to_owned()];
         Report::new(machine, (7, 3), &[installed("tun-copy"), installed("warren")], &[UP], visits, remarks)
     }
