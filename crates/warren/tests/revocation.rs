@@ -10,7 +10,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::stubborn::{FIRST_PORT, StubbornClients, TRIES};
-use crate::support::{Exit, Namespace, Net, eventually, seconds};
+use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
 /// All of them but the last are cut off, each in another way; the first three by commands, the next three by a reload.
 const NAMES: [&str; 7] =
@@ -90,6 +90,53 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     // The same without a cut.
     assert!(passed[LEFT_ALONE] > 100 && left[LEFT_ALONE] > 0, "{passed:?} {left:?}");
     assert!(let_in[LEFT_ALONE] == TRIES && arrived_again[LEFT_ALONE] > TRIES, "{let_in:?} {arrived_again:?}");
+}
+
+/// The rest of scorecard A3: the exit's own key.
+#[test]
+fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to_end() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let key = PrivateKey::generate().unwrap();
+    exit.enrol_key("stubborn", &key.public().to_string());
+    let profile = exit.enrol("told");
+    let pins_the_old_one = exit.enrol("untold");
+    let old_key = exit.status().text("/public_key").to_owned();
+    count_arrivals(&net.internet.host);
+    let stubborn = StubbornClients::start(&net.client, vec![key], old_key.parse().unwrap());
+    eventually(seconds(10), "it is heard", || arrivals(&net)[0] > 10);
+    exit.warren.run("exit rotate-key").ok();
+    let both = vec![exit.status().text("/public_key").to_owned(), old_key];
+    let host = net.second_client();
+    let told = Client::on(&host, &profile.with_exit("public_key", both));
+    told.up();
+    // It hears no Goodbye, no close and no reset.
+    let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
+    net.client.sh(&format!("nft '{deaf}'")).ok();
+    let before = arrivals(&net)[0];
+    eventually(seconds(10), "it is heard while it hears nothing", || arrivals(&net)[0] > before + 50);
+
+    exit.warren.run("exit rotate-key --retire --end-sessions").ok();
+
+    std::thread::sleep(WITHIN);
+    let (sent, settled) = (stubborn.accounts[0].sent.load(SeqCst), arrivals(&net)[0]);
+    std::thread::sleep(seconds(2));
+    stubborn.have_moved();
+    std::thread::sleep(seconds(2));
+    let (sent, passed) = (stubborn.accounts[0].sent.load(SeqCst) - sent, arrivals(&net)[0] - settled);
+    net.client.sh("nft delete table inet deaf").ok();
+    told.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    assert_eq!(told.status().text("/state"), "up", "who pins the new key is back");
+    assert!(told.status().number("/reconnects") > 0, "its session was ended too");
+    println!("measured: of {sent} packets sent from {WITHIN:?} on {passed} arrived");
+    assert!(sent > 100, "{sent}");
+    assert_eq!(passed, 0);
+    stubborn.leave();
+    let untold = Client::with(&net, &pins_the_old_one);
+    let refused = untold.warren.run("up home --timeout 3s");
+    assert!(!refused.succeeded(), "{refused:?}");
+    untold.assert_host_unchanged();
+    told.down();
 }
 
 /// Cuts off all but the last client. Returns when each was, in their order.

@@ -91,6 +91,8 @@ pub enum EndReason {
     Disabled,
     /// The operator changed the client's addresses or prefixes; it opens a new session by itself.
     Changed,
+    /// The operator retired one of the exit's keys and ended every session; whoever pins the other comes back by itself.
+    KeyRetired,
     /// The client said goodbye.
     ClientStopped,
     /// The exit leaves, and says this.
@@ -99,13 +101,14 @@ pub enum EndReason {
 
 impl EndReason {
     /// The names of all reasons.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "timed_out",
         "replaced",
         "superseded",
         "revoked",
         "disabled",
         "changed",
+        "key_retired",
         "client_stopped",
         "shutdown",
     ];
@@ -119,6 +122,7 @@ impl EndReason {
             Self::Revoked => "revoked",
             Self::Disabled => "disabled",
             Self::Changed => "changed",
+            Self::KeyRetired => "key_retired",
             Self::ClientStopped => "client_stopped",
             Self::Shutdown(_) => "shutdown",
         }
@@ -127,7 +131,7 @@ impl EndReason {
     /// What the connections of the session are told.
     pub const fn goodbye(self) -> Goodbye {
         match self {
-            Self::TimedOut | Self::Changed => Goodbye::UnknownSession,
+            Self::TimedOut | Self::Changed | Self::KeyRetired => Goodbye::UnknownSession,
             Self::Replaced => Goodbye::Replaced,
             Self::Superseded => Goodbye::Superseded,
             Self::Revoked => Goodbye::Revoked,
@@ -148,6 +152,7 @@ impl std::fmt::Display for EndReason {
             Self::Revoked => "the client was removed",
             Self::Disabled => "the client was disabled",
             Self::Changed => "the client was changed",
+            Self::KeyRetired => "the exit's old key was retired",
             Self::ClientStopped => "the client stopped",
             Self::Shutdown(_) => "the exit stops",
         })

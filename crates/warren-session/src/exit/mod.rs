@@ -221,12 +221,21 @@ impl ExitSessions {
     /// Ends every session, closes every connection with `reason`, and refuses those that still come.
     pub fn shutdown(&mut self, now: Instant, reason: Goodbye) {
         self.leaving = Some(reason);
+        self.end_all(now, EndReason::Shutdown(reason));
+    }
+
+    /// Ends every session and closes every connection, but not for good: who finds a key that it pins comes back.
+    pub fn retire_key(&mut self, now: Instant) {
+        self.end_all(now, EndReason::KeyRetired);
+    }
+
+    fn end_all(&mut self, now: Instant, reason: EndReason) {
         let sessions: Vec<_> = self.sessions.keys().copied().collect();
         for session in sessions {
-            self.end(now, session, EndReason::Shutdown(reason));
+            self.end(now, session, reason);
         }
         for connection in self.connections.all() {
-            self.dismiss(connection, reason);
+            self.dismiss(connection, reason.goodbye());
         }
         self.persist_ends();
     }

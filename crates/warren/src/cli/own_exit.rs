@@ -89,7 +89,7 @@ mod tests {
         let before = std::fs::read(&config.key_file).unwrap();
         let others = vec![PrivateKey::generate().unwrap().public()];
 
-        let rotation = rotate_key::run(&global, &RotateKeyArgs { retire: false });
+        let rotation = rotate_key::run(&global, &RotateKeyArgs { retire: false, end_sessions: false });
         let refused = output::sentence(&beside(&global, others, rotation).await.unwrap_err());
 
         assert!(refused.contains("has another key than"), "{refused}");

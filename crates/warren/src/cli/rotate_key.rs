@@ -20,7 +20,11 @@ use crate::storage;
 pub(crate) async fn run(global: &GlobalArgs, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&global.config_dir.join("exit.toml"))?;
     let runs = own_exit::runs(global, &config).await?;
-    if arguments.retire { retire(global, &config, runs).await } else { rotate(global, &config, runs).await }
+    if arguments.retire {
+        retire(global, &config, runs, arguments.end_sessions).await
+    } else {
+        rotate(global, &config, runs).await
+    }
 }
 
 async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
@@ -34,7 +38,7 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
     let new = PrivateKey::generate()?;
     let old = &config.private_key;
     write(config, &[&new, old])?;
-    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()], runs).await?);
+    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()], false, runs).await?);
     let old = old.public();
     let now = now.unwrap_or("The exit does not run; it will serve both.");
     output::print(&format!(
@@ -47,7 +51,12 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
     ))
 }
 
-async fn retire(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
+async fn retire(
+    global: &GlobalArgs,
+    config: &ExitConfig,
+    runs: bool,
+    end_sessions: bool,
+) -> anyhow::Result<()> {
     let Some(old) = &config.old_private_key else {
         bail!(
             "{} holds no old key; make a new one with: {}",
@@ -56,9 +65,10 @@ async fn retire(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
         );
     };
     write(config, &[&config.private_key])?;
-    let now = tell(global, vec![config.private_key.clone()], runs).await?;
+    let now = tell(global, vec![config.private_key.clone()], end_sessions, runs).await?;
+    let connected = if end_sessions { "every session was ended" } else { "who is connected stays so" };
     output::print(&format!(
-        "Took the old key {} out of {}. {}\nClients that pin the old key alone are refused from now on; who is connected stays so.\n",
+        "Took the old key {} out of {}. {}\nClients that pin the old key alone are refused from now on; {connected}.\n",
         old.public(),
         config.key_file.display(),
         now.unwrap_or("The exit does not run.")
@@ -69,12 +79,13 @@ async fn retire(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
 async fn tell(
     global: &GlobalArgs,
     keys: Vec<PrivateKey>,
+    end_sessions: bool,
     runs: bool,
 ) -> anyhow::Result<Option<&'static str>> {
     if !runs {
         return Ok(None);
     }
-    let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect() };
+    let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect(), end_sessions };
     match ask(&DaemonDir::new(&global.runtime_dir, EXIT).socket(), &request).await {
         Ok(_) => Ok(Some("The exit that runs has taken this over.")),
         Err(AskError::NotRunning) => Ok(None),
@@ -110,8 +121,11 @@ mod tests {
         let endpoint = Some("192.0.2.1".parse().unwrap());
         exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
         let keys = || load_exit(&global.config_dir.join("exit.toml")).unwrap().public_keys();
-        let rotate =
-            async |retire| run(&global, &RotateKeyArgs { retire }).await.map_err(|error| error.to_string());
+        let rotate = async |retire| {
+            run(&global, &RotateKeyArgs { retire, end_sessions: false })
+                .await
+                .map_err(|error| error.to_string())
+        };
 
         let first = keys();
         assert!(rotate(true).await.unwrap_err().contains("exit.key holds no old key"));

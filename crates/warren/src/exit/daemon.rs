@@ -406,8 +406,8 @@ impl Daemon {
                 Ok(serde_json::Value::Null)
             }
             Request::PublicKeys => serde_json::to_value(self.config.public_keys()).map_err(Refusal::new),
-            Request::SetKeys { keys } => {
-                let set = self.set_keys(keys).await;
+            Request::SetKeys { keys, end_sessions } => {
+                let set = self.set_keys(keys, end_sessions).await;
                 set.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
             }
             Request::Drain { milliseconds } => {

@@ -1,5 +1,7 @@
 //! Other keys for a running exit.
 
+use std::time::Instant;
+
 use anyhow::bail;
 
 use super::daemon::Daemon;
@@ -8,11 +10,11 @@ use crate::control::Secret;
 use crate::worker::Command;
 
 impl Daemon {
-    /// Has these keys, the newest first, from the next handshake on. Connections that stand are left alone.
+    /// Has these keys, the newest first, from the next handshake on. Connections that stand are left alone, or all end.
     ///
     /// # Errors
     /// If there are none or too many.
-    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>) -> anyhow::Result<()> {
+    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<()> {
         let mut keys = keys.into_iter().map(|Secret(key)| key);
         let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
             bail!("an exit has one key, or two while it is being rotated");
@@ -20,6 +22,9 @@ impl Daemon {
         self.config.private_key = current;
         self.config.old_private_key = old;
         self.tell_keys().await;
+        if end_sessions {
+            self.sessions.retire_key(Instant::now());
+        }
         Ok(())
     }
 

@@ -59,6 +59,7 @@ impl Account {
 const SENDING: u8 = 0;
 const MOVED: u8 = 1;
 const COMING_AGAIN: u8 = 2;
+const LEAVING: u8 = 3;
 
 impl StubbornClients {
     pub fn start(host: &Namespace, keys: Vec<PrivateKey>, exit_key: PublicKey) -> Self {
@@ -88,7 +89,16 @@ impl StubbornClients {
 
     /// Has each come again so often, and waits until they have.
     pub fn come_again(self) -> Vec<Arc<Account>> {
-        self.orders.store(COMING_AGAIN, SeqCst);
+        self.end(COMING_AGAIN)
+    }
+
+    /// Has each end.
+    pub fn leave(self) -> Vec<Arc<Account>> {
+        self.end(LEAVING)
+    }
+
+    fn end(self, order: u8) -> Vec<Arc<Account>> {
+        self.orders.store(order, SeqCst);
         self.thread.join().unwrap();
         self.accounts
     }
@@ -131,6 +141,7 @@ impl StubbornClient {
         loop {
             match orders.load(SeqCst) {
                 COMING_AGAIN => break,
+                LEAVING => return,
                 MOVED if !has_moved => {
                     self.endpoint.rebind(connection, socket()).unwrap();
                     has_moved = true;

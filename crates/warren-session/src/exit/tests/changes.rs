@@ -228,6 +228,31 @@ fn draining_ends_each_session_when_its_client_has_left() {
 }
 
 #[test]
+fn a_retired_key_ends_every_session_and_nobodys_for_good() {
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    let attach = exit.attach(1);
+    exit.say(2, ALICE, &attach);
+    exit.say(3, BOB, &hello(NONCE_B));
+    exit.sessions.connected(exit.now, 4, BOB, NETWORK);
+    let leased: Vec<_> = exit.sessions.sessions().map(|session| session.key).collect();
+
+    exit.sessions.retire_key(exit.now);
+
+    let mut closed = exit.closes();
+    closed.sort_by_key(|(connection, _)| *connection);
+    assert_eq!(closed, [1, 2, 3, 4].map(|connection| (connection, Goodbye::UnknownSession)));
+    assert_eq!(exit.sessions.sessions().count(), 0);
+    exit.say(5, ALICE, &hello(NONCE_A));
+    exit.say(6, BOB, &hello(NONCE_B));
+    assert_eq!(
+        exit.sessions.sessions().map(|session| session.key).collect::<Vec<_>>(),
+        leased,
+        "they are let in again"
+    );
+}
+
+#[test]
 fn a_client_that_comes_and_goes_has_the_exit_write_every_five_seconds_at_most() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));

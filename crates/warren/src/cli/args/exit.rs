@@ -41,7 +41,9 @@ pub(crate) enum ExitCommand {
     ///
     /// An exit that runs takes it over at once, and who is connected stays so. Clients pin the exit's key, so they are told of the
     /// new one in between.
-    #[command(after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire")]
+    #[command(
+        after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
+    )]
     RotateKey(RotateKeyArgs),
     /// Enrol the clients of another VPN server.
     #[command(subcommand)]
@@ -116,6 +118,9 @@ pub(crate) struct RotateKeyArgs {
     /// Take the old key out of the key file: clients that pin it alone are refused from then on.
     #[arg(long)]
     pub(crate) retire: bool,
+    /// End every session with it: clients that pin the new key are back within a second, the others are known by not coming.
+    #[arg(long, requires = "retire")]
+    pub(crate) end_sessions: bool,
 }
 
 /// `warren exit client ...`.

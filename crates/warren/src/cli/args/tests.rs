@@ -26,6 +26,7 @@ fn command_lines_of_the_contract_are_understood() {
         "warren exit run",
         "warren exit import wireguard wg0.conf --output profiles --dry-run",
         "warren exit rotate-key --retire",
+        "warren exit rotate-key --retire --end-sessions",
         "warren doctor --json --fix",
         "warren exit client add laptop",
         &format!(
