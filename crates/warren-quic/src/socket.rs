@@ -34,7 +34,10 @@ mod slab;
 mod spare_memory;
 mod steering;
 
-pub use self::{spare_memory::release_spare_memory, steering::steer};
+pub use self::{
+    spare_memory::{ThreadCache, release_spare_memory},
+    steering::steer,
+};
 
 /// Bytes asked for each of a socket's buffers: some 5 ms at 10 Gbit/s, counted as the kernel counts them.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 * 1024 * 1024;

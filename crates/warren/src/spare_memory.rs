@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use warren_quic::socket::release_spare_memory;
+use warren_quic::socket::{ThreadCache, release_spare_memory};
 
 use crate::status::resident_kib;
+use crate::worker::WorkerHandle;
 
 /// How soon it is looked at again. Giving memory back takes some milliseconds, during which a worker that allocates waits.
 const SOON: Duration = Duration::from_secs(10);
@@ -14,7 +15,7 @@ const SOON: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(320);
 
 /// Less than this is left alone: what comes and goes within it is used again.
-const SLACK_KIB: u64 = 2 * 1024;
+const SLACK_KIB: u64 = 512;
 
 /// Watches what the process has of the host's memory.
 #[derive(Debug)]
@@ -31,14 +32,16 @@ impl SpareMemory {
     }
 
     /// Gives back what is not used, if it is time to and the process has grown.
-    pub(crate) fn look(&mut self, now: Instant) {
+    pub(crate) async fn look(&mut self, now: Instant, workers: &WorkerHandle) {
         if now < self.next {
             return;
         }
         let before = resident_kib();
         let is_large = before >= self.least_kib + SLACK_KIB;
         if is_large {
-            release_spare_memory();
+            let mut caches = workers.thread_caches().await;
+            caches.push(ThreadCache::take());
+            release_spare_memory(caches);
         }
         let after = if is_large { resident_kib() } else { before };
         self.note(now, before, after);
@@ -69,7 +72,7 @@ mod tests {
         assert_eq!(pauses, [20, 40, 80, 160, 320, 320, 320]);
         memory.note(now, 40_000, 20_000);
         assert_eq!((memory.next - now, memory.least_kib), (SOON, 15_000));
-        memory.note(now, 16_000, 16_000);
+        memory.note(now, 15_400, 15_400);
         assert_eq!(memory.next - now, SOON, "it has not grown");
         memory.note(now, 14_000, 14_000);
         assert_eq!(memory.least_kib, 14_000);

@@ -96,8 +96,7 @@ fn bombard(silent: bool) {
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
         // Places in tables, and pages that a piece which stays is on.
-        let stays = if silent { 2_048 } else { 5 * 1024 };
-        eventually(seconds(60), "the exit is as small as it was", || more() <= stays);
+        eventually(seconds(60), "the exit is as small as it was", || more() <= 2_048);
     }
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
     let (datagrams, bytes) = answered(&net);

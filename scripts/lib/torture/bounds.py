@@ -132,7 +132,7 @@ ROWS = [
         "bounds",
         "B2 answering",
         "the same at an exit that answers strangers, where all of it reaches the QUIC library, and the sealed ones come before and after a Retry",
-        "the same, but 5 MiB after them, and nothing is asked of the unsealed ones alone; at most three times their bytes in answer to forged addresses",
+        "the same, but nothing is asked of the unsealed ones alone; at most three times their bytes in answer to forged addresses",
         0.7,
         end_to_end("bounds::hostile_datagrams_cost_an_exit_that_answers_strangers_no_room_no_tunnel_and_few_lines_of_log"),
         {"WARREN_HOSTILE": "200000"},

@@ -73,7 +73,7 @@ impl Daemon {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
         self.meter.take(now, &snapshot);
-        self.spare_memory.look(now);
+        self.spare_memory.look(now, &self.worker).await;
         self.note_rates(now, &snapshot);
     }
 

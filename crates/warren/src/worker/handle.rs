@@ -4,6 +4,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot};
+use warren_quic::socket::ThreadCache;
 use warren_tun::Queue;
 
 use super::counters::Snapshot;
@@ -66,7 +67,9 @@ impl WorkerHandle {
             Command::SendControl { connection, .. }
             | Command::Close { connection, .. }
             | Command::Rebind { connection, .. } => self.send_to(connection.worker(), command).await,
-            Command::OpenDevice { .. } | Command::Snapshot(_) => self.send_to(0, command).await,
+            Command::OpenDevice { .. } | Command::Snapshot(_) | Command::ThreadCache(_) => {
+                self.send_to(0, command).await
+            }
             #[cfg(debug_assertions)]
             Command::Panic => self.send_to(0, command).await,
         }
@@ -114,6 +117,17 @@ impl WorkerHandle {
             snapshots.push(answer.await.ok()?);
         }
         Some(Snapshot::of_all(snapshots))
+    }
+
+    /// What the allocator keeps for each worker's thread; a worker that has ended has left nothing.
+    pub(crate) async fn thread_caches(&self) -> Vec<ThreadCache> {
+        let mut caches = Vec::new();
+        for number in 0..self.workers.len() {
+            let (answer, cache) = oneshot::channel();
+            self.send_to(number, Command::ThreadCache(answer)).await;
+            caches.extend(cache.await);
+        }
+        caches
     }
 
     /// Closes every connection with a code that the other side reads, and waits for the threads to end.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::socket::ThreadCache;
 use warren_session::PeerKey;
 use warren_session::exit::SessionId;
 use warren_tun::Queue;
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Rebind { connection: ConnectionId, socket: UdpSocket },
     /// Asks for every counter.
     Snapshot(oneshot::Sender<Snapshot>),
+    /// Asks for the memory that the allocator keeps for the worker's thread.
+    ThreadCache(oneshot::Sender<ThreadCache>),
     /// Closes every connection and ends the worker.
     Stop { code: u32, reason: String },
     /// Panics.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use warren_packet::coalesce::Coalescer;
 use warren_quic::driver::ConnectionId;
+use warren_quic::socket::ThreadCache;
 use warren_session::exit::SessionId;
 use warren_tun::READ_BUFFER_BYTES;
 
@@ -91,6 +92,7 @@ impl Worker {
             }
             // The asker may have gone away meanwhile; nobody else wants the answer.
             Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
+            Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
             Command::Stop { code, reason } => self.stopping = Some((code, reason)),
             #[cfg(debug_assertions)]
             Command::Panic => panic!("as asked for"),
