@@ -193,6 +193,14 @@ impl Endpoint {
         }
     }
 
+    /// Closes every connection that is not `kept`, and gives up every handshake that is not.
+    pub fn close_others(&mut self, code: u32, reason: &str, kept: impl Fn(ConnectionId) -> bool) {
+        match self {
+            Self::Noq(endpoint) => endpoint.close_others(code, reason, kept),
+            Self::Warren(endpoint) => endpoint.close_others(code, reason, kept),
+        }
+    }
+
     /// Closes a connection: control bytes are delivered first, for at most 200 ms, and [`Event::Closed`] follows.
     pub fn close(&mut self, connection: ConnectionId, code: u32, reason: &str) {
         match self {

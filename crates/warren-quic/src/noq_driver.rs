@@ -191,6 +191,12 @@ impl NoqEndpoint {
         }
     }
 
+    pub(crate) fn close_others(&mut self, code: u32, reason: &str, kept: impl Fn(ConnectionId) -> bool) {
+        for (_, connection) in self.connections.iter_mut().filter(|(id, _)| !kept(**id)) {
+            connection.close(code, reason, CloseReason::Local);
+        }
+    }
+
     pub(crate) fn rouse(&self) {
         for endpoint in self.connections.values().filter_map(Connection::own_endpoint) {
             endpoint.handle_network_change(None);

@@ -227,6 +227,14 @@ impl WarrenEndpoint {
         }
     }
 
+    pub(crate) fn close_others(&mut self, code: u32, reason: &str, kept: impl Fn(ConnectionId) -> bool) {
+        for slot in self.connections.slots() {
+            if self.connections.get(slot).is_some_and(|connection| !kept(connection.id)) {
+                self.close_slot(slot, code, reason);
+            }
+        }
+    }
+
     fn close_slot(&mut self, slot: usize, code: u32, reason: &str) {
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.close(Instant::now(), code, reason);

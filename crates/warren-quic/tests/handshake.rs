@@ -3,9 +3,15 @@
 
 mod common;
 
-use std::{future::poll_fn, net::Ipv4Addr, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    net::Ipv4Addr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
+    time::Duration,
+};
 
-use common::{Drivers, Pair, Side, loopback_socket};
+use common::{Drivers, Pair, Side, loopback_socket, relay::Relay};
 use noq::crypto::rustls::QuicServerConfig;
 use tokio::time::timeout;
 use warren_quic::{
@@ -21,6 +27,7 @@ test_every_driver!(
     any_of_several_pinned_keys_will_do,
     an_exit_with_another_key_is_refused_and_its_key_named,
     a_server_of_another_protocol_is_told_apart,
+    what_is_not_kept_is_closed_and_a_handshake_with_it,
     a_handshake_closed_by_its_own_side_ends_as_local,
     silence_ends_a_connection_after_the_idle_timeout,
     keep_alives_hold_an_idle_connection,
@@ -71,6 +78,37 @@ async fn a_server_of_another_protocol_is_told_apart(drivers: Drivers) {
     pair.client.endpoint.connect(loopback_socket(), address, &[pair.exit_key]).unwrap();
     pair.until("the client gives up", |pair| !pair.client.closed.is_empty()).await;
     assert_eq!(*pair.client.close_reason(), CloseReason::NoCommonProtocol);
+}
+
+async fn what_is_not_kept_is_closed_and_a_handshake_with_it(drivers: Drivers) {
+    for closes in [false, true] {
+        let mut pair = Pair::new(drivers, &TransportSettings::default());
+        let (_, kept) = pair.connect().await;
+        let (other, _) = pair.connect().await;
+        let relay = Relay::new(pair.exit_address, 65_536).await;
+        relay.mutes_client.store(true, Relaxed);
+        let late = pair.client.endpoint.connect(loopback_socket(), relay.address, &[pair.exit_key]).unwrap();
+        let is_open = |side: &Side, of| side.connected.iter().any(|(id, _)| *id == of);
+        pair.until("the client knows the exit's key", |pair| is_open(&pair.client, late)).await;
+        assert_eq!(pair.exit.connected.len(), 2, "the exit does not know the client's");
+
+        if closes {
+            pair.exit.endpoint.close_others(7, "gone", |connection| connection == kept);
+        }
+
+        relay.mutes_client.store(false, Relaxed);
+        if closes {
+            pair.until("both are over", |pair| pair.client.closed.len() == 2).await;
+            assert!(
+                pair.client.closed.contains(&(other, CloseReason::Peer { code: 7, reason: "gone".into() }))
+            );
+            assert_eq!(pair.exit.connected.len(), 2, "the late one never was");
+        } else {
+            pair.until("the late one is open", |pair| pair.exit.connected.len() == 3).await;
+            assert_eq!(pair.client.closed, []);
+        }
+        assert!(!pair.exit.closed.iter().any(|(id, _)| *id == kept), "{:?}", pair.exit.closed);
+    }
 }
 
 async fn a_handshake_closed_by_its_own_side_ends_as_local(drivers: Drivers) {

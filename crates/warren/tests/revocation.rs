@@ -110,6 +110,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let host = net.second_client();
     let told = Client::on(&host, &profile.with_exit("public_key", both));
     told.up();
+    let addresses = told.inner_addresses();
     // It hears no Goodbye, no close and no reset.
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
@@ -128,6 +129,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     told.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
     assert_eq!(told.status().text("/state"), "up", "who pins the new key is back");
     assert!(told.status().number("/reconnects") > 0, "its session was ended too");
+    assert_eq!(told.inner_addresses(), addresses);
     println!("measured: of {sent} packets sent from {WITHIN:?} on {passed} arrived");
     assert!(sent > 100, "{sent}");
     assert_eq!(passed, 0);
@@ -136,6 +138,13 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let refused = untold.warren.run("up home --timeout 3s");
     assert!(!refused.succeeded(), "{refused:?}");
     untold.assert_host_unchanged();
+    let new_key = exit.status().text("/public_key").to_owned();
+    untold.warren.write("home.toml", 0o600, &pins_the_old_one.with_exit("public_key", new_key).text());
+    untold.up();
+    // The old key is gone, the sessions are those of the new one, and can be ended all the same.
+    let again = exit.warren.run("exit rotate-key --retire --end-sessions").ok();
+    assert!(again.contains("and ended 2 sessions"), "{again:?}");
+    untold.down();
     told.down();
 }
 

@@ -1,10 +1,11 @@
-//! A path between client and exit: passes datagrams up to a size, can be late with one, and can give the client another address.
+//! A path between client and exit: passes datagrams up to a size, can be late with one, can keep the client from going on, and can
+//! give it another address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -25,6 +26,8 @@ pub struct Relay {
     pub lose_one_of: Arc<AtomicUsize>,
     /// The client's next datagram with a load is set aside until so many others have passed, and then comes twice; 0 is none.
     pub overtaken_by: Arc<AtomicUsize>,
+    /// What the client sends is lost from the exit's first answer on.
+    pub mutes_client: Arc<AtomicBool>,
     sources: mpsc::UnboundedSender<Ipv4Addr>,
 }
 
@@ -36,13 +39,15 @@ impl Relay {
         let (sources, mut moves) = mpsc::unbounded_channel();
         let lose_one_of = Arc::new(AtomicUsize::new(0));
         let overtaken_by = Arc::new(AtomicUsize::new(0));
-        let (limit_here, lose_here, overtaken_here) =
-            (limit.clone(), lose_one_of.clone(), overtaken_by.clone());
+        let mutes_client = Arc::new(AtomicBool::new(false));
+        let (limit_here, lose_here, overtaken_here, mutes_here) =
+            (limit.clone(), lose_one_of.clone(), overtaken_by.clone(), mutes_client.clone());
         tokio::spawn(async move {
             let mut back = socket(Ipv4Addr::LOCALHOST);
             let mut buffer = vec![0; 65_536];
             let mut client = None;
             let mut count = 0;
+            let mut has_answered = false;
             let mut set_aside: Option<(usize, Vec<u8>)> = None;
             let mut passes = |length: usize| {
                 count += 1;
@@ -56,7 +61,8 @@ impl Relay {
                         for _ in 0..BATCH {
                             let Ok((length, from)) = front.try_recv_from(&mut buffer) else { break };
                             client = Some(from);
-                            if !passes(length) {
+                            let is_mute = has_answered && mutes_here.load(Ordering::Relaxed);
+                            if is_mute || !passes(length) {
                                 continue;
                             }
                             if length >= LOADED
@@ -82,6 +88,7 @@ impl Relay {
                     Ok(()) = back.readable() => {
                         for _ in 0..BATCH {
                             let Ok((length, _)) = back.try_recv_from(&mut buffer) else { break };
+                            has_answered = true;
                             if let Some(client) = client && passes(length) {
                                 let _lost = front.send_to(&buffer[..length], client).await;
                             }
@@ -90,7 +97,7 @@ impl Relay {
                 }
             }
         });
-        Self { address, limit, lose_one_of, overtaken_by, sources }
+        Self { address, limit, lose_one_of, overtaken_by, mutes_client, sources }
     }
 
     /// From now on the exit sees the client at another address.

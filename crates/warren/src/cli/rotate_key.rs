@@ -38,13 +38,16 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
     let new = PrivateKey::generate()?;
     let old = &config.private_key;
     write(config, &[&new, old])?;
-    let (new, now) = (new.public(), tell(global, vec![new.clone(), old.clone()], false, runs).await?);
-    let old = old.public();
-    let now = now.unwrap_or("The exit does not run; it will serve both.");
+    let now = match tell(global, vec![new.clone(), old.clone()], false, runs).await? {
+        Told::NotRunning => "The exit does not run; it will serve both.",
+        Told::TakenOver(_) => "The exit that runs has taken this over.",
+    };
+    let (new, old) = (new.public(), old.public());
     output::print(&format!(
         "Wrote a new key before the old one in {}. {now}\nNew public key: {new}\nOld public key: {old}\n\
          Next: in each client's profile write both under [[exit]], and reload it:\n  \
          public_key = [\"{new}\", \"{old}\"]\n\
+         If the old one was stolen, write the new one alone: public_key = \"{new}\"\n\
          New profiles have both already, and invitations the new one. Once every client has the new one, run:\n  \
          {retire}\n",
         config.key_file.display(),
@@ -57,38 +60,58 @@ async fn retire(
     runs: bool,
     end_sessions: bool,
 ) -> anyhow::Result<()> {
-    let Some(old) = &config.old_private_key else {
-        bail!(
-            "{} holds no old key; make a new one with: {}",
-            config.key_file.display(),
-            global.command("exit rotate-key")
-        );
+    let file = config.key_file.display();
+    let done = match &config.old_private_key {
+        Some(old) => {
+            write(config, &[&config.private_key])?;
+            format!("Took the old key {} out of {file}.", old.public())
+        }
+        // Its sessions may still be those of before.
+        None if end_sessions && runs => format!("{file} holds no old key any more."),
+        None => bail!("{file} holds no old key; make a new one with: {}", global.command("exit rotate-key")),
     };
-    write(config, &[&config.private_key])?;
-    let now = tell(global, vec![config.private_key.clone()], end_sessions, runs).await?;
-    let connected = if end_sessions { "every session was ended" } else { "who is connected stays so" };
+    let told = tell(global, vec![config.private_key.clone()], end_sessions, runs).await?;
+    let now = match told {
+        Told::NotRunning => "The exit does not run.".to_owned(),
+        Told::TakenOver(ended) if end_sessions => {
+            let sessions = if ended == 1 { "session" } else { "sessions" };
+            format!("The exit that runs has taken this over, and ended {ended} {sessions}.")
+        }
+        Told::TakenOver(_) => "The exit that runs has taken this over; who is connected stays so.".to_owned(),
+    };
     output::print(&format!(
-        "Took the old key {} out of {}. {}\nClients that pin the old key alone are refused from now on; {connected}.\n",
-        old.public(),
-        config.key_file.display(),
-        now.unwrap_or("The exit does not run.")
+        "{done} {now}\nClients that pin the old key alone are refused from now on. Whoever has the old key can still pose as the \
+         exit to clients that pin both: where it was stolen, write the new one alone into each profile.\n",
     ))
 }
 
-/// Gives the keys to the exit that runs, if one does, and says so.
+/// What became of the exit that runs.
+enum Told {
+    NotRunning,
+    /// With the number of sessions that it ended.
+    TakenOver(u64),
+}
+
+/// Gives the keys to the exit that runs, if one does.
 async fn tell(
     global: &GlobalArgs,
     keys: Vec<PrivateKey>,
     end_sessions: bool,
     runs: bool,
-) -> anyhow::Result<Option<&'static str>> {
+) -> anyhow::Result<Told> {
     if !runs {
-        return Ok(None);
+        return Ok(Told::NotRunning);
     }
     let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect(), end_sessions };
     match ask(&DaemonDir::new(&global.runtime_dir, EXIT).socket(), &request).await {
-        Ok(_) => Ok(Some("The exit that runs has taken this over.")),
-        Err(AskError::NotRunning) => Ok(None),
+        Ok(ended) => match ended.as_u64() {
+            Some(ended) => Ok(Told::TakenOver(ended)),
+            None if end_sessions => {
+                bail!("the exit that runs has the key, but is of a version that ends no session; restart it")
+            }
+            None => Ok(Told::TakenOver(0)),
+        },
+        Err(AskError::NotRunning) => Ok(Told::NotRunning),
         Err(error) => Err(anyhow!("the file is changed, but the exit that runs is not: {error}; restart it")),
     }
 }

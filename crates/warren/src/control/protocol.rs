@@ -24,8 +24,8 @@ pub(crate) enum Request {
     Reload,
     /// Exit: the public keys that it serves, by which a command knows it.
     PublicKeys,
-    /// Exit: have these keys from now on, the newest first, and end every session or none. A service may not be able to read its
-    /// key's file again.
+    /// Exit: have these keys from now on, the newest first, and end every session or none; the answer is how many ended. A
+    /// service may not be able to read its key's file again.
     SetKeys { keys: Vec<Secret>, end_sessions: bool },
     /// Exit: tell clients to move to another exit, and end once they have, or after this many milliseconds.
     Drain { milliseconds: u64 },

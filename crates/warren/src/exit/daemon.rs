@@ -408,7 +408,7 @@ impl Daemon {
             Request::PublicKeys => serde_json::to_value(self.config.public_keys()).map_err(Refusal::new),
             Request::SetKeys { keys, end_sessions } => {
                 let set = self.set_keys(keys, end_sessions).await;
-                set.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+                set.map(Into::into).map_err(|error| Refusal::new(format!("{error:#}")))
             }
             Request::Drain { milliseconds } => {
                 tracing::info!("sending clients away");

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use anyhow::bail;
+use warren_session::Goodbye;
+use warren_session::exit::EndReason;
 
 use super::daemon::Daemon;
 use crate::config::ExitConfig;
@@ -10,22 +12,27 @@ use crate::control::Secret;
 use crate::worker::Command;
 
 impl Daemon {
-    /// Has these keys, the newest first, from the next handshake on. Connections that stand are left alone, or all end.
+    /// Has these keys, the newest first, from the next handshake on. Connections that stand are left alone, or all end, also those
+    /// that are not open yet. Returns how many sessions ended.
     ///
     /// # Errors
     /// If there are none or too many.
-    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<()> {
+    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<usize> {
         let mut keys = keys.into_iter().map(|Secret(key)| key);
         let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
             bail!("an exit has one key, or two while it is being rotated");
         };
         self.config.private_key = current;
         self.config.old_private_key = old;
-        self.tell_keys().await;
-        if end_sessions {
-            self.sessions.retire_key(Instant::now());
+        if !end_sessions {
+            self.tell_keys(None).await;
+            return Ok(0);
         }
-        Ok(())
+        // Before they are dismissed: what comes again meets the new keys alone.
+        self.tell_keys(Some(EndReason::KeyRetired.goodbye())).await;
+        let ended = self.sessions.sessions().count();
+        self.sessions.retire_key(Instant::now());
+        Ok(ended)
     }
 
     /// Takes over what the key file holds by now. A copy that a service manager handed over when the exit started, and that
@@ -40,13 +47,13 @@ impl Daemon {
         self.keys_read = keys;
         self.config.private_key = read.private_key.clone();
         self.config.old_private_key = read.old_private_key.clone();
-        self.tell_keys().await;
+        self.tell_keys(None).await;
     }
 
-    async fn tell_keys(&self) {
+    async fn tell_keys(&self, close_others: Option<Goodbye>) {
         let identities = self.config.private_keys();
         let public: Vec<String> = identities.iter().map(|key| key.public().to_string()).collect();
         tracing::info!("the exit's public keys are {}", public.join(" and "));
-        self.worker.send(Command::SetIdentities { identities }).await;
+        self.worker.send(Command::SetIdentities { identities, close_others }).await;
     }
 }

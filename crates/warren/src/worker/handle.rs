@@ -53,8 +53,9 @@ impl WorkerHandle {
             Command::SetForwarding { forwarding } => {
                 self.send_all(|| Command::SetForwarding { forwarding: forwarding.clone() }).await;
             }
-            Command::SetIdentities { identities } => {
-                self.send_all(|| Command::SetIdentities { identities: identities.clone() }).await;
+            Command::SetIdentities { identities, close_others } => {
+                self.send_all(|| Command::SetIdentities { identities: identities.clone(), close_others })
+                    .await;
             }
             Command::Rouse => self.send_all(|| Command::Rouse).await,
             Command::Stop { code, reason } => {

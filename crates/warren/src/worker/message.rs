@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::socket::ThreadCache;
-use warren_session::PeerKey;
 use warren_session::exit::SessionId;
+use warren_session::{Goodbye, PeerKey};
 use warren_tun::Queue;
 
 use super::counters::Snapshot;
@@ -40,8 +40,9 @@ pub(crate) enum Command {
     EndSession { session: SessionId },
     /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
     Rouse,
-    /// Has these keys from now on, as an exit; connections that stand are left alone.
-    SetIdentities { identities: Vec<PrivateKey> },
+    /// Has these keys from now on, as an exit. Connections that stand are left alone, or closed if they carry no session, as are
+    /// handshakes: those may have been begun with a key that is gone.
+    SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
     /// Gives a connection another socket, because the way from the old one's port seems broken.
     Rebind { connection: ConnectionId, socket: UdpSocket },
     /// Asks for every counter.

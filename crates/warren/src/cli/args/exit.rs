@@ -39,8 +39,8 @@ pub(crate) enum ExitCommand {
     Drain(ExitDrainArgs),
     /// Give the exit a second key; both are served until the old one is retired.
     ///
-    /// An exit that runs takes it over at once, and who is connected stays so. Clients pin the exit's key, so they are told of the
-    /// new one in between.
+    /// An exit that runs takes it over at once, and who is connected stays so unless sessions are to end. Clients pin the exit's
+    /// key, so they are told of the new one in between; where the old one was stolen, of the new one alone.
     #[command(
         after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
     )]
@@ -118,7 +118,7 @@ pub(crate) struct RotateKeyArgs {
     /// Take the old key out of the key file: clients that pin it alone are refused from then on.
     #[arg(long)]
     pub(crate) retire: bool,
-    /// End every session with it: clients that pin the new key are back within a second, the others are known by not coming.
+    /// End every session with it, also if the old key is gone already: who pins the new one is back within a second.
     #[arg(long, requires = "retire")]
     pub(crate) end_sessions: bool,
 }

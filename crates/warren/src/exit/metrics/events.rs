@@ -78,6 +78,7 @@ mod tests {
             EndReason::Revoked,
             EndReason::Disabled,
             EndReason::Changed,
+            EndReason::KeyRetired,
             EndReason::ClientStopped,
             EndReason::Shutdown(Goodbye::Draining),
         ] {

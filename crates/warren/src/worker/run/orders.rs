@@ -6,6 +6,7 @@ use std::time::Instant;
 use warren_packet::coalesce::Coalescer;
 use warren_quic::driver::ConnectionId;
 use warren_quic::socket::ThreadCache;
+use warren_session::Goodbye;
 use warren_session::exit::SessionId;
 use warren_tun::READ_BUFFER_BYTES;
 
@@ -79,9 +80,12 @@ impl Worker {
                 }
             }
             Command::EndSession { session } => self.end_session(session),
-            Command::SetIdentities { identities } => {
+            Command::SetIdentities { identities, close_others } => {
                 if let Err(error) = self.endpoint.set_identities(&identities) {
                     tracing::error!("the exit's keys stay as they were: {error}");
+                }
+                if let Some(reason) = close_others {
+                    self.close_unattached(reason);
                 }
             }
             Command::Rouse => self.endpoint.rouse(),
@@ -97,6 +101,15 @@ impl Worker {
             #[cfg(debug_assertions)]
             Command::Panic => panic!("as asked for"),
         }
+    }
+
+    fn close_unattached(&mut self, reason: Goodbye) {
+        let (by_connection, pumps) = (&self.by_connection, &self.pumps);
+        let is_attached = |connection| {
+            let pump = by_connection.get(&connection).and_then(|slot| pumps.get(*slot)?.as_ref());
+            pump.is_some_and(|pump| pump.attached.is_some())
+        };
+        self.endpoint.close_others(reason.code(), &reason.to_string(), is_attached);
     }
 
     fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
