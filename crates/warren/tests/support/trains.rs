@@ -55,7 +55,7 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
             // A machine that stood still for long makes up for it no faster than this.
-            for _ in 0..(due.saturating_sub(sent) / train).min(40) {
+            for _ in 0..(due.saturating_sub(sent) / train).min(80) {
                 sent += if send(train) { train } else { 0 };
             }
             // The time that sending took is not slept again.
