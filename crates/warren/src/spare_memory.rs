@@ -65,7 +65,7 @@ mod tests {
         let mut memory = SpareMemory { least_kib: 15_000, pause: SOON, next: now };
         let pauses: Vec<u64> = (0..7)
             .map(|_| {
-                memory.note(now, 40_000, 39_000);
+                memory.note(now, 40_000, 39_600);
                 (memory.next - now).as_secs()
             })
             .collect();
