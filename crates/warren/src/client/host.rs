@@ -2,15 +2,15 @@
 
 mod names;
 pub(super) mod no_firewall;
+mod resolvers;
 mod standing;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
-use warren_host::dns::{self, DnsFacts, DnsPlan, Servers};
+use warren_host::dns::{DnsPlan, Servers};
 use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
 use warren_session::client::Welcome;
 use warren_tun::Queue;
@@ -232,68 +232,6 @@ impl ClientHost {
             anyhow::bail!(sentence);
         }
         Ok(repaired.iter().map(ToString::to_string).collect())
-    }
-
-    /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
-    ///
-    /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.
-    async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
-        if servers.is_empty() {
-            self.restore_dns().await?;
-            if self.settings.servers == Servers::Exit {
-                tracing::info!(
-                    "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
-                );
-            }
-            return Ok(());
-        }
-        let Some(standing) = &self.standing else { return Ok(()) };
-        let Some(helper) = &self.helper else { return Ok(()) };
-        self.dns = Some(helper.set_resolvers(standing.device.name().clone(), servers, anew).await?);
-        Ok(())
-    }
-
-    async fn restore_dns(&mut self) -> anyhow::Result<()> {
-        match (self.dns.take(), &self.helper) {
-            (Some(_), Some(helper)) => helper.restore_resolvers().await,
-            _ => Ok(()),
-        }
-    }
-
-    fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
-        dns::choose(&self.dns_facts(welcome, &self.settings.exclude))
-    }
-
-    fn dns_facts<'a>(&'a self, welcome: &'a Welcome, exclude: &'a [IpNet]) -> DnsFacts<'a> {
-        DnsFacts {
-            wanted: &self.settings.servers,
-            of_exit: &welcome.dns,
-            include: &self.settings.include,
-            exclude,
-            has_ipv4: welcome.ipv4.is_some(),
-            has_ipv6: welcome.ipv6.is_some(),
-        }
-    }
-
-    /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
-    async fn look_at_names(&mut self, welcome: &Welcome) {
-        let listed = match &self.helper {
-            Some(helper) => helper.list_resolvers().await,
-            None => Vec::new(),
-        };
-        let lan =
-            self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
-        let servers = self.servers(welcome);
-        let asked = if servers.is_empty() { &listed } else { &servers };
-        let outside = names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
-        let trouble = outside.or_else(|| {
-            let nobody_else = servers.is_empty();
-            nobody_else.then(|| names::without_resolver(&self.dns_facts(welcome, lan), &listed)).flatten()
-        });
-        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
-            tracing::warn!("{sentence}");
-        }
-        self.names_trouble = trouble;
     }
 
     /// What is not as a person would want it although the tunnel stands, and what to do.

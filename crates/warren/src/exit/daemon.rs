@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
-use warren_host::{Applied, Host, tracking};
-use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_host::{Applied, Host};
+use warren_quic::driver::CloseReason;
 use warren_quic::key::PublicKey;
 use warren_quic::strangers::Network;
 use warren_session::PeerKey;
-use warren_session::exit::{EndReason, ExitAction, ExitSessions, SessionId};
+use warren_session::exit::{ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 use warren_tun::{Device, Queue};
@@ -36,7 +36,7 @@ use crate::spare_memory::SpareMemory;
 use crate::status::RateMeter;
 use crate::storage::survive_file_size_limit;
 use crate::tuning::Tuning;
-use crate::worker::{Carrier, Command, Forwarding, Report, Reports, SessionRoute, WorkerHandle};
+use crate::worker::{Carrier, Forwarding, Report, Reports, WorkerHandle};
 
 /// Until a registry that could not be saved is saved again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -288,67 +288,6 @@ impl Daemon {
         }
     }
 
-    pub(super) async fn carry_out_all(&mut self) {
-        while let Some(action) = self.sessions.poll_action() {
-            self.carry_out(action).await;
-        }
-    }
-
-    async fn carry_out(&mut self, action: ExitAction) {
-        self.events.count(&action);
-        match action {
-            ExitAction::Send { connection, bytes } => {
-                let connection = ConnectionId(connection);
-                self.worker.send(Command::SendControl { connection, data: bytes }).await;
-            }
-            ExitAction::Close { connection, reason } => {
-                let connection = ConnectionId(connection);
-                let (code, reason) = (reason.code(), reason.to_string());
-                self.worker.send(Command::Close { connection, code, reason }).await;
-            }
-            ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
-            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
-                tracing::info!(client = name, "session opened");
-                let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
-                self.live.insert(session, live);
-                let limit = Some(self.limits.of(self.sessions.registry(), key));
-                let Lease { ipv4, ipv6 } = lease;
-                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
-                self.worker.send(Command::OpenSession { session, client: Some(key), route }).await;
-            }
-            ExitAction::Attach { session, connection, index } => {
-                if let Some(live) = self.live.get_mut(&session)
-                    && !live.connections.contains(&index)
-                {
-                    live.connections.push(index);
-                    live.connections.sort_unstable();
-                }
-                let connection = ConnectionId(connection);
-                self.worker.send(Command::Attach { session, connection, index }).await;
-            }
-            ExitAction::Detach { session, connection, index } => {
-                if let Some(live) = self.live.get_mut(&session) {
-                    live.connections.retain(|attached| *attached != index);
-                }
-                self.worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
-            }
-            ExitAction::End { session, reason } => {
-                if let Some(live) = self.live.remove(&session) {
-                    tracing::info!(client = live.name, "session ended: {reason}");
-                    if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
-                        forget_flows(live.lease);
-                    }
-                }
-                self.worker.send(Command::EndSession { session }).await;
-            }
-            ExitAction::Persist => {
-                if let Err(error) = self.save() {
-                    tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
-                }
-            }
-        }
-    }
-
     /// Tells the sessions the calendar's time, which may have been set since: invitations expire by it.
     pub(super) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
@@ -445,14 +384,4 @@ impl Daemon {
             Err(error) => tracing::debug!("{error}"),
         }
     }
-}
-
-/// The flows of a client that is cut off end here too, and do not come to life for who gets its addresses next.
-fn forget_flows(lease: Lease) {
-    let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // Aside, because a busy exit tracks many flows.
-    tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
-        Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
-        Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),
-    });
 }

@@ -1,5 +1,6 @@
 //! The exit: a daemon that takes clients' sessions and pumps their packets out.
 
+mod actions;
 mod clients;
 mod daemon;
 mod files;

@@ -1,0 +1,165 @@
+//! What netlink's messages say of addresses, routes and rules, and such messages of Warren's own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use rtnetlink::{
+    RouteMessageBuilder,
+    packet_route::{
+        AddressFamily,
+        address::{AddressAttribute, AddressMessage},
+        link::{AfSpecInet6, AfSpecUnspec},
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    },
+};
+
+use crate::{Family, PROTOCOL, Route, RouteKind, Rule};
+
+pub(super) fn address_generation(family: &AfSpecUnspec) -> Option<u8> {
+    let AfSpecUnspec::Inet6(attributes) = family else { return None };
+    attributes.iter().find_map(|attribute| {
+        if let AfSpecInet6::AddrGenMode(mode) = attribute { Some(u8::from(mode)) } else { None }
+    })
+}
+
+pub(super) fn local_address(attribute: &AddressAttribute) -> Option<IpAddr> {
+    if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None }
+}
+
+pub(super) fn peer_address(attribute: &AddressAttribute) -> Option<IpAddr> {
+    if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None }
+}
+
+/// The address without a broadcast address, which a tunnel has no use for.
+pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = address_family(Family::of(&address));
+    message.header.prefix_len = address.prefix_len();
+    message.header.index = index;
+    message.attributes =
+        vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
+    message
+}
+
+pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
+    let length = route.destination.prefix_len();
+    let kind = match route.kind {
+        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Throw => RouteType::Throw,
+    };
+    let mut message = match route.destination.network() {
+        IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(network, length)
+            // Not that of a link, where the kernel would look for the gateways of others' routes.
+            .scope(RouteScope::Universe)
+            .build(),
+        IpAddr::V6(network) => {
+            RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(network, length).build()
+        }
+    };
+    message.header.kind = kind;
+    message.header.protocol = RouteProtocol::from(PROTOCOL);
+    // The header's field is too small for most tables, so the attribute says it.
+    message.header.table = 0;
+    message.attributes.push(RouteAttribute::Table(route.table));
+    message.attributes.extend(index.map(RouteAttribute::Oif));
+    if route.metric != 0 {
+        message.attributes.push(RouteAttribute::Priority(route.metric));
+    }
+    message
+}
+
+pub(super) fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) -> bool {
+    let has = |wanted: &RouteAttribute| found.attributes.contains(wanted);
+    let network = match route.destination.network() {
+        IpAddr::V4(network) => RouteAddress::Inet(network),
+        IpAddr::V6(network) => RouteAddress::Inet6(network),
+    };
+    let kind = match route.kind {
+        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Throw => RouteType::Throw,
+    };
+    found.header.kind == kind
+        && found.header.protocol == RouteProtocol::from(PROTOCOL)
+        && table_of(found) == route.table
+        && found.header.destination_prefix_length == route.destination.prefix_len()
+        && (route.destination.prefix_len() == 0 || has(&RouteAttribute::Destination(network)))
+        && index.is_none_or(|index| has(&RouteAttribute::Oif(index)))
+        && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
+}
+
+/// The network that a route leads to.
+pub(crate) fn destination(route: &RouteMessage, family: Family) -> Option<IpNet> {
+    let address = route.attributes.iter().find_map(|attribute| {
+        if let RouteAttribute::Destination(RouteAddress::Inet(address)) = attribute {
+            Some(IpAddr::V4(*address))
+        } else if let RouteAttribute::Destination(RouteAddress::Inet6(address)) = attribute {
+            Some(IpAddr::V6(*address))
+        } else {
+            None
+        }
+    });
+    let address = address.unwrap_or(match family {
+        Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    });
+    IpNet::new(address, route.header.destination_prefix_length).ok()
+}
+
+pub(crate) fn table_of(route: &RouteMessage) -> u32 {
+    let attribute = route
+        .attributes
+        .iter()
+        .find_map(|attribute| if let RouteAttribute::Table(table) = attribute { Some(*table) } else { None });
+    attribute.unwrap_or_else(|| u32::from(route.header.table))
+}
+
+/// The table that a rule looks up.
+pub(crate) fn rule_table(rule: &RuleMessage) -> u32 {
+    let attribute = rule
+        .attributes
+        .iter()
+        .find_map(|attribute| if let RuleAttribute::Table(table) = attribute { Some(*table) } else { None });
+    attribute.unwrap_or_else(|| u32::from(rule.header.table))
+}
+
+pub(super) fn rule_message(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = address_family(rule.family);
+    message.header.action = RuleAction::ToTable;
+    if rule.invert {
+        message.header.flags |= RuleFlags::Invert;
+    }
+    message.attributes = rule_attributes(rule);
+    message
+}
+
+fn rule_attributes(rule: &Rule) -> Vec<RuleAttribute> {
+    let mut attributes = vec![
+        RuleAttribute::Priority(rule.priority),
+        RuleAttribute::Table(rule.table),
+        RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)),
+    ];
+    if let Some(fwmark) = rule.fwmark {
+        attributes.extend([RuleAttribute::FwMark(fwmark.mark), RuleAttribute::FwMask(fwmark.mask)]);
+    }
+    attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
+    attributes.extend(rule.iif.as_ref().map(|device| RuleAttribute::Iifname(device.to_string())));
+    attributes
+}
+
+pub(super) fn is_rule(found: &RuleMessage, rule: &Rule) -> bool {
+    found.header.action == RuleAction::ToTable
+        && found.header.flags.contains(RuleFlags::Invert) == rule.invert
+        && rule_attributes(rule).iter().all(|attribute| found.attributes.contains(attribute))
+}
+
+pub(super) fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::Ipv4 => AddressFamily::Inet,
+        Family::Ipv6 => AddressFamily::Inet6,
+    }
+}

@@ -1,0 +1,73 @@
+//! The host's resolvers while the tunnel stands: which they are, and whether names can be looked up.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use warren_host::dns::{self, DnsFacts, Servers};
+use warren_session::client::Welcome;
+
+use super::{ClientHost, names};
+
+impl ClientHost {
+    /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
+    ///
+    /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.
+    pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
+        if servers.is_empty() {
+            self.restore_dns().await?;
+            if self.settings.servers == Servers::Exit {
+                tracing::info!(
+                    "the exit names no resolver that the tunnel leads to; the host's DNS is left as it is"
+                );
+            }
+            return Ok(());
+        }
+        let Some(standing) = &self.standing else { return Ok(()) };
+        let Some(helper) = &self.helper else { return Ok(()) };
+        self.dns = Some(helper.set_resolvers(standing.device.name().clone(), servers, anew).await?);
+        Ok(())
+    }
+
+    pub(super) async fn restore_dns(&mut self) -> anyhow::Result<()> {
+        match (self.dns.take(), &self.helper) {
+            (Some(_), Some(helper)) => helper.restore_resolvers().await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
+        dns::choose(&self.dns_facts(welcome, &self.settings.exclude))
+    }
+
+    pub(super) fn dns_facts<'a>(&'a self, welcome: &'a Welcome, exclude: &'a [IpNet]) -> DnsFacts<'a> {
+        DnsFacts {
+            wanted: &self.settings.servers,
+            of_exit: &welcome.dns,
+            include: &self.settings.include,
+            exclude,
+            has_ipv4: welcome.ipv4.is_some(),
+            has_ipv6: welcome.ipv6.is_some(),
+        }
+    }
+
+    /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
+    pub(super) async fn look_at_names(&mut self, welcome: &Welcome) {
+        let listed = match &self.helper {
+            Some(helper) => helper.list_resolvers().await,
+            None => Vec::new(),
+        };
+        let lan =
+            self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
+        let servers = self.servers(welcome);
+        let asked = if servers.is_empty() { &listed } else { &servers };
+        let outside = names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
+        let trouble = outside.or_else(|| {
+            let nobody_else = servers.is_empty();
+            nobody_else.then(|| names::without_resolver(&self.dns_facts(welcome, lan), &listed)).flatten()
+        });
+        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
+            tracing::warn!("{sentence}");
+        }
+        self.names_trouble = trouble;
+    }
+}
