@@ -44,11 +44,6 @@ pub(super) fn address_message(index: u32, address: IpNet) -> AddressMessage {
 
 pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
     let length = route.destination.prefix_len();
-    let kind = match route.kind {
-        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
-        RouteKind::Unreachable => RouteType::Unreachable,
-        RouteKind::Throw => RouteType::Throw,
-    };
     let mut message = match route.destination.network() {
         IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(network, length)
@@ -59,7 +54,7 @@ pub(super) fn route_message(route: &Route, index: Option<u32>) -> RouteMessage {
             RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(network, length).build()
         }
     };
-    message.header.kind = kind;
+    message.header.kind = route_type(route.kind);
     message.header.protocol = RouteProtocol::from(PROTOCOL);
     // The header's field is too small for most tables, so the attribute says it.
     message.header.table = 0;
@@ -77,18 +72,21 @@ pub(super) fn is_route(found: &RouteMessage, route: &Route, index: Option<u32>) 
         IpAddr::V4(network) => RouteAddress::Inet(network),
         IpAddr::V6(network) => RouteAddress::Inet6(network),
     };
-    let kind = match route.kind {
-        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
-        RouteKind::Unreachable => RouteType::Unreachable,
-        RouteKind::Throw => RouteType::Throw,
-    };
-    found.header.kind == kind
+    found.header.kind == route_type(route.kind)
         && found.header.protocol == RouteProtocol::from(PROTOCOL)
         && table_of(found) == route.table
         && found.header.destination_prefix_length == route.destination.prefix_len()
         && (route.destination.prefix_len() == 0 || has(&RouteAttribute::Destination(network)))
         && index.is_none_or(|index| has(&RouteAttribute::Oif(index)))
         && (route.metric == 0 || has(&RouteAttribute::Priority(route.metric)))
+}
+
+fn route_type(kind: RouteKind) -> RouteType {
+    match kind {
+        RouteKind::Unicast | RouteKind::Guests => RouteType::Unicast,
+        RouteKind::Unreachable => RouteType::Unreachable,
+        RouteKind::Throw => RouteType::Throw,
+    }
 }
 
 /// The network that a route leads to.
