@@ -57,10 +57,11 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
 
     // iperf3 opens a UDP stream with one datagram, and never begins when that is the one that is lost; of two it may begin one.
     let is_enough = (0..5).any(|_| {
-        net.client.sh("timeout 12 iperf3 -c 203.0.113.2 -u -b 50M -l 1300 -t 5 --bidir; sleep 1");
-        client.status().number("/totals/quic_datagrams_sent") > 15_000
+        let line = "timeout 12 iperf3 -c 203.0.113.2 -u -b 50M -l 1300 -t 5 --bidir || { sleep 1; exit 1; }";
+        let came_to_its_end = net.client.sh(line).succeeded();
+        came_to_its_end && client.status().number("/totals/quic_datagrams_sent") > 15_000
     });
-    assert!(is_enough, "iperf3 never sent upwards");
+    assert!(is_enough, "iperf3 never sent upwards to its end");
 
     net.unfilter();
     let (inside, outside) = drained(&client, &exit);

@@ -1,13 +1,11 @@
 //! Clocks that are wrong or jump: neither sessions nor their beginning depend on the time of day or since boot.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 
-use crate::support::namespace::finished;
-use crate::support::{Client, Exit, Net, eventually, flows, seconds};
+use crate::support::{Client, Exit, Net, Preload, eventually, flows, seconds};
 
 const DAY: i64 = 24 * 60 * 60;
 
@@ -17,12 +15,11 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
     let mut exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
-    let (library, clock) = (directory.path().join("wall_clock.so"), directory.path().join("offset"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/wall_clock.c");
-    finished(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"])).ok();
+    let clock = directory.path().join("offset");
+    let wall_clock = Preload::build("wall_clock");
     let set_clock = |offset: i64| std::fs::write(&clock, offset.to_string()).unwrap();
-    let variables = [format!("LD_PRELOAD={}", library.display()), format!("WALL_CLOCK={}", clock.display())];
-    let under = ["env", &variables[0], &variables[1]];
+    let offset = format!("WALL_CLOCK={}", clock.display());
+    let under = ["env", &wall_clock.variable, &offset];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let jumps = [400 * DAY, -3 * DAY, -i64::try_from(now.as_secs()).unwrap()];
     set_clock(jumps[2]);

@@ -4,9 +4,9 @@
 //! receiving kernels verify what they receive, which between namespaces they otherwise take on trust.
 #![allow(clippy::print_stdout, reason = "test code")]
 
-use crate::support::{Client, Exit, Namespace, Net, Running, eventually, seconds};
+use crate::support::protocols::{ask, echo};
+use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-const PROTOCOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/protocols.py");
 const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/partial.py");
 
 const CONTAINER_V4: &str = "172.30.0.2";
@@ -94,8 +94,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     vxlan(&container, OVERLAY[0], container_address, internet_address);
     container.sh("ping -c 1 -W 1 10.9.0.2");
     vxlan(internet, OVERLAY[1], internet_address, exit_address);
-    let mut echo: Running = internet.start(&["python3", "-u", PROTOCOLS, "serve"]);
-    echo.wait_for_output("ready");
+    let _echo = echo(internet, "serve");
     for address in OVERLAY[1] {
         eventually(seconds(10), "the overlay carries", || {
             container.sh(&format!("ping -c 1 -W 1 {address}")).succeeded()
@@ -103,8 +102,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     }
 
     for address in OVERLAY[1] {
-        let kinds = "tcp,udp,udp-segments,icmp";
-        println!("{}", container.sh(&format!("python3 {PROTOCOLS} ask {kinds} {address}")).ok());
+        println!("{}", ask(&container, "tcp,udp,udp-segments,icmp", address).ok());
     }
 
     assert!(client.status().number("/totals/tun_read_bytes") > 8_000_000, "it went around the tunnel");

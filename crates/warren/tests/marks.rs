@@ -1,12 +1,10 @@
 //! The mark that tells the carrier from all else: every socket has it before it sends, and none sends without it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::process::Command;
-
 use rustix::process::Signal;
 
 use crate::support::counters::packets_of_one;
-use crate::support::{Client, Exit, LeakCounter, Net, eventually, finished, seconds};
+use crate::support::{Client, Exit, LeakCounter, Net, Preload, eventually, seconds};
 
 #[test]
 fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
@@ -64,14 +62,10 @@ fn a_daemon_that_may_not_mark_its_sockets_sends_nothing_and_says_so() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     let leaks = LeakCounter::start(&net);
-    let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
-    let library = directory.path().join("refused_mark.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/refused_mark.c");
-    finished(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"])).ok();
-    let preload = format!("LD_PRELOAD={}", library.display());
+    let refused_mark = Preload::build("refused_mark");
     let line = format!("client run {}", client.warren.config("home.toml").display());
 
-    let mut daemon = client.warren.start_under(&["env", &preload], &line);
+    let mut daemon = client.warren.start_under(&["env", &refused_mark.variable], &line);
 
     assert_eq!(daemon.wait(seconds(30)), Some(1), "{}", daemon.output());
     let said = daemon.output();

@@ -1,6 +1,6 @@
 //! Packets of a flow are merged for the TUN where that is allowed, and nowhere else.
 
-use crate::support::{Client, Exit, ExitOptions, Net, Status};
+use crate::support::{Client, Exit, ExitOptions, Net};
 
 #[test]
 fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {
@@ -18,7 +18,7 @@ fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {
     }
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
-        let (writes, packets) = writes_and_packets(&status);
+        let (writes, packets) = status.writes_and_packets();
         assert!(packets > 2 * writes, "{role}: {packets} packets in {writes} writes");
         assert_eq!(status.drop("tun", "tun_write"), 0, "{role}");
     }
@@ -40,13 +40,9 @@ fn without_tun_offload_every_packet_is_one_write() {
     client.sh("timeout 30 iperf3 -c 203.0.113.2 -n 10M -R");
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
-        let (writes, packets) = writes_and_packets(&status);
+        let (writes, packets) = status.writes_and_packets();
         assert_eq!(writes, packets, "{role}");
         // 7,800 are handed over; iperf3 ends once it has, and what is under way then may be lost.
         assert!(packets > 4_000, "{role}: {packets} packets");
     }
-}
-
-fn writes_and_packets(status: &Status) -> (u64, u64) {
-    (status.number("/totals/tun_writes"), status.number("/totals/tun_written_packets"))
 }

@@ -1,12 +1,8 @@
 //! Every protocol passes as it is, whatever is offloaded.
 #![allow(clippy::print_stdout, reason = "test code")]
 
-use std::process::Command;
-
-use crate::support::{Client, Exit, ExitOptions, Net, Profile, Running, finished};
-
-/// Who echoes, and who asks and compares; says more at its beginning.
-const PROTOCOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/protocols.py");
+use crate::support::protocols::{ask, echo};
+use crate::support::{Client, Exit, ExitOptions, Net, Preload, Profile};
 
 #[test]
 fn every_protocol_returns_byte_for_byte_with_every_offload() {
@@ -15,7 +11,7 @@ fn every_protocol_returns_byte_for_byte_with_every_offload() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
 
-    ask_for_all(&net, &exit, &client, Merged::Yes);
+    ask_for_all(&net, &exit, &client, true);
 
     client.down();
 }
@@ -45,13 +41,10 @@ fn every_protocol_returns_byte_for_byte_where_the_kernel_has_no_udp_segmentation
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
-    let library = directory.path().join("no_uso.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/no_uso.c");
-    finished(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"])).ok();
-    let _daemon = client.run_under(&["env", &format!("LD_PRELOAD={}", library.display())], "info");
+    let no_uso = Preload::build("no_uso");
+    let _daemon = client.run_under(&["env", &no_uso.variable], "info");
 
-    ask_for_all(&net, &exit, &client, Merged::No);
+    ask_for_all(&net, &exit, &client, false);
 
     client.down();
 }
@@ -59,22 +52,22 @@ fn every_protocol_returns_byte_for_byte_where_the_kernel_has_no_udp_segmentation
 #[test]
 fn who_asks_hears_of_what_was_changed_and_of_what_was_lost() {
     let Some(net) = Net::new() else { return };
-    let ask = |kinds: &str| {
-        let finished = net.client.sh(&format!("python3 {PROTOCOLS} ask {kinds} 203.0.113.2"));
-        assert!(!finished.succeeded(), "{}", finished.stdout);
-        finished.stderr
+    let complaint = |kinds: &str| {
+        let asked = ask(&net.client, kinds, Net::INTERNET_V4);
+        assert!(!asked.succeeded(), "{}", asked.stdout);
+        asked.stderr
     };
     {
-        let _echo = echo(&net, "spoil");
+        let _echo = echo(&net.internet.host, "spoil");
         for kind in ["udp", "udp-segments", "esp"] {
-            let said = ask(kind);
+            let said = complaint(kind);
             assert!(said.contains("came back that nobody had sent"), "{kind}: {said}");
         }
-        assert!(ask("tcp").contains("TCP brought other bytes back"));
+        assert!(complaint("tcp").contains("TCP brought other bytes back"));
     }
-    let _echo = echo(&net, "serve");
+    let _echo = echo(&net.internet.host, "serve");
     net.filter("ip protocol 47 drop;");
-    assert!(ask("gre").contains("gre to 203.0.113.2: lost: 1 of 1"));
+    assert!(complaint("gre").contains("gre to 203.0.113.2: lost: 1 of 1"));
 }
 
 /// Asks through a tunnel both of whose ends do without these.
@@ -87,54 +80,29 @@ fn without(offloads: &[&str]) {
     let client = Client::with(&net, &offloads.iter().fold(exit.enrol("laptop"), off));
     client.up();
 
-    ask_for_all(
-        &net,
-        &exit,
-        &client,
-        if offloads.contains(&"tun_offload") { Merged::No } else { Merged::Yes },
-    );
+    ask_for_all(&net, &exit, &client, !offloads.contains(&"tun_offload"));
 
     client.down();
 }
 
-/// Whether the client's TUN takes several UDP datagrams in one write.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Merged {
-    Yes,
-    No,
-}
+/// Asks by every protocol over both versions, through the tunnel that is up. `merges` says whether the client's TUN takes several
+/// UDP datagrams in one write.
+fn ask_for_all(net: &Net, exit: &Exit<'_>, client: &Client<'_>, merges: bool) {
+    const BOTH: [&str; 2] = [Net::INTERNET_V4, Net::INTERNET_V6];
+    let _echo = echo(&net.internet.host, "serve");
 
-/// Asks by every protocol over both versions, through the tunnel that is up.
-fn ask_for_all(net: &Net, exit: &Exit<'_>, client: &Client<'_>, merged: Merged) {
-    let _echo = echo(net, "serve");
-    let ask = |kinds: &str, address: &str| {
-        println!("{}", client.sh(&format!("python3 {PROTOCOLS} ask {kinds} {address}")));
-    };
-
-    // Before TCP, which may be merged with both.
-    for address in [Net::INTERNET_V4, Net::INTERNET_V6] {
-        ask("udp-segments", address);
+    // Before TCP, which may be merged without UDP.
+    for address in BOTH {
+        ask(&net.client, "udp-segments", address).ok();
     }
-    let status = client.status();
-    let (writes, packets) =
-        (status.number("/totals/tun_writes"), status.number("/totals/tun_written_packets"));
-    assert_eq!(
-        if packets > writes { Merged::Yes } else { Merged::No },
-        merged,
-        "{packets} in {writes} writes"
-    );
-    for address in [Net::INTERNET_V4, Net::INTERNET_V6] {
-        ask("all", address);
+    let (writes, packets) = client.status().writes_and_packets();
+    assert_eq!(packets > writes, merges, "{packets} in {writes} writes");
+    for address in BOTH {
+        println!("{}", ask(&net.client, "all", address).ok());
     }
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
         assert!(status.number("/totals/tun_read_bytes") > 8_000_000, "{role}: it went around the tunnel");
         assert_eq!(status.drop("tun", "tun_write"), 0, "{role}");
     }
-}
-
-fn echo(net: &Net, how: &str) -> Running {
-    let mut echo = net.internet.host.start(&["python3", "-u", PROTOCOLS, how]);
-    echo.wait_for_output("ready");
-    echo
 }

@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 
+from partial import total
+
 PORT = 5_400
 TRIES = 5
 # Below, at and above one packet, and fragments of IP.
@@ -226,7 +228,7 @@ def ask_echo(address):
         def send(payload):
             packet = struct.pack("!BBHHH", request, 0, 0, identifier, 1) + payload
             if number == socket.IPPROTO_ICMP:
-                packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
+                packet = packet[:2] + struct.pack("!H", ~total(packet) & 0xFFFF) + packet[4:]
             returned(lambda: opened.sendto(packet, (address, 0)))
 
         def receive():
@@ -246,15 +248,6 @@ def ask_stream(address):
         if b"".join(iter(lambda: stream.recv(1 << 16), b"")) != sent:
             raise SystemExit("TCP brought other bytes back")
     return 0
-
-
-def checksum(data):
-    """RFC 1071."""
-    data += bytes(len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def kinds(address):

@@ -20,6 +20,12 @@ impl Status {
         self.at(pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {:#}", self.0))
     }
 
+    /// Writes to the TUN, and the packets in them.
+    #[track_caller]
+    pub fn writes_and_packets(&self) -> (u64, u64) {
+        (self.number("/totals/tun_writes"), self.number("/totals/tun_written_packets"))
+    }
+
     /// The sum of `field` over the connections.
     pub fn sum(&self, field: &str) -> u64 {
         self.each(field).iter().sum()
