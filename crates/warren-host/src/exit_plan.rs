@@ -1,9 +1,12 @@
 //! What an exit needs on its host: firewall before forwarding, forwarding before the device is up.
 
+use std::net::IpAddr;
+
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
-    DeviceName, Family, Plan, Route, RouteKind, Step, TableFamily, exit_ruleset, ruleset_text, sysctl,
+    DeviceName, Family, Plan, Route, RouteKind, Step, Surroundings, TableFamily, exit_ruleset, ruleset_text,
+    sysctl,
 };
 
 /// The exit's own nftables table, of family `inet`, and the one of family `arp`.
@@ -35,6 +38,10 @@ pub struct ExitHost {
     pub prefixes: Vec<IpNet>,
     /// Whether clients cannot reach each other.
     pub isolation: bool,
+    /// The resolvers that clients are told of, which they may ask wherever these are.
+    pub resolvers: Vec<IpAddr>,
+    /// What is around the host.
+    pub surroundings: Surroundings,
     /// Devices that take router advertisements, from [`crate::facts::devices_taking_router_advertisements`]: the kernel
     /// would drop their default routes as soon as it forwards. The TUN may be among them.
     pub router_advertisements: Vec<DeviceName>,
@@ -52,6 +59,12 @@ pub enum Egress {
 /// The rules of an exit's table, as its plan has them.
 pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
+}
+
+/// Whether this host forwards for others than clients, because somebody else has turned that on.
+pub fn forwards_for_others(host: &ExitHost) -> bool {
+    let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !ways_out(host).is_empty();
+    ipv4 || (host.ipv6.is_some() && host.surroundings.forwarding.ipv6_others.is_none())
 }
 
 /// The routes to networks behind clients, a plan of its own because clients come and go: they lead to the device in the host's
@@ -88,10 +101,10 @@ pub fn exit(host: &ExitHost) -> Plan {
     if host.ipv6.is_some() {
         let others = host.router_advertisements.iter().filter(|device| **device != host.device);
         steps.extend(others.map(keep_router_advertisements));
-        steps.push(on("net.ipv6.conf.all.forwarding"));
+        steps.push(Step::ForwardIpv6);
     }
     if host.ipv4.is_some() {
-        steps.push(on("net.ipv4.ip_forward"));
+        steps.extend(ways_out(host).iter().chain([&host.device]).map(forward_ipv4));
     }
     if let Some(gateway) = gateway_ipv4(host) {
         let ruleset = ruleset_text::arp(gateway.addr());
@@ -133,8 +146,16 @@ const MAIN_TABLE: u32 = 254;
 /// Behind every route that a person or a DHCP client makes without thinking of one.
 const PREFIX_METRIC: u32 = 0x5761;
 
-fn on(key: &str) -> Step {
-    Step::Sysctl { key: key.into(), value: "1".into() }
+/// The devices by which clients' IPv4 packets leave, and answers come in.
+pub(crate) fn ways_out(host: &ExitHost) -> Vec<DeviceName> {
+    let resolvers = host.resolvers.iter().map(|resolver| IpNet::from(*resolver));
+    let allowed: Vec<IpNet> = host.allow.iter().copied().chain(resolvers).collect();
+    host.surroundings.ways_out(&allowed)
+}
+
+/// For one device: the switch for all of them is not the exit's to turn on ([`crate::Forwarding`]).
+fn forward_ipv4(device: &DeviceName) -> Step {
+    Step::Sysctl { key: sysctl::device_key("ipv4", device, "forwarding"), value: "1".into() }
 }
 
 #[cfg(test)]
@@ -151,7 +172,8 @@ mod tests {
             rest,
             "sysctl -w net.ipv6.conf.ens3.accept_ra=2\n\
              sysctl -w net.ipv6.conf.all.forwarding=1\n\
-             sysctl -w net.ipv4.ip_forward=1\n\
+             sysctl -w net.ipv4.conf.ens3.forwarding=1\n\
+             sysctl -w net.ipv4.conf.warren-exit.forwarding=1\n\
              nft -f - <<'END'\n\
              table arp warren_exit {\n\
              \tflags owner;\n\
@@ -208,6 +230,11 @@ mod tests {
             allow: Vec::new(),
             prefixes: Vec::new(),
             isolation: true,
+            resolvers: Vec::new(),
+            surroundings: Surroundings {
+                routers: vec![DeviceName::new("ens3").unwrap()],
+                ..Surroundings::default()
+            },
             router_advertisements: ["ens3", "warren-exit"]
                 .map(|name| DeviceName::new(name).unwrap())
                 .to_vec(),

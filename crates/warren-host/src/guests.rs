@@ -77,6 +77,15 @@ pub(crate) fn among(links: &[SeenLink], addresses: &[(u32, IpNet)], ways: &[Seen
     networks
 }
 
+/// The names of bridges that were made here, for containers or virtual machines, and have no other ports.
+pub(crate) fn bridges(links: &[SeenLink]) -> Vec<String> {
+    let is_made_here = |bridge: &&SeenLink| {
+        let mut ports = links.iter().filter(|port| port.bridge == Some(bridge.index));
+        bridge.kind == Kind::Bridge && ports.all(|port| matches!(port.kind, Kind::Pair | Kind::Tun))
+    };
+    links.iter().filter(is_made_here).map(|bridge| bridge.name.clone()).collect()
+}
+
 /// Link-local networks are on every device.
 fn is_guests(network: &IpNet) -> bool {
     let is_link_local = match network {

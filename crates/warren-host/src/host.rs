@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs::File, io, path::Path};
 pub use error::{ApplyError, ChangeError, HostError, UndoError};
 
 use crate::{
-    Family, Missing, Plan,
+    DeviceName, Family, Forwarding, Missing, Plan, Surroundings,
     band::Band,
     client_plan,
     foreign_rules::{self, RulePlace, Tunnel},
@@ -196,6 +196,16 @@ impl Host {
         foreign_rules::place(&self.netlink, tunnel, slot, band).await.map_err(HostError::Read)
     }
 
+    /// What is around an exit whose own device is `tun`, and for whom this host forwards.
+    ///
+    /// # Errors
+    /// If the kernel's state cannot be read.
+    pub async fn surroundings(&self, tun: &DeviceName) -> Result<Surroundings, HostError> {
+        let observer = self.netlink.observe(tun).await.map_err(HostError::Read)?;
+        let journal = self.journal.outstanding().values();
+        observer.surroundings(|bridges| Forwarding::look(tun, journal, bridges)).map_err(HostError::Read)
+    }
+
     /// Opens the host although the journal may list what a killed daemon left.
     pub(crate) fn open_unfinished(path: &Path) -> Result<Self, HostError> {
         let failed = |source| HostError::Journal { path: path.to_owned(), source };
@@ -263,6 +273,7 @@ impl Host {
                 return Err(error);
             }
         }
+        let entry = self.note_put_back(step, &undo, entry)?;
         if replaced {
             for gone in applied.replace(step, entry) {
                 self.journal.end(gone)?;
@@ -270,6 +281,19 @@ impl Host {
         }
         applied.add(entry, step);
         Ok(())
+    }
+
+    /// Notes in the place of `entry` that a setting's companions are put back, once they are: what turned them on from then on is
+    /// somebody else.
+    fn note_put_back(&mut self, step: &Step, undo: &Undo, entry: u64) -> io::Result<u64> {
+        let Some(undo) = undo.with_companions_put_back(step) else { return Ok(entry) };
+        let known = self.journal.outstanding().iter().find(|(_, outstanding)| **outstanding == undo);
+        let noted = match known.map(|(entry, _)| *entry) {
+            Some(entry) => entry,
+            None => self.journal.begin(undo)?,
+        };
+        self.journal.end(entry)?;
+        Ok(noted)
     }
 
     async fn undo_entries(&mut self, mut entries: Vec<u64>) -> Result<Vec<String>, UndoError> {
@@ -351,6 +375,17 @@ pub async fn free_slot() -> Result<Option<u8>, HostError> {
 pub async fn place(tunnel: &Tunnel, slot: u8) -> Result<RulePlace, HostError> {
     let netlink = Netlink::open().map_err(HostError::Read)?;
     foreign_rules::place(&netlink, tunnel, slot, Band::USUAL).await.map_err(HostError::Read)
+}
+
+/// What is around an exit whose own device is `tun`, before it has changed anything. Opens no journal.
+///
+/// # Errors
+/// If the kernel's state cannot be read.
+pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
+    let observer = Netlink::open().map_err(HostError::Read)?.observe(tun).await.map_err(HostError::Read)?;
+    observer
+        .surroundings(|bridges| Forwarding::look(tun, std::iter::empty(), bridges))
+        .map_err(HostError::Read)
 }
 
 async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {

@@ -14,6 +14,7 @@ mod client_ruleset;
 pub mod connections;
 pub mod device;
 pub mod dns;
+mod exit_forwarding;
 pub mod exit_hold;
 pub mod exit_plan;
 mod exit_ruleset;
@@ -31,7 +32,9 @@ mod nft;
 pub mod plan;
 mod ruleset_text;
 pub mod snapshot;
+mod special_purpose;
 mod step;
+mod surroundings;
 mod sysctl;
 pub mod tracking;
 mod undo;
@@ -40,16 +43,18 @@ pub mod watch;
 
 pub use band::Band;
 pub use device::{DeviceName, InvalidDeviceName};
+pub use exit_forwarding::Forwarding;
 pub use foreign_rules::{Bypass, RulePlace, Tunnel};
 pub use guests::GuestNetwork;
 pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
-    recover,
+    recover, surroundings,
 };
 pub use lock_file::open_lock_file;
 pub use nft::{NftCall, NftError, NftRunner, NftService, TableFamily, is_installed as has_nft, run_nft_by};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
+pub use surroundings::{OnLink, Surroundings};
 pub use verify::Missing;
 
 /// The protocol number on every route and rule that Warren makes (`ip route show table all proto 87`).

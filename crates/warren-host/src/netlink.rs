@@ -26,6 +26,7 @@ use crate::{
     DEVICE_GROUP, DeviceName, Family, GuestNetwork, Route, Rule,
     facts::OutsideLink,
     guests::{self, SeenLink, SeenWay},
+    surroundings::Observer,
 };
 
 /// A netlink socket in the network namespace of the thread that opened it.
@@ -136,14 +137,7 @@ impl Netlink {
         let mut networks: Vec<IpNet> = addresses
             .iter()
             .filter(|message| !tunnels.contains(&message.header.index))
-            .filter_map(|message| {
-                let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
-                    message.attributes.iter().find_map(wanted)
-                };
-                // The peer's address is the network's where the two differ.
-                let address = own(peer_address).or_else(|| own(local_address))?;
-                IpNet::new(address, message.header.prefix_len).ok()
-            })
+            .filter_map(|message| network_of(message))
             .map(|network| network.trunc())
             .filter(is_private)
             .collect();
@@ -207,6 +201,24 @@ impl Netlink {
             }
         };
         Ok(links.iter().filter(is_outside).map(of).collect())
+    }
+
+    /// What is around an exit whose own device is `tun`. Routes are looked at as they come: a router may have a million.
+    pub(crate) async fn observe(&self, tun: &DeviceName) -> io::Result<Observer> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let mut observer = Observer::new(&links, tun);
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        addresses.iter().for_each(|message| observer.address(message));
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let mut request = RouteMessage::default();
+            request.header.address_family = address_family(family);
+            let mut routes = std::pin::pin!(self.handle.route().get(request).execute());
+            while let Some(route) = routes.try_next().await.map_err(errno)? {
+                observer.route(&route, family);
+            }
+        }
+        Ok(observer)
     }
 
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {
@@ -290,6 +302,14 @@ impl Drop for Netlink {
     fn drop(&mut self) {
         self.connection.abort();
     }
+}
+
+/// The network that an address is in, with the address.
+pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
+    let own = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+    // The peer's address is the network's where the two differ.
+    let address = own(peer_address).or_else(|| own(local_address))?;
+    IpNet::new(address, message.header.prefix_len).ok()
 }
 
 /// Whether all of a network is private or link-local (RFC 1918, 3927, 4193, 4291).

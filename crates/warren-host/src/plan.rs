@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceName, PROTOCOL, TableFamily};
+use crate::{DeviceName, PROTOCOL, TableFamily, sysctl::IPV6_FORWARDING};
 
 /// Steps in the order in which they are made; they are undone in reverse.
 ///
@@ -47,6 +47,9 @@ pub enum Step {
         /// The value to write.
         value: String,
     },
+    /// Has the host forward IPv6 by every device, and leaves each device's own setting as it is: one that was a host's, which takes
+    /// router advertisements, stays one.
+    ForwardIpv6,
     /// Makes an own nftables table, which must not exist yet. A kernel without family `arp` does without such a table.
     Nftables {
         /// What the table looks at.
@@ -137,7 +140,8 @@ impl Step {
             | Self::LinkUp { .. }
             | Self::Route(_)
             | Self::Rule(_)
-            | Self::Sysctl { .. } => self.to_string(),
+            | Self::Sysctl { .. }
+            | Self::ForwardIpv6 => self.to_string(),
         }
     }
 }
@@ -170,7 +174,8 @@ impl Step {
             | Self::LinkUp { .. }
             | Self::Route(_)
             | Self::Rule(_)
-            | Self::Sysctl { .. } => None,
+            | Self::Sysctl { .. }
+            | Self::ForwardIpv6 => None,
         }
     }
 
@@ -178,7 +183,7 @@ impl Step {
     pub(crate) fn stands_alone(&self) -> bool {
         match self {
             Self::Address { .. } | Self::Route(_) | Self::Rule(_) | Self::Nftables { .. } => true,
-            Self::LinkUp { .. } | Self::Sysctl { .. } => false,
+            Self::LinkUp { .. } | Self::Sysctl { .. } | Self::ForwardIpv6 => false,
         }
     }
 }
@@ -230,6 +235,7 @@ impl fmt::Display for Step {
             }
             Self::Rule(rule) => write!(f, "ip {} rule add {rule}", rule.family.option()),
             Self::Sysctl { key, value } => write!(f, "sysctl -w {key}={value}"),
+            Self::ForwardIpv6 => write!(f, "sysctl -w {IPV6_FORWARDING}=1"),
             Self::Nftables { family, table, ruleset, owned } => {
                 write!(f, "nft -f - <<'END'\n{}END", table_text(*family, table, ruleset, *owned))
             }

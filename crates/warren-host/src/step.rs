@@ -13,7 +13,7 @@ use crate::{
     netlink::{Link, LinkChange, Netlink},
     nft::{self, NftError, TableFamily},
     plan::table_text,
-    sysctl,
+    sysctl::{self, IPV6_FORWARDING},
     undo::Undo,
 };
 
@@ -124,6 +124,14 @@ pub(crate) async fn prepare(
             None if sysctl::is_of_missing_device(key) => return Ok(None),
             None => return Err(StepError::NoSetting),
         },
+        Step::ForwardIpv6 => match sysctl::read(IPV6_FORWARDING)? {
+            Some(previous) if previous != "0" => return Ok(None),
+            Some(previous) => {
+                let companions = sysctl::companions(IPV6_FORWARDING, "1")?;
+                Undo::Sysctl { key: IPV6_FORWARDING.into(), set: "1".into(), previous, companions }
+            }
+            None => return Err(StepError::NoSetting),
+        },
         // nft refuses one that is there, in the same transaction that makes it.
         Step::Nftables { family, table, .. } => Undo::Nftables { family: *family, table: table.clone() },
     };
@@ -157,6 +165,12 @@ pub(crate) async fn make(
         (Step::Route(route), Undo::Route { index, .. }) => netlink.add_route(route, *index).await?,
         (Step::Rule(rule), _) => netlink.add_rule(rule).await?,
         (Step::Sysctl { key, value }, _) => sysctl::write(key, value)?,
+        (Step::ForwardIpv6, Undo::Sysctl { key, set, companions, .. }) => {
+            sysctl::write(key, set)?;
+            for companion in companions {
+                sysctl::write_if_there(&companion.key, &companion.previous)?;
+            }
+        }
         (Step::Nftables { family, table, ruleset, owned }, _) => {
             let made = match replaces && !owned {
                 true => replace_table(*family, table, ruleset, lock).await,
@@ -164,7 +178,7 @@ pub(crate) async fn make(
             };
             return if *family == TableFamily::Arp { pass_over_if_refused(made, table) } else { made };
         }
-        (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_), _) => {
+        (Step::Address { .. } | Step::LinkUp { .. } | Step::Route(_) | Step::ForwardIpv6, _) => {
             return Err(StepError::Io(io::Error::other("the step and its undoing do not belong together")));
         }
     }
@@ -174,7 +188,7 @@ pub(crate) async fn make(
 /// Whether a step that failed may nevertheless have changed something.
 pub(crate) fn may_be_half_made(step: &Step) -> bool {
     match step {
-        Step::LinkUp { .. } | Step::Sysctl { .. } => true,
+        Step::LinkUp { .. } | Step::Sysctl { .. } | Step::ForwardIpv6 => true,
         // One netlink request or one nft transaction: all or nothing.
         Step::Address { .. } | Step::Route(_) | Step::Rule(_) | Step::Nftables { .. } => false,
     }

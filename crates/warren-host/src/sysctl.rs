@@ -59,9 +59,12 @@ pub(crate) struct Companion {
 /// Forwarding for all devices is copied to each of them, and for IPv4 also decides whether redirects are taken
 /// (`inet_forward_change` and `addrconf_fixup_forwarding` in the kernel).
 pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
+    if is_ipv4_forwarding_of_a_device(key) {
+        return kept(IPV4_FORWARDING);
+    }
     let family = match key {
-        "net.ipv4.ip_forward" => "ipv4",
-        "net.ipv6.conf.all.forwarding" => "ipv6",
+        IPV4_FORWARDING => "ipv4",
+        IPV6_FORWARDING => "ipv6",
         _ => return Ok(Vec::new()),
     };
     let mut companions = Vec::new();
@@ -81,6 +84,31 @@ pub(crate) fn companions(key: &str, value: &str) -> io::Result<Vec<Companion>> {
         }
     }
     Ok(companions)
+}
+
+/// Whether somebody has turned forwarding on for the whole host since, as far as these companions tell: those that Warren left off and
+/// that the kernel, or whoever did so, has on now.
+pub(crate) fn is_on_by_others(companions: &[Companion]) -> io::Result<bool> {
+    for companion in companions.iter().filter(|companion| companion.set == "0") {
+        if [IPV4_FORWARDING, IPV6_FORWARDING_BY_DEFAULT].contains(&companion.key.as_str())
+            && read(&companion.key)?.is_some_and(|value| value != "0")
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A setting that stays as it is.
+fn kept(key: &str) -> io::Result<Vec<Companion>> {
+    let value = read(key)?;
+    let companion = |value: String| Companion { key: key.to_owned(), previous: value.clone(), set: value };
+    Ok(value.into_iter().map(companion).collect())
+}
+
+fn is_ipv4_forwarding_of_a_device(key: &str) -> bool {
+    let device = key.strip_prefix("net.ipv4.conf.").and_then(|rest| rest.strip_suffix(".forwarding"));
+    device.is_some_and(|device| !["all", "default"].contains(&device))
 }
 
 /// The names below `net.FAMILY.conf`, sorted: `all`, `default` and each device.
@@ -120,6 +148,12 @@ fn path(key: &str) -> io::Result<PathBuf> {
     }
     Ok(path)
 }
+
+/// Forwarding by every device, and by those that come later. For IPv6 the first is what lets packets pass; a device's own setting
+/// only makes it a router's.
+const IPV4_FORWARDING: &str = "net.ipv4.ip_forward";
+pub(crate) const IPV6_FORWARDING: &str = "net.ipv6.conf.all.forwarding";
+const IPV6_FORWARDING_BY_DEFAULT: &str = "net.ipv6.conf.default.forwarding";
 
 const ROOT: &str = "/proc/sys";
 

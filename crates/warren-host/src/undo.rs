@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceName, Family, Route, Rule,
+    DeviceName, Family, Route, Rule, Step,
     netlink::{LinkChange, Netlink},
     nft::{self, TableFamily},
     step::StepError,
@@ -79,6 +79,32 @@ impl Undo {
         Ok(())
     }
 
+    /// How to undo a setting whose companions were put back to what they were as soon as it was written; none unless they were.
+    pub(crate) fn with_companions_put_back(&self, step: &Step) -> Option<Self> {
+        let Self::Sysctl { key, set, previous, companions } = self else { return None };
+        let put_back =
+            |companion: &Companion| Companion { set: companion.previous.clone(), ..companion.clone() };
+        (*step == Step::ForwardIpv6).then(|| Self::Sysctl {
+            key: key.clone(),
+            set: set.clone(),
+            previous: previous.clone(),
+            companions: companions.iter().map(put_back).collect(),
+        })
+    }
+
+    /// The companions of a setting, if this is its undoing.
+    pub(crate) fn companions_of(&self, wanted: &str) -> Option<&[Companion]> {
+        match self {
+            Self::Sysctl { key, companions, .. } if key == wanted => Some(companions),
+            Self::Sysctl { .. }
+            | Self::Address { .. }
+            | Self::Link { .. }
+            | Self::Route { .. }
+            | Self::Rule(_)
+            | Self::Nftables { .. } => None,
+        }
+    }
+
     /// What was changed, in a few words.
     pub(crate) fn change(&self) -> String {
         match self {
@@ -108,9 +134,10 @@ impl fmt::Display for Undo {
     }
 }
 
-/// Puts a setting back if it still has Warren's value, and what the kernel changed along with it likewise.
+/// Puts a setting back if it still has Warren's value, and what the kernel changed along with it likewise. Forwarding stays on if
+/// somebody else has turned it on since.
 fn restore(key: &str, set: &str, previous: &str, companions: &[Companion]) -> io::Result<()> {
-    if sysctl::read(key)?.as_deref() != Some(set) {
+    if sysctl::read(key)?.as_deref() != Some(set) || sysctl::is_on_by_others(companions)? {
         return Ok(());
     }
     let before: Vec<Option<String>> =

@@ -7,7 +7,7 @@ use crate::{
     netlink::Netlink,
     nft::{self, TableFamily},
     step::{StepError, filters_arp, is_of_missing_guests, route_index},
-    sysctl,
+    sysctl::{self, IPV6_FORWARDING},
 };
 
 /// A step of a plan that the host does not show.
@@ -66,6 +66,11 @@ async fn deviation(step: &Step, netlink: &Netlink) -> Result<Option<String>, Ste
             Some(now) if now == *value => None,
             Some(now) => Some(format!("its value is {now}")),
             None if sysctl::is_of_missing_device(key) => None,
+            None => Some("this kernel has no such setting".into()),
+        },
+        Step::ForwardIpv6 => match sysctl::read(IPV6_FORWARDING)? {
+            Some(now) if now != "0" => None,
+            Some(now) => Some(format!("its value is {now}")),
             None => Some("this kernel has no such setting".into()),
         },
         Step::Nftables { family, table, ruleset, .. } => match nft::count(*family, table).await? {

@@ -1,5 +1,5 @@
 //! What an enrolled client reaches on the exit's own side: nothing but what its operator allows.
-#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
 
@@ -94,6 +94,52 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     assert_eq!(accepted()[..2], [0; 2]);
     go_on.send(false).unwrap();
     client.join().unwrap();
+}
+
+/// Hosts beside the exit are behind its router's firewall, whatever addresses they have.
+#[test]
+fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowed() {
+    let Some(net) = Net::new() else { return };
+    let beside = |number: u8| {
+        let (ipv4, ipv6) = (format!("198.41.{number}."), format!("2a01:4f8:{number}::"));
+        let line = |host: u8, device: &str| {
+            format!(
+                "ip address add {ipv4}{host}/24 dev {device}; ip address add {ipv6}{host}/64 dev {device} nodad"
+            )
+        };
+        (line(1, "to-exit"), line(2, "eth0"), [format!("{ipv4}1"), format!("{ipv6}1")])
+    };
+    let (neighbour, own, addresses) = beside(1);
+    net.router.sh(&neighbour).ok();
+    net.exit.sh(&own).ok();
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    eventually(seconds(10), "every connection is attached", || {
+        client.status().list("/connections").len() == 4
+    });
+    let answers = |addresses: &[String; 2]| {
+        [0, 1].map(|which| net.client.sh(&format!("ping -c 2 -i 0.2 -W 1 {}", addresses[which])).succeeded())
+    };
+
+    assert_eq!(answers(&addresses), [false; 2]);
+    // The control: what is not on a link of the exit's is the internet, until it is.
+    let (neighbour, own, later) = beside(2);
+    net.router.sh(&neighbour).ok();
+    assert_eq!(answers(&later), [true; 2]);
+    net.exit.sh(&own).ok();
+    let took = eventually(seconds(8), "the new network is refused", || answers(&later) == [false; 2]);
+    println!("measured: refused {} ms after its address came", took.as_millis());
+    assert_eq!(answers(&[Net::INTERNET_V4.into(), Net::INTERNET_V6.into()]), [true; 2]);
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+
+    exit.configure(|config| config.with("access", "allow", vec!["198.41.1.0/24", "2a01:4f8:1::/64"]));
+    exit.warren.run("reload exit").ok();
+    assert_eq!((answers(&addresses), answers(&later)), ([true; 2], [false; 2]));
+    // And what is on no link any more is the internet again.
+    net.exit.sh("ip address del 198.41.2.2/24 dev eth0; ip address del 2a01:4f8:2::2/64 dev eth0").ok();
+    eventually(seconds(8), "the network is reached", || answers(&later) == [true; 2]);
+    client.down();
 }
 
 /// The sum of a chain's counters.

@@ -46,6 +46,7 @@ mod neighbours;
 mod net;
 mod offload;
 mod one_key;
+mod open_router;
 mod out_of_memory;
 mod packages;
 mod path_mtu;

@@ -197,6 +197,7 @@ fn exit_on(net: &Net) -> Systemd<'_> {
     let exit = Systemd::boot(&net.exit, units());
     exit.sh("systemd-sysusers").ok();
     exit.sh(&format!("warren exit init --endpoint {}", Net::EXIT_V4)).ok();
+    exit.sh(&format!("echo '{}' >> /etc/warren/exit.toml", Net::ALLOW_INTERNET)).ok();
     exit.sh("systemctl start warren-exit").ok();
     exit
 }

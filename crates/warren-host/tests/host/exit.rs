@@ -1,9 +1,9 @@
 //! An exit's plan: its firewall table, forwarding, and what they leave behind (nothing).
 
 use warren_host::{
-    Host, Plan, Step, TableFamily,
+    Host, Plan, Step, Surroundings, TableFamily,
     exit_plan::{Egress, ExitHost, TABLE, exit, ruleset},
-    facts,
+    facts, surroundings,
 };
 
 use crate::support::{Namespace, device, is_root, lived_in_host};
@@ -16,7 +16,17 @@ fn exit_leaves_no_trace() {
     let (host, _lan) = lived_in_host("exit0");
 
     host.with_plan(&exit(&exit_host(&host)), || {
-        assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "1");
+        for device in ["lan0", "exit0"] {
+            assert_eq!(host.run(&format!("sysctl -n net.ipv4.conf.{device}.forwarding")).trim(), "1");
+        }
+        assert_eq!(
+            host.run("sysctl -n net.ipv4.ip_forward").trim(),
+            "0",
+            "others turn it on if they need it"
+        );
+        for device in ["lan0", "exit0", "default"] {
+            assert_eq!(host.run(&format!("sysctl -n net.ipv6.conf.{device}.forwarding")).trim(), "0");
+        }
         assert_eq!(host.run("sysctl -n net.ipv6.conf.lan0.accept_ra").trim(), "2");
         assert_eq!(host.run("sysctl -n net.ipv6.conf.all.forwarding").trim(), "1");
         assert!(host.run("ip address show dev exit0").contains("inet 10.66.0.1/16 scope global exit0"));
@@ -55,6 +65,86 @@ fn setting_that_somebody_changed_meanwhile_stays_as_it_is() {
 
     assert_eq!(host.run("sysctl -n net.ipv6.conf.lan0.accept_ra").trim(), "0");
     assert_eq!(host.run("sysctl -n net.ipv4.ip_forward").trim(), "0");
+}
+
+#[test]
+fn forwarding_that_somebody_turned_on_for_the_whole_host_meanwhile_stays_on() {
+    if !is_root() {
+        return;
+    }
+    for (turn_on, stay_on) in [
+        ("net.ipv4.ip_forward", ["net.ipv4.ip_forward", "net.ipv4.conf.lan0.forwarding"]),
+        ("net.ipv6.conf.all.forwarding", ["net.ipv6.conf.all.forwarding", "net.ipv6.conf.lan0.forwarding"]),
+        (
+            "net.ipv6.conf.default.forwarding",
+            ["net.ipv6.conf.all.forwarding", "net.ipv6.conf.default.forwarding"],
+        ),
+    ] {
+        let (host, _lan) = lived_in_host("exit0");
+        host.block_on(|| async {
+            let mut warren = Host::open(host.journal()).await.unwrap();
+            let applied = warren.apply(&exit(&exit_host(&host))).await.unwrap();
+            let before = warren.surroundings(&device("exit0")).await.unwrap().forwarding;
+            assert_eq!((before.ipv4_own, before.ipv6_others), (vec![device("lan0")], Some(Vec::new())));
+            host.run(&format!("sysctl -q -w {turn_on}=1"));
+            let after = warren.surroundings(&device("exit0")).await.unwrap().forwarding;
+            assert!(after.ipv4_own.is_empty() || after.ipv6_others.is_none(), "{turn_on}: {after:?}");
+            warren.undo(applied).await.unwrap();
+        });
+
+        for key in stay_on {
+            assert_eq!(host.run(&format!("sysctl -n {key}")).trim(), "1", "{key} after {turn_on}");
+        }
+        let other = if turn_on.contains("ipv4") { "net.ipv6.conf.all" } else { "net.ipv4.conf.lan0" };
+        assert_eq!(host.run(&format!("sysctl -n {other}.forwarding")).trim(), "0", "after {turn_on}");
+    }
+}
+
+#[test]
+fn networks_on_the_links_are_known_whatever_they_came_by() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    for line in [
+        "ip address add 10.66.0.1/16 dev exit0",
+        "ip link set exit0 up",
+        "ip route add 198.41.0.0/16 dev exit0",
+        "ip address add 198.41.7.5 peer 198.41.8.1/32 dev lan0",
+        "ip address add 198.41.9.5/32 dev lan0",
+        "ip route add 198.41.10.1 dev lan0",
+        "ip route add 198.41.11.0/24 dev lan0 table 100",
+        "ip route add 198.41.12.0/24 via 198.41.13.1 dev lan0 onlink",
+        "ip route add 0.0.0.0/1 dev lan0",
+        "ip -6 route add 2a01:4f8::/64 dev lan0 proto ra",
+        "ip -6 route add 2000::/3 dev lan0",
+        "ip tuntap add ppp0 mode tun",
+        "ip link set ppp0 up",
+        "ip route add 198.42.0.0/15 dev ppp0",
+        "ip route add 198.44.0.0/24 dev ppp0",
+    ] {
+        host.run(line);
+    }
+
+    let seen = host.inside(surroundings_here);
+
+    let networks: Vec<String> =
+        seen.links.iter().map(|link| format!("{} {}", link.device, link.network)).collect();
+    let expected = [
+        "lan0 192.168.50.0/24",
+        "lan0 192.168.50.1/32",
+        "lan0 198.41.8.1/32",
+        "lan0 198.41.9.5/32",
+        "lan0 198.41.10.1/32",
+        "lan0 198.41.11.0/24",
+        "lan0 198.41.13.1/32",
+        "lan0 2001:db8:50::/64",
+        "lan0 2001:db8:50::1/128",
+        "lan0 2a01:4f8::/64",
+        "ppp0 198.44.0.0/24",
+    ];
+    assert_eq!(networks, expected);
+    assert_eq!(seen.routers, [device("lan0"), device("ppp0")]);
 }
 
 #[test]
@@ -239,6 +329,17 @@ pub(crate) fn exit_host_here() -> ExitHost {
         allow: Vec::new(),
         prefixes: Vec::new(),
         isolation: true,
+        resolvers: Vec::new(),
+        surroundings: surroundings_here(),
         router_advertisements: facts::devices_taking_router_advertisements().unwrap(),
     }
+}
+
+/// Asked by a thread of its own, as the caller's may be a runtime's.
+fn surroundings_here() -> Surroundings {
+    let ask = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(surroundings(&device("exit0"))).unwrap()
+    };
+    std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }

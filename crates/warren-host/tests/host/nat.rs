@@ -14,8 +14,9 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use warren_host::{
-    Plan, Step,
+    Plan, Step, Surroundings,
     exit_plan::{Egress, ExitHost, exit},
 };
 
@@ -96,8 +97,8 @@ fn private_networks_behind_the_exit_are_closed_unless_allowed() {
         assert!(!net.client.succeeds(&ping("192.168.77.1")));
         assert!(!net.client.succeeds(&ping("fd77::1")));
     });
-    let allow = vec!["192.168.77.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];
-    net.with_exit(&ExitHost { allow, ..net.exit_host() }, || {
+    let allowed = ["192.168.77.0/24", "fd77::/64"].map(|network| network.parse().unwrap());
+    net.with_exit(&ExitHost { allow: [internet(), allowed.to_vec()].concat(), ..net.exit_host() }, || {
         assert!(net.client.succeeds(&ping("192.168.77.1")));
         assert!(net.client.succeeds(&ping("fd77::1")));
     });
@@ -152,6 +153,69 @@ fn named_egress_lets_nothing_out_elsewhere() {
     net.with_exit(&through("wan7"), || assert!(!net.client.succeeds(&ping("203.0.113.2"))));
 }
 
+#[test]
+fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    net.exit.run("ip address add 198.41.0.1/24 dev wan0");
+    net.exit.run("ip address add 2a01:4f8::1/64 dev wan0 nodad");
+    net.internet.run("ip address add 198.41.0.2/24 dev wan1");
+    net.internet.run("ip address add 2a01:4f8::2/64 dev wan1 nodad");
+    let neighbours = ["198.41.0.2", "2a01:4f8::2"];
+
+    net.with_exit(&net.exit_host(), || {
+        for neighbour in neighbours {
+            assert!(!net.client.succeeds(&ping(neighbour)), "{neighbour}");
+        }
+        assert!(net.client.succeeds(&ping("203.0.113.2")), "what is allowed is reached");
+    });
+    // The same without knowing of the links.
+    net.with_exit(
+        &ExitHost {
+            surroundings: Surroundings { links: Vec::new(), ..net.exit_host().surroundings },
+            ..net.exit_host()
+        },
+        || {
+            for neighbour in neighbours {
+                assert!(net.client.succeeds(&ping(neighbour)), "{neighbour}");
+            }
+        },
+    );
+}
+
+#[test]
+fn addresses_that_find_no_place_among_those_whose_flows_are_counted_have_none() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    let mut plan = exit(&net.exit_host());
+    let Some(Step::Nftables { ruleset, .. }) = plan.steps.first_mut() else {
+        panic!("the table comes first")
+    };
+    assert!(ruleset.contains("\tsize 65535\n"), "{ruleset}");
+    *ruleset = ruleset.replace("\tsize 65535\n", "\tsize 2\n");
+    net.client.run("ip address add 10.66.0.3/16 dev c0");
+    net.client.run("ip address add 10.66.0.4/16 dev c0");
+    let passes = |from: &str| net.client.succeeds(&format!("{} -I {from}", ping("203.0.113.2")));
+
+    net.exit.with_plan(&plan, || {
+        assert!(passes("10.66.0.2") && passes("10.66.0.3"));
+        assert!(!passes("10.66.0.4"));
+        assert!(passes("10.66.0.2"), "those that are counted go on");
+        let counted = net.exit.run("nft list chain inet warren_exit new_flows");
+        let full = counted.lines().find(|line| line.contains("ip saddr != @flows_ip counter")).unwrap();
+        assert!(!full.contains("packets 0 "), "{counted}");
+    });
+}
+
+/// Addresses of the internet here.
+fn internet() -> Vec<IpNet> {
+    ["203.0.113.0/24", "2001:db8:1::/64"].map(|network| network.parse().unwrap()).to_vec()
+}
+
 struct Net {
     client: Namespace,
     exit: Namespace,
@@ -183,8 +247,9 @@ impl Net {
         net
     }
 
+    /// The internet here has addresses of documents, on the exit's link.
     fn exit_host(&self) -> ExitHost {
-        ExitHost { mtu: 1400, ..self.exit.inside(exit_host_here) }
+        ExitHost { mtu: 1400, allow: internet(), ..self.exit.inside(exit_host_here) }
     }
 
     fn with_exit(&self, host: &ExitHost, meanwhile: impl FnOnce() + Send) {

@@ -127,7 +127,7 @@ fn heading(step: &Step) -> &'static str {
         Step::LinkUp { .. } => "devices",
         Step::Route(_) => "routes",
         Step::Rule(_) => "rules",
-        Step::Sysctl { .. } => "settings",
+        Step::Sysctl { .. } | Step::ForwardIpv6 => "settings",
         Step::Nftables { .. } => "firewall",
     }
 }

@@ -53,8 +53,11 @@ pub(super) struct Facts {
     /// Profiles whose kill switch is closed, and whether their daemon runs.
     pub(super) closed: Vec<(String, bool)>,
     pub(super) networks: Vec<IpNet>,
+    /// Whether what clients send is forwarded.
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
+    /// Settings by which somebody else has this host forward by every device.
+    pub(super) forwarding_for_all: Vec<&'static str>,
     /// Entries of the connection tracking table, and how many it may have.
     pub(super) conntrack: Option<(u64, u64)>,
     /// Time since 1970 in seconds.
@@ -135,8 +138,17 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
         has_nft: said("nft", &["--version"]).is_some(),
         egress: egress(),
         networks: networks_of_this_host(),
-        forwarding_ipv4: is_on("/proc/sys/net/ipv4/ip_forward"),
+        forwarding_ipv4: is_on(&format!("/proc/sys/net/ipv4/conf/{TUN}/forwarding")),
         forwarding_ipv6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
+        forwarding_for_all: [
+            ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
+            // A running exit leaves this one off, and whoever turns on the one for all devices turns it on too.
+            ("/proc/sys/net/ipv6/conf/default/forwarding", "net.ipv6.conf.all.forwarding"),
+        ]
+        .into_iter()
+        .filter(|(path, _)| is_on(path) == Some(true))
+        .map(|(_, key)| key)
+        .collect(),
         conntrack: number("/proc/sys/net/netfilter/nf_conntrack_count")
             .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
         clock: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -129,6 +129,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             device,
             gateways,
             ruleset,
+            forwards_for_others: false,
             prefix_routes: Applied::default(),
             live: HashMap::new(),
             limits: ClientLimits::default(),
@@ -180,6 +181,8 @@ pub(super) struct Daemon {
     gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
+    /// Whether the host forwards for others than clients, as it was told last.
+    pub(super) forwards_for_others: bool,
     /// The routes to networks behind clients.
     pub(super) prefix_routes: Applied,
     pub(super) live: HashMap<SessionId, LiveSession>,
@@ -249,7 +252,11 @@ impl Daemon {
                 },
                 () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(self.save_again) => self.save_again(),
-                () = until(Some(upkeep.due())) => upkeep.look(host).await,
+                () = until(Some(upkeep.due())) => {
+                    let began = Instant::now();
+                    let plan = self.follow_host(host).await;
+                    upkeep.look(host, plan, began).await;
+                }
                 () = until(timeout) => self.sessions.handle_timeout(Instant::now()),
                 // Without its table the exit would forward unprotected, so it rather ends.
                 () = host.table_lost() => bail!("the exit's nftables table is gone, because the nft process that held it ended; start the exit again"),

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use warren_host::{Host, exit_plan};
+use warren_host::{Host, Plan, exit_plan};
 use warren_session::clients::ClientRegistry;
 
 use super::daemon::Daemon;
@@ -25,7 +25,17 @@ impl Daemon {
     /// # Errors
     /// What could not be done; the next change tries it again.
     pub(super) async fn follow_prefixes(&mut self, host: &mut Host) -> anyhow::Result<()> {
-        let facts = host_facts(&self.config, self.sessions.registry())?;
+        self.follow_host(host).await.map(drop)
+    }
+
+    /// The same, and makes the rules follow what is around the host now: networks that it is on itself, and for whom else it
+    /// forwards. Returns the exit's plan as it would be made now.
+    ///
+    /// # Errors
+    /// As [`Self::follow_prefixes`].
+    pub(super) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
+        let facts = host_facts(&self.config, self.sessions.registry(), host).await?;
+        self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
         let ruleset = exit_plan::ruleset(&facts);
         if ruleset != self.ruleset {
             host.replace_table(exit_plan::TABLE, &ruleset).await?;
@@ -33,7 +43,17 @@ impl Daemon {
         }
         host.change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))
             .await
-            .context("cannot route the networks behind clients")
+            .context("cannot route the networks behind clients")?;
+        Ok(exit_plan::exit(&facts))
+    }
+
+    fn tell_who_forwards(&mut self, for_others: bool) {
+        if for_others && !self.forwards_for_others {
+            tracing::warn!(
+                "forwarding is turned on for the whole host, so it forwards for others than clients too; if clients have no internet, see `warren doctor`"
+            );
+        }
+        self.forwards_for_others = for_others;
     }
 }
 

@@ -41,7 +41,7 @@ impl Daemon {
             );
         }
         self.sessions.check(&clients)?;
-        host_facts(&config, &clients)?;
+        host_facts(&config, &clients, host).await?;
         if self.config.metrics.listen != config.metrics.listen {
             self.move_metrics(&config.metrics).await?;
         }

@@ -88,7 +88,7 @@ async fn prepare_and_run(
     };
     let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
     let mut host = Host::open(&directory.journal()).await?;
-    let facts = host_facts(&config, sessions.registry())?;
+    let facts = host_facts(&config, sessions.registry(), &host).await?;
     let (helper, process) = Helper::start(global, EXIT, lock)?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
     hold.put(&facts.device, config.ipv4, config.ipv6)
@@ -159,7 +159,12 @@ fn session_config(config: &ExitConfig) -> SessionConfig {
     }
 }
 
-pub(super) fn host_facts(config: &ExitConfig, registry: &ClientRegistry) -> anyhow::Result<ExitHost> {
+/// What the plan of this exit depends on, as the host is now.
+pub(super) async fn host_facts(
+    config: &ExitConfig,
+    registry: &ClientRegistry,
+    host: &Host,
+) -> anyhow::Result<ExitHost> {
     let interface = match &config.nat_interface {
         NatInterface::Auto => Egress::Auto,
         NatInterface::Name(name) => {
@@ -172,8 +177,10 @@ pub(super) fn host_facts(config: &ExitConfig, registry: &ClientRegistry) -> anyh
             Egress::Device(DeviceName::new(name.clone())?)
         }
     };
+    let device = DeviceName::new(DEVICE)?;
     Ok(ExitHost {
-        device: DeviceName::new(DEVICE)?,
+        surroundings: host.surroundings(&device).await?,
+        device,
         mtu: INNER_MTU,
         ipv4: config.ipv4,
         ipv6: config.ipv6,
@@ -184,6 +191,7 @@ pub(super) fn host_facts(config: &ExitConfig, registry: &ClientRegistry) -> anyh
         allow: config.allow.clone(),
         prefixes: super::prefixes::of(registry),
         isolation: config.isolation,
+        resolvers: config.dns.clone(),
         router_advertisements: facts::devices_taking_router_advertisements()?,
     })
 }

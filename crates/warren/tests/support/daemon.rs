@@ -188,6 +188,8 @@ impl<'net> Exit<'net> {
         let warren = Warren::on(host);
         let ExitOptions { endpoint, ipv4, ipv6 } = options;
         warren.run(&format!("exit init --endpoint {endpoint} --ipv4 {ipv4} --ipv6 {ipv6}")).ok();
+        let config = warren.config("exit.toml");
+        std::fs::write(&config, std::fs::read_to_string(&config).unwrap() + Net::ALLOW_INTERNET).unwrap();
         Self { warren, daemon: None }
     }
 

@@ -25,6 +25,9 @@ impl Net {
     pub const EXIT_V6: &str = "2001:db8:2::2";
     pub const INTERNET_V4: &str = "203.0.113.2";
     pub const INTERNET_V6: &str = "2001:db8:3::2";
+    /// What an exit's configuration needs here: the internet, and clients' own networks, have addresses of documents, which an exit
+    /// refuses unless told.
+    pub const ALLOW_INTERNET: &str = "\n[access]\nallow = [\"192.0.2.0/24\", \"198.18.0.0/15\", \"203.0.113.0/24\", \"2001:db8:1::/48\", \"2001:db8:3::/48\"]\n";
 
     /// Makes the net, or nothing without root.
     pub fn new() -> Option<Self> {

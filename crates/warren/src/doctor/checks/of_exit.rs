@@ -86,22 +86,26 @@ fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
 fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "forwarding";
     if !exit.is_running {
-        return Finding::good(CHECK, "the exit turns it on when it starts");
+        return Finding::good(CHECK, "the exit turns it on for its clients when it starts");
     }
-    let mut finding = Finding::problem(
-        CHECK,
-        "the exit runs, but something has turned forwarding off",
-        "clients are connected but have no internet",
-        "turn it on again, and find out what turns it off (sysctl.d, another firewall)",
-    );
     let has = |version: fn(&IpNet) -> bool| exit.pools.iter().any(version);
-    if has(|pool| pool.addr().is_ipv4()) && facts.forwarding_ipv4 == Some(false) {
-        finding = finding.with(Repair::sysctl("net.ipv4.ip_forward", 1));
+    let ipv4_is_off = has(|pool| pool.addr().is_ipv4()) && facts.forwarding_ipv4 == Some(false);
+    let ipv6_is_off = has(|pool| pool.addr().is_ipv6()) && facts.forwarding_ipv6 == Some(false);
+    if ipv4_is_off || ipv6_is_off {
+        let found = "the exit runs, but something has turned forwarding off";
+        let why = "clients are connected but have no internet";
+        let fix = "the exit turns it on again within seconds; find out what turns it off (sysctl.d, another firewall), and if it stays off \
+                   restart the exit: systemctl restart warren-exit";
+        return Finding::problem(CHECK, found, why, fix);
     }
-    if has(|pool| pool.addr().is_ipv6()) && facts.forwarding_ipv6 == Some(false) {
-        finding = finding.with(Repair::sysctl("net.ipv6.conf.all.forwarding", 1));
+    if facts.forwarding_for_all.is_empty() {
+        return Finding::good(CHECK, "on, for clients alone");
     }
-    if finding.repairs.is_empty() { Finding::good(CHECK, "on") } else { finding }
+    let found = format!(
+        "on, and for whoever else sends packets to this host, because {} is; turn it off unless containers or a LAN need it",
+        facts.forwarding_for_all.join(" and ")
+    );
+    Finding::good(CHECK, found)
 }
 
 fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {

@@ -172,13 +172,29 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
 #[test]
 fn repairs_concern_what_was_found_and_nothing_else() {
     let off = only(|facts| facts.forwarding_ipv6 = Some(false));
-    assert_eq!(off.repairs, [Repair::sysctl("net.ipv6.conf.all.forwarding", 1)]);
+    assert_eq!(
+        (off.check, off.repairs),
+        ("forwarding", Vec::new()),
+        "turned on for all, it would be for strangers too"
+    );
     let offload = only(|facts| egress(facts).features = [("rx-udp-gro-forwarding".to_owned(), false)].into());
     let command = ["ethtool", "-K", "eth0", "rx-udp-gro-forwarding", "on", "rx-gro-list", "off"];
     assert_eq!(offload.repairs, [Repair::run(&command)]);
     let table = only(|facts| facts.conntrack = Some((9, 10)));
     assert_eq!(table.repairs, [Repair::sysctl("net.netfilter.nf_conntrack_max", 262_144)]);
     assert!(all(&good()).iter().all(|finding| finding.repairs.is_empty()));
+}
+
+#[test]
+fn forwarding_for_others_is_said() {
+    let mut facts = good();
+    facts.forwarding_for_all = vec!["net.ipv4.ip_forward"];
+
+    let findings = all(&facts);
+
+    let forwarding = findings.iter().find(|finding| finding.check == "forwarding").unwrap();
+    assert_eq!(forwarding.verdict, Verdict::Good);
+    assert!(forwarding.found.contains("because net.ipv4.ip_forward is;"), "{forwarding:?}");
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! For whom an exit's host forwards: for its clients alone, or for others too because somebody else has turned it on.
+//!
+//! IPv4 is forwarded where the device that a packet comes in by says so, and the exit turns on only those that it needs:
+//! `net.ipv4.ip_forward` stays as it was, so that programs which need it (Docker, libvirt) or a person turn it on as on any host, and
+//! that shows. IPv6 knows one switch for all devices. The exit turns it on and puts each device's own setting, and the one for later
+//! devices, back to what they were; the kernel sets them all whenever somebody else writes to the switch, and that shows too.
+
+use std::io;
+
+use crate::{
+    DeviceName,
+    sysctl::{self, IPV6_FORWARDING},
+    undo::Undo,
+};
+
+/// What forwards on a host with an exit, other than its TUN.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// Devices that forward no IPv4 yet.
+    pub ipv4_off: Vec<DeviceName>,
+    /// Devices that forward IPv4 because the exit has turned that on.
+    pub ipv4_own: Vec<DeviceName>,
+    /// Devices that forward IPv6 for somebody else, or all of them if this is none.
+    pub ipv6_others: Option<Vec<DeviceName>>,
+}
+
+impl Forwarding {
+    /// Asks the kernel, and the journal for what the exit has done. A bridge of containers or virtual machines that was made since
+    /// forwards IPv6 for these, as the program that made it may have found the switch on and left it so.
+    pub(crate) fn look<'a>(
+        tun: &DeviceName,
+        journal: impl Iterator<Item = &'a Undo> + Clone,
+        bridges: &[String],
+    ) -> io::Result<Self> {
+        let mut forwarding =
+            Self { ipv6_others: ipv6_others(tun, journal.clone(), bridges)?, ..Self::default() };
+        for device in devices("ipv4", tun)? {
+            let key = sysctl::device_key("ipv4", &device, "forwarding");
+            match sysctl::read(&key)?.as_deref() {
+                Some("0") => forwarding.ipv4_off.push(device),
+                Some(_) if is_own(&key, journal.clone())? => forwarding.ipv4_own.push(device),
+                Some(_) | None => {}
+            }
+        }
+        Ok(forwarding)
+    }
+}
+
+/// Whether the exit turned a setting on, and nobody has done so for the whole host since.
+fn is_own<'a>(key: &str, mut journal: impl Iterator<Item = &'a Undo>) -> io::Result<bool> {
+    let companions = journal.find_map(|undo| undo.companions_of(key));
+    companions.map_or(Ok(false), |companions| Ok(!sysctl::is_on_by_others(companions)?))
+}
+
+fn ipv6_others<'a>(
+    tun: &DeviceName,
+    mut journal: impl Iterator<Item = &'a Undo>,
+    bridges: &[String],
+) -> io::Result<Option<Vec<DeviceName>>> {
+    let Some(companions) = journal.find_map(|undo| undo.companions_of(IPV6_FORWARDING)) else {
+        let is_on = sysctl::read(IPV6_FORWARDING)?.is_some_and(|value| value != "0");
+        return Ok((!is_on).then(Vec::new));
+    };
+    if sysctl::is_on_by_others(companions)? {
+        return Ok(None);
+    }
+    let mut others = Vec::new();
+    for device in devices("ipv6", tun)? {
+        let key = sysctl::device_key("ipv6", &device, "forwarding");
+        let before = companions.iter().find(|companion| companion.key == key);
+        let is_on = sysctl::read(&key)?.is_some_and(|value| value != "0");
+        let was_off = before.is_none_or(|before| before.previous == "0");
+        let is_later_bridge = before.is_none() && bridges.iter().any(|bridge| bridge == device.as_str());
+        if (is_on && was_off) || is_later_bridge {
+            others.push(device);
+        }
+    }
+    Ok(Some(others))
+}
+
+/// The devices with settings of an IP version but the loopback device and the exit's own, in order.
+fn devices(family: &str, tun: &DeviceName) -> io::Result<Vec<DeviceName>> {
+    let names = sysctl::devices(family)?.into_iter();
+    let devices = names.filter(|name| !["all", "default", "lo", tun.as_str()].contains(&name.as_str()));
+    Ok(devices.filter_map(|name| DeviceName::new(name).ok()).collect())
+}
