@@ -30,6 +30,8 @@ fn container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system(
     let before = HostState::of(&net.exit);
 
     finished(&mut image.run(&net.exit, &format!("exit init --endpoint {}:8443", Net::EXIT_V4))).ok();
+    let allow = format!("echo '{}' >> /etc/warren/exit.toml", Net::ALLOW_INTERNET);
+    finished(&mut image.enter(&net.exit, &allow)).ok();
     let mut exit = Running::new(image.run(&net.exit, "exit run"));
     eventually(seconds(20), "the exit listens", || {
         assert!(exit.is_running(), "{}", exit.output());

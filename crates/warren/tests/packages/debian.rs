@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::daemon::repository;
-use crate::support::{Files, Finished, Namespace, Systemd, finished};
+use crate::support::{Files, Finished, Namespace, Net, Systemd, finished};
 
 /// A package with the binary that is tested.
 #[derive(Debug)]
@@ -69,6 +69,12 @@ pub(super) fn boot<'net>(host: &'net Namespace, packages: &[&Package]) -> System
         package.give_to(&files);
     }
     Systemd::boot(host, files)
+}
+
+/// Has a running exit let clients reach the internet that is here, whose addresses are those of documents.
+pub(super) fn allow_internet(exit: &Systemd<'_>) {
+    let add = format!("echo '{}' >> /etc/warren/exit.toml && warren reload exit", Net::ALLOW_INTERNET);
+    typed(exit, &add).ok();
 }
 
 /// Runs a shell line in root's home, as somebody does who has logged in there.

@@ -64,6 +64,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
         typed(host, &format!("apt-get -q install -y ./{}", packages[0].name())).ok();
     }
     typed(&exit, "warren exit init --endpoint exit.example.net && systemctl enable --now warren-exit").ok();
+    debian::allow_internet(&exit);
     let invitation = typed(&exit, "warren exit invite laptop").ok();
     typed(&client, &invitation).ok();
     typed(&client, "warren up laptop --kill-switch").ok();
