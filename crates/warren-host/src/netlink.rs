@@ -137,7 +137,7 @@ impl Netlink {
         let mut networks: Vec<IpNet> = addresses
             .iter()
             .filter(|message| !tunnels.contains(&message.header.index))
-            .filter_map(|message| network_of(message))
+            .filter_map(network_of)
             .map(|network| network.trunc())
             .filter(is_private)
             .collect();

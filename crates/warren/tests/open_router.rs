@@ -146,7 +146,9 @@ impl<'net> Neighbour<'net> {
         let router = &self.0.router;
         let chain = |version: &str, target: &str| {
             let header = "type filter hook ingress device \"to-exit\" priority 0;";
-            format!("chain {version} {{ {header} {version} daddr {target} udp dport 5305 counter drop; }};")
+            format!(
+                "chain to_{version} {{ {header} {version} daddr {target} udp dport 5305 counter drop; }};"
+            )
         };
         router.sh("nft 'add table netdev out; delete table netdev out'").ok();
         let chains = chain("ip", TARGETS[0]) + &chain("ip6", TARGETS[1]);
@@ -156,8 +158,9 @@ impl<'net> Neighbour<'net> {
         }
         // Behind the last packet, on the same link.
         router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
-        ["ip", "ip6"]
-            .map(|version| packets_of_one(&router.sh(&format!("nft list chain netdev out {version}")).ok()))
+        ["ip", "ip6"].map(|version| {
+            packets_of_one(&router.sh(&format!("nft list chain netdev out to_{version}")).ok())
+        })
     }
 }
 

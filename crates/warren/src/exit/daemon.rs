@@ -129,7 +129,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             device,
             gateways,
             ruleset,
-            forwards_for_others: false,
+            forwards_for_others: None,
             prefix_routes: Applied::default(),
             live: HashMap::new(),
             limits: ClientLimits::default(),
@@ -182,7 +182,7 @@ pub(super) struct Daemon {
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
     /// Whether the host forwards for others than clients, as it was told last.
-    pub(super) forwards_for_others: bool,
+    pub(super) forwards_for_others: Option<bool>,
     /// The routes to networks behind clients.
     pub(super) prefix_routes: Applied,
     pub(super) live: HashMap<SessionId, LiveSession>,

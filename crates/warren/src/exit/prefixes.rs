@@ -48,12 +48,12 @@ impl Daemon {
     }
 
     fn tell_who_forwards(&mut self, for_others: bool) {
-        if for_others && !self.forwards_for_others {
-            tracing::warn!(
-                "forwarding is turned on for the whole host, so it forwards for others than clients too; if clients have no internet, see `warren doctor`"
-            );
+        const SENTENCE: &str = "forwarding is turned on for the whole host, so it forwards for others than clients too; if clients have no internet, see `warren doctor`";
+        match self.forwards_for_others.replace(for_others) {
+            None if for_others => tracing::info!("{SENTENCE}"),
+            Some(false) if for_others => tracing::warn!("{SENTENCE}"),
+            _ => {}
         }
-        self.forwards_for_others = for_others;
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::bail;
 use warren_host::Host;
 
 use super::daemon::Daemon;
-use super::run::host_facts;
+use super::run::refuse_missing_interface;
 use crate::config::{ClientsFile, ExitConfig, WebListen, load_exit};
 use crate::control::Refusal;
 use crate::transport::TAKES_RESTART as TRANSPORT;
@@ -41,7 +41,7 @@ impl Daemon {
             );
         }
         self.sessions.check(&clients)?;
-        host_facts(&config, &clients, host).await?;
+        refuse_missing_interface(&config)?;
         if self.config.metrics.listen != config.metrics.listen {
             self.move_metrics(&config.metrics).await?;
         }

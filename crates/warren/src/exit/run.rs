@@ -88,6 +88,7 @@ async fn prepare_and_run(
     };
     let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
     let mut host = Host::open(&directory.journal()).await?;
+    refuse_missing_interface(&config)?;
     let facts = host_facts(&config, sessions.registry(), &host).await?;
     let (helper, process) = Helper::start(global, EXIT, lock)?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
@@ -167,15 +168,7 @@ pub(super) async fn host_facts(
 ) -> anyhow::Result<ExitHost> {
     let interface = match &config.nat_interface {
         NatInterface::Auto => Egress::Auto,
-        NatInterface::Name(name) => {
-            if !device_watch::exists(name)? {
-                let file = config.path.display();
-                bail!(
-                    "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
-                );
-            }
-            Egress::Device(DeviceName::new(name.clone())?)
-        }
+        NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
     };
     let device = DeviceName::new(DEVICE)?;
     Ok(ExitHost {
@@ -194,6 +187,19 @@ pub(super) async fn host_facts(
         resolvers: config.dns.clone(),
         router_advertisements: facts::devices_taking_router_advertisements()?,
     })
+}
+
+/// Refuses an interface that the host has not; one that goes later may come back.
+pub(super) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
+    if let NatInterface::Name(name) = &config.nat_interface
+        && !device_watch::exists(name)?
+    {
+        let file = config.path.display();
+        bail!(
+            "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
+        );
+    }
+    Ok(())
 }
 
 /// A name that is taken is not the operator's to choose.
