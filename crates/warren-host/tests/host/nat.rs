@@ -186,6 +186,87 @@ fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
 }
 
 #[test]
+fn what_is_not_the_internet_is_closed_and_what_is_within_it_is_open() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    net.exit.run("ip route add default via 203.0.113.2");
+    net.exit.run("ip -6 route add default via 2001:db8:1::2");
+    net.internet.run("nft add table inet seen");
+    net.internet.run("nft add chain inet seen in { type filter hook prerouting priority -300 ; }");
+    net.internet.run("nft add rule inet seen in udp dport 5306 counter");
+    let seen = || -> u64 {
+        let listed = net.internet.run("nft list chain inet seen in");
+        let words: Vec<&str> = listed.split_whitespace().collect();
+        words.windows(2).find(|pair| pair[0] == "packets").unwrap()[1].parse().unwrap()
+    };
+    let send = |addresses: &[&str]| {
+        for address in addresses {
+            let to = SocketAddr::new(address.parse().unwrap(), 5306);
+            let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+            let from = net.client.inside(|| UdpSocket::bind(any).unwrap());
+            from.send_to(b"hello", to).unwrap();
+        }
+        // Behind them, on the same way.
+        assert!(net.client.succeeds(&ping("203.0.113.2")) && net.client.succeeds(&ping("2001:db8:1::2")));
+    };
+
+    net.with_exit(&net.exit_host(), || {
+        send(NOT_INTERNET);
+        assert_eq!(seen(), 0);
+        send(INTERNET);
+        assert_eq!(seen(), u64::try_from(INTERNET.len()).unwrap());
+    });
+}
+
+const NOT_INTERNET: &[&str] = &[
+    "10.1.2.3",
+    "100.64.0.1",
+    "168.63.129.16",
+    "169.254.169.254",
+    "172.16.0.1",
+    "192.0.0.8",
+    "192.0.0.170",
+    "192.0.2.1",
+    "192.88.99.1",
+    "192.168.0.1",
+    "198.18.0.1",
+    "198.19.255.255",
+    "198.51.100.1",
+    "240.0.0.1",
+    "::10.0.0.1",
+    "64:ff9b::10.0.0.1",
+    "64:ff9b:1::1",
+    "100::1",
+    "2001::1",
+    "2001:2::1",
+    "2001:10::1",
+    "2001:db8:9::1",
+    "2002:a00:1::1",
+    "3fff::1",
+    "4000::1",
+    "5f00::1",
+    "fc00::1",
+    "fec0::1",
+];
+const INTERNET: &[&str] = &[
+    "168.63.129.17",
+    "192.0.0.9",
+    "192.0.0.10",
+    "192.31.196.1",
+    "198.20.0.1",
+    "2001:1::1",
+    "2001:1::2",
+    "2001:3::1",
+    "2001:4:112::1",
+    "2001:20::1",
+    "2001:30::1",
+    "2606:4700::1",
+    "2620:4f:8000::1",
+];
+
+#[test]
 fn addresses_that_find_no_place_among_those_whose_flows_are_counted_have_none() {
     if !is_root() {
         return;

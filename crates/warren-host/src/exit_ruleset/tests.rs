@@ -1,0 +1,235 @@
+use super::*;
+use crate::{Forwarding, OnLink, Surroundings};
+
+#[test]
+fn ruleset_reads_as_expected() {
+    let text =
+        ruleset(&host(), Some("10.66.0.1/16".parse().unwrap()), Some("fd66:6666::1/64".parse().unwrap()));
+
+    assert_eq!(
+        text,
+        "set flows_ip {\n\
+         \ttype ipv4_addr\n\
+         \tsize 65535\n\
+         \tflags dynamic\n\
+         }\n\
+         set flows_ip6 {\n\
+         \ttype ipv6_addr\n\
+         \tsize 65535\n\
+         \tflags dynamic\n\
+         }\n\
+         chain input {\n\
+         \ttype filter hook input priority filter; policy accept;\n\
+         \tct state established,related accept\n\
+         \tiifname != { \"lo\", \"warren-exit\" } ip daddr 10.66.0.1 counter drop\n\
+         \tiifname != { \"lo\", \"warren-exit\" } ip saddr 10.66.0.0/16 counter drop\n\
+         \tiifname != { \"lo\", \"warren-exit\" } ip6 daddr fd66:6666::1 counter drop\n\
+         \tiifname != { \"lo\", \"warren-exit\" } ip6 saddr fd66:6666::/64 counter drop\n\
+         \tiifname != \"warren-exit\" accept\n\
+         \tct state new jump new_flows\n\
+         \tip daddr 10.66.0.1 icmp type echo-request accept\n\
+         \tip6 daddr fd66:6666::1 icmpv6 type echo-request accept\n\
+         \tcounter drop\n\
+         }\n\
+         chain forward {\n\
+         \ttype filter hook forward priority filter; policy accept;\n\
+         \tiifname \"warren-exit\" jump from_clients\n\
+         \toifname \"warren-exit\" jump to_clients\n\
+         \tip saddr 10.66.0.0/16 counter drop\n\
+         \tip6 saddr fd66:6666::/64 counter drop\n\
+         \tmeta nfproto ipv4 iifname { \"ens3\" } jump from_neighbours\n\
+         \tmeta nfproto ipv6 jump from_neighbours\n\
+         }\n\
+         chain from_clients {\n\
+         \toifname \"warren-exit\" counter drop\n\
+         \tct state established,related accept\n\
+         \tct state new jump new_flows\n\
+         \tct state invalid counter drop\n\
+         \tip daddr 192.168.7.0/24 accept\n\
+         \tip daddr != { 192.0.0.9/32, 192.0.0.10/32 } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, \
+         168.63.129.16/32, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, \
+         198.18.0.0/15, 198.51.100.0/24, 203.0.113.0/24, 224.0.0.0/3 } counter drop\n\
+         \tip6 daddr != { 2001:1::1/128, 2001:1::2/128, 2001:1::3/128, 2001:3::/32, 2001:4:112::/48, 2001:20::/28, \
+         2001:30::/28 } ip6 daddr { ::/3, 2001::/23, 2001:db8::/32, 2002::/16, 3fff::/20, 4000::/2, 8000::/1 } counter drop\n\
+         \tip saddr 10.66.0.0/16 accept\n\
+         \tip6 saddr fd66:6666::/64 accept\n\
+         \tcounter drop\n\
+         }\n\
+         chain new_flows {\n\
+         \tip saddr 10.66.0.0/16 add @flows_ip { ip saddr ct count over 4096 } counter drop\n\
+         \tip saddr 10.66.0.0/16 ip saddr != @flows_ip counter drop\n\
+         \tip6 saddr fd66:6666::/64 add @flows_ip6 { ip6 saddr ct count over 4096 } counter drop\n\
+         \tip6 saddr fd66:6666::/64 ip6 saddr != @flows_ip6 counter drop\n\
+         }\n\
+         chain to_clients {\n\
+         \tct state established,related accept\n\
+         \tcounter drop\n\
+         }\n\
+         chain from_neighbours {\n\
+         \tct state established,related accept\n\
+         \tct status dnat accept\n\
+         \tcounter drop\n\
+         }\n\
+         chain postrouting {\n\
+         \ttype nat hook postrouting priority srcnat; policy accept;\n\
+         \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+         \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 masquerade\n\
+         \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+         \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 masquerade\n\
+         }\n"
+    );
+}
+
+#[test]
+fn named_egress_takes_the_nat_and_keeps_the_rest_from_leaving_elsewhere() {
+    let host = ExitHost { interface: Egress::Device(DeviceName::new("ens3").unwrap()), ..host() };
+
+    let text = ruleset(&host, Some("10.66.0.1/16".parse().unwrap()), None);
+
+    assert!(text.contains("\toifname != \"ens3\" counter drop\n\tip saddr 10.66.0.0/16 accept\n"), "{text}");
+    assert!(text.contains("\toifname \"ens3\" ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
+}
+
+#[test]
+fn without_nat_there_is_no_nat_chain() {
+    let text = ruleset(&ExitHost { nat_ipv4: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+    assert!(!text.contains("masquerade"), "{text}");
+}
+
+#[test]
+fn routed_prefix_leaves_with_its_own_addresses_beside_a_translated_one() {
+    let gateways = ("10.66.0.1/16".parse().ok(), "2001:db8:66::1/64".parse().ok());
+
+    let text = ruleset(&ExitHost { nat_ipv6: false, ..host() }, gateways.0, gateways.1);
+
+    assert!(text.contains("ip saddr 10.66.0.0/16 masquerade\n"), "{text}");
+    assert!(text.contains("\tip6 saddr 2001:db8:66::/64 accept\n"), "{text}");
+    assert!(!text.contains("ip6 saddr 2001:db8:66::/64 m"), "{text}");
+}
+
+#[test]
+fn hosts_behind_clients_may_send_what_clients_may() {
+    let prefixes = ["192.168.8.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
+
+    let text = ruleset(&ExitHost { prefixes, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+    assert!(text.contains("\tip saddr 10.66.0.0/16 accept\n\tip saddr 192.168.8.0/24 accept\n"), "{text}");
+    assert!(text.contains("oifname != \"warren-exit\" ip saddr 192.168.8.0/24 masquerade\n"), "{text}");
+    assert!(!text.contains("fd08"), "there is no pool of that version: {text}");
+}
+
+#[test]
+fn addresses_of_a_network_behind_a_client_have_flows_together_also_beside_that_of_another_client() {
+    let prefixes = ["192.168.8.0/24", "192.168.9.0/24", "fd08::/64"].map(|prefix| prefix.parse().unwrap());
+    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+
+    let text = ruleset(&ExitHost { prefixes: prefixes.to_vec(), ..host() }, gateways.0, gateways.1);
+
+    for prefix in ["ip saddr 192.168.8.0/24", "ip saddr 192.168.9.0/24", "ip6 saddr fd08::/64"] {
+        assert!(text.contains(&format!("\t{prefix} ct count over 4096 counter drop\n")), "{text}");
+    }
+    assert!(text.contains("\tip saddr 192.168.8.0/23 accept\n"), "both are let through at once: {text}");
+}
+
+#[test]
+fn without_isolation_clients_reach_each_other_with_as_many_flows_as_they_have_elsewhere() {
+    let text = ruleset(&ExitHost { isolation: false, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+    assert!(text.contains("\tct state new jump new_flows\n\toifname \"warren-exit\" accept\n"), "{text}");
+}
+
+#[test]
+fn nat_ports_never_hold_a_listen_port() {
+    assert_eq!(nat_ports(&[]), 20_000..=60_999);
+    assert_eq!(nat_ports(&[443, 65_535]), 20_000..=60_999);
+    assert_eq!(nat_ports(&[51_820]), 20_000..=51_819);
+    assert_eq!(nat_ports(&[30_000, 40_000, 30_000]), 40_001..=60_999);
+    assert_eq!(nat_ports(&[20_000, 60_999]), 20_001..=60_998);
+}
+
+#[test]
+fn networks_on_the_hosts_links_are_refused_unless_they_are_refused_anyway_or_allowed() {
+    let links = ["198.41.0.0/24", "198.41.1.0/24", "192.168.9.0/24", "2a01:4f8::/64", "fe80::/64"];
+    let surroundings = surroundings(&links, Some(Vec::new()));
+    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    let allow = vec!["2a01:4f8::5/128".parse().unwrap()];
+
+    let text = ruleset(&ExitHost { surroundings, allow, ..host() }, gateways.0, gateways.1);
+
+    assert!(text.contains("\tip daddr { 198.41.0.0/23 } counter drop\n"), "{text}");
+    assert!(text.contains("\tip6 daddr { 2a01:4f8::/64 } counter drop\n"), "{text}");
+    let [allowed, refused] =
+        ["2a01:4f8::5/128 accept", "{ 2a01:4f8::/64 }"].map(|part| text.find(part).unwrap());
+    assert!(allowed < refused, "{text}");
+    assert!(!text.contains("192.168.9.0") && !text.contains("fe80"), "{text}");
+}
+
+#[test]
+fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_nothing_else_there() {
+    let resolvers =
+        ["9.9.9.9", "10.0.0.53", "198.41.0.53", "fd00::53"].map(|resolver| resolver.parse().unwrap());
+    let surroundings = surroundings(&["198.41.0.0/24"], Some(Vec::new()));
+
+    let host = ExitHost { surroundings, resolvers: resolvers.to_vec(), ..host() };
+    let text = ruleset(&host, "10.66.0.1/16".parse().ok(), None);
+
+    for resolver in ["10.0.0.53", "198.41.0.53"] {
+        let rule = format!("\tip daddr {resolver} meta l4proto {{ tcp, udp }} th dport 53 accept\n");
+        assert!(text.contains(&rule), "{text}");
+    }
+    assert!(!text.contains("9.9.9.9"), "it is the internet's: {text}");
+    assert!(!text.contains("fd00::53"), "there is no pool of that version: {text}");
+}
+
+#[test]
+fn what_others_forward_is_not_looked_at() {
+    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    let with = |surroundings| ruleset(&ExitHost { surroundings, ..host() }, gateways.0, gateways.1);
+
+    // Both versions, before the exit or since.
+    let others = Surroundings { forwarding: Forwarding::default(), ..surroundings(&[], None) };
+    let text = with(others);
+    assert!(!text.contains("jump from_neighbours"), "{text}");
+    assert!(text.contains("\tip saddr 10.66.0.0/16 counter drop\n"), "clients' addresses are theirs: {text}");
+
+    let text = with(surroundings(&[], Some(vec![DeviceName::new("br0").unwrap()])));
+    assert!(text.contains("\tmeta nfproto ipv6 iifname != { \"br0\" } jump from_neighbours\n"), "{text}");
+}
+
+#[test]
+fn without_isolation_nobody_outside_joins_a_flow_between_clients() {
+    let text = ruleset(&ExitHost { isolation: false, ..host() }, "10.66.0.1/16".parse().ok(), None);
+
+    let spoofed = "\tip saddr 10.66.0.0/16 counter drop\n\toifname \"warren-exit\" jump to_clients\n";
+    assert!(text.contains(spoofed), "{text}");
+}
+
+fn surroundings(links: &[&str], ipv6_others: Option<Vec<DeviceName>>) -> Surroundings {
+    let device = DeviceName::new("ens3").unwrap();
+    let link = |network: &&str| OnLink { device: device.clone(), network: network.parse().unwrap() };
+    Surroundings {
+        links: links.iter().map(link).collect(),
+        routers: vec![device.clone()],
+        forwarding: Forwarding { ipv4_off: vec![device.clone()], ipv4_own: Vec::new(), ipv6_others },
+    }
+}
+
+fn host() -> ExitHost {
+    ExitHost {
+        device: DeviceName::new("warren-exit").unwrap(),
+        mtu: 1380,
+        ipv4: "10.66.0.0/16".parse().ok(),
+        ipv6: "fd66:6666::/64".parse().ok(),
+        nat_ipv4: true,
+        nat_ipv6: true,
+        interface: Egress::Auto,
+        listen_ports: vec![443],
+        allow: vec!["192.168.7.9/24".parse().unwrap()],
+        prefixes: Vec::new(),
+        isolation: true,
+        resolvers: Vec::new(),
+        surroundings: surroundings(&[], Some(Vec::new())),
+        router_advertisements: Vec::new(),
+    }
+}
