@@ -115,6 +115,42 @@ fn containers_are_forwarded_also_where_nobody_turned_ipv6_on_for_them() {
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv6/conf/default/forwarding").ok(), "0");
 }
 
+#[test]
+fn another_way_to_the_internet_is_followed_and_neighbours_there_get_nothing_either() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+
+    let link = format!("ip link add to-exit2 type veth peer name eth2 netns {}", net.exit.name());
+    let addresses = |host: u8, device: &str| {
+        format!(
+            "ip address add 198.51.101.{host}/24 dev {device}; ip address add 2001:db8:22::{host}/64 dev {device}; ip link set {device} up"
+        )
+    };
+    net.router.sh(&format!("{link}; {}", addresses(1, "to-exit2"))).ok();
+    net.exit.sh(&addresses(2, "eth2")).ok();
+    net.exit
+        .sh("ip route replace default via 198.51.101.1; ip -6 route replace default via 2001:db8:22::1")
+        .ok();
+
+    let pings = |address: &str| net.client.sh(&format!("ping -c 1 -W 1 {address}")).succeeded();
+    eventually(seconds(10), "clients leave by the other way", || {
+        pings(Net::INTERNET_V4) && pings(Net::INTERNET_V6)
+    });
+    assert_eq!(net.exit.sh("cat /proc/sys/net/ipv4/conf/eth2/forwarding").ok(), "1");
+    let chain = "type filter hook postrouting priority 0; oifname eth2 udp dport 5305 counter;";
+    net.exit.sh(&format!("nft 'table inet out {{ chain out {{ {chain} }}; }}'")).ok();
+    for (target, exit) in TARGETS.into_iter().zip(["198.51.101.2", "2001:db8:22::2"]) {
+        net.router.sh(&format!("ip route add {target} via {exit}")).ok();
+        let source = exit.replace("101.2", "101.1").replace("::2", "::1");
+        net.router.sh(&format!("python3 -c '{SEND}' {source} {target} {PACKETS}")).ok();
+        net.router.sh(&format!("ping -c 1 -W 10 {exit}")).ok();
+    }
+    assert_eq!(packets_of_one(&net.exit.sh("nft list chain inet out out").ok()), 0);
+    client.down();
+}
+
 /// A host on a LAN of its own behind the exit's.
 fn lan(net: &Net) -> Namespace {
     let addresses = [["192.168.50.1/24", "fd50::1/64"], ["192.168.50.2", "fd50::2"]];

@@ -186,6 +186,34 @@ fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
 }
 
 #[test]
+fn clients_ask_a_resolver_on_the_exits_own_link_for_names_and_for_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    net.exit.run("ip address add 10.9.0.1/24 dev wan0");
+    net.internet.run("ip address add 10.9.0.53/24 dev wan1");
+    net.internet.run("nft add table inet seen");
+    net.internet.run("nft add chain inet seen in { type filter hook input priority 0 ; }");
+    net.internet.run("nft add rule inet seen in ip daddr 10.9.0.53 udp dport 53 counter");
+    net.internet.run("nft add rule inet seen in ip daddr 10.9.0.53 udp dport 54 counter");
+    let host = ExitHost { resolvers: vec!["10.9.0.53".parse().unwrap()], ..net.exit_host() };
+
+    net.with_exit(&host, || {
+        for port in [53, 54] {
+            let from = net.client.inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+            from.send_to(b"hello", ("10.9.0.53", port)).unwrap();
+        }
+        assert!(net.client.succeeds(&ping("203.0.113.2")) && !net.client.succeeds(&ping("10.9.0.53")));
+        let listed = net.internet.run("nft list chain inet seen in");
+        assert!(
+            listed.contains("dport 53 counter packets 1 ") && listed.contains("dport 54 counter packets 0 "),
+            "{listed}"
+        );
+    });
+}
+
+#[test]
 fn what_is_not_the_internet_is_closed_and_what_is_within_it_is_open() {
     if !is_root() {
         return;
