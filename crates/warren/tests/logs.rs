@@ -5,6 +5,27 @@ use serde_json::Value;
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, flows, seconds};
 
 #[test]
+fn a_daemon_that_up_starts_logs_as_up_was_told() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    let log = || {
+        let file = client.warren.config("../runtime/home/log");
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    };
+
+    client.warren.run("--log-format json up home").ok();
+    let json = log();
+    client.down();
+    client.up();
+    let text = log();
+
+    let is_json = |text: &str| text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
+    assert!(json.contains("connected to") && is_json(&json), "{json}");
+    assert!(text.contains("connected to") && !is_json(&text), "negative control: {text}");
+}
+
+#[test]
 fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::init(&net, &ExitOptions::default());

@@ -172,6 +172,7 @@ fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::
         .arg(&global.state_dir)
         .arg("--log")
         .arg(&global.log)
+        .args(["--log-format", global.log_format.name()])
         .args(["client", "run", "--detached", "--"])
         .arg(profile)
         .env("NOTIFY_SOCKET", directory.notify_socket())
