@@ -55,7 +55,8 @@ impl Enrolment<'_> {
         for address in addresses {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {
                 Ok(Ok(name)) => return Ok(name),
-                Ok(Err(error @ EnrolError::Refused(_))) => return Err(error),
+                // Before the exit's key was proven anybody can have said it, so other addresses are tried.
+                Ok(Err(error @ EnrolError::Refused(_))) if *asked => return Err(error),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = self.silent(*asked, "no answer within 5 s"),
             }
@@ -110,6 +111,10 @@ impl Enrolment<'_> {
         let endpoint = self.endpoint;
         match reason {
             CloseReason::Peer { code, .. } => self.told(code, asked),
+            // The exit may have enrolled the key before, at another address.
+            unproven @ (CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol) if asked => {
+                self.silent(asked, &unproven.to_string())
+            }
             CloseReason::WrongPeerKey { presented } => EnrolError::Refused(format!(
                 "{endpoint} showed the key {presented}, which is not the invitation's; ask its operator for a new one"
             )),
