@@ -134,6 +134,11 @@ impl DaemonDir {
         Ok(locked(&self.path.join("start.lock"))?.map(|file| StartLock { _file: file }))
     }
 
+    /// Whether somebody has the [`StartLock`].
+    pub(crate) fn is_being_started(&self) -> bool {
+        matches!(self.start_lock(), Ok(None))
+    }
+
     /// Takes the lock as [`Self::lock`] does, and waits a moment for a daemon that was killed: until the last of its threads
     /// has ended it keeps the lock, although it answers nobody.
     ///

@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer};
+pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
 pub(crate) use connection::ConnectionStatus;
 pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
 pub(crate) use process::resident_kib;
@@ -77,6 +77,8 @@ pub(crate) enum State {
     Connecting,
     Up,
     Reconnecting,
+    /// Every exit has said a last word; what belongs into the tunnel stays on the host.
+    Refused,
     /// The host is not as it should be and cannot be made so.
     Error,
     Stopping,
@@ -89,6 +91,7 @@ impl State {
             Self::Connecting => "connecting",
             Self::Up => "up",
             Self::Reconnecting => "reconnecting",
+            Self::Refused => "refused",
             Self::Error => "error",
             Self::Stopping => "stopping",
         }
@@ -214,6 +217,11 @@ mod tests {
 
     fn client() -> Status {
         let client = ClientStatus {
+            refused: Some(RefusedStatus {
+                reason: "disabled".to_owned(),
+                message: String::new(),
+                asked_again_in_seconds: None,
+            }),
             error: None,
             profile: "home".to_owned(),
             exit: ExitPeer {

@@ -46,7 +46,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
 
     // Who is to be shut out is, whether that can be written or not.
     assert_one_sentence(&exit.warren.run("exit client disable laptop"), "the client is cut off, but");
-    eventually(seconds(20), "a disabled client stops", || client.warren.status().is_none());
+    eventually(seconds(20), "a disabled client is refused", || client.status().text("/state") == "refused");
     assert_eq!(clients(), before);
 
     disk.inside(&net.exit, &daemon, "rm fill").ok();

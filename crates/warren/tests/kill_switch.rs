@@ -64,12 +64,18 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     println!("measured: stopping: 0 of {while_stopping}, and afterwards 0 of {afterwards}");
 
     exit.warren.run("exit client remove laptop").ok();
-    assert_eq!(daemon.wait(seconds(15)), Some(4), "{}", daemon.output());
+    eventually(seconds(15), "the client is refused", || client.status().text("/state") == "refused");
     leaks.assert_none("the exit has refused the client");
-    assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
+    assert_eq!(client.status().0["kill_switch"], true);
 
     assert!(!client.warren.run("up home").succeeded());
     leaks.assert_none("an up has failed");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait(seconds(15)), Some(0), "{}", daemon.output());
+    leaks.assert_none("a refused daemon has ended");
+    assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
+    assert!(!client.warren.run("up home").succeeded());
+    leaks.assert_none("an up has failed without a daemon");
 
     client.down();
     leaks.assert_all("down again");

@@ -42,9 +42,15 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
     assert_ne!(net.exit.sh("nft list table inet warren_exit").ok(), table_before);
     let list = exit.warren.run("exit client list").ok();
     assert!(list.contains("laptop") && !list.contains("phone"), "{list}");
-    eventually(seconds(5), "the removed client has stopped", || removed.warren.status().is_none());
+    eventually(seconds(5), "the removed client is refused", || removed.status().text("/state") == "refused");
     let tablet = phone.with("client", "private_key", added.to_base64().as_str());
     removed.warren.write("home.toml", 0o600, &tablet.text());
+    let other_key = removed.warren.run("up home");
+    assert!(
+        other_key.code == Some(1) && other_key.stderr.contains("the private key changed"),
+        "{other_key:?}"
+    );
+    removed.down();
     removed.up();
     removed.down();
 
@@ -152,7 +158,7 @@ fn client_is_renamed_disabled_enabled_and_moved_while_the_exit_runs_or_not() {
     client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
 
     exit.warren.run("exit client disable desk").ok();
-    eventually(seconds(5), "a disabled client stops", || client.warren.status().is_none());
+    eventually(seconds(5), "a disabled client is refused", || client.status().text("/state") == "refused");
     assert_eq!(client.warren.run("up home").code, Some(4));
     exit.stop(Signal::TERM);
     exit.warren.run("exit client enable desk").ok();

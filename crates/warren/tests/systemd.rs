@@ -103,6 +103,28 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     before.assert_same(&HostState::of(&net.client));
     assert_eq!(client.sh("warren down home").code, Some(3));
 
+    // The unit of a client that is refused goes on, with the host closed.
+    client.sh("warren up home").ok();
+    exit.warren.run("exit client disable laptop").ok();
+    let says_refused = || client.property("warren@home", "StatusText").contains("has disabled this client");
+    eventually(seconds(20), "the unit says why", says_refused);
+    assert!(client.is_active("warren@home") && !client.sh(&ping).succeeded());
+    assert_eq!(client.property("warren@home", "NRestarts"), "0");
+    client.sh("warren down home").ok();
+    before.assert_same(&HostState::of(&net.client));
+    // So does that of one that is refused at boot; it connects once it may.
+    client.sh("systemctl start --no-block warren@home").ok();
+    eventually(seconds(20), "the unit says why", says_refused);
+    assert_eq!(client.property("warren@home", "ActiveState"), "activating");
+    assert!(!client.sh(&ping).succeeded(), "nothing leaves");
+    exit.warren.run("exit client enable laptop").ok();
+    client.sh("warren up home").ok();
+    client.sh(&ping).ok();
+    assert!(client.is_active("warren@home"));
+    assert_eq!(client.property("warren@home", "NRestarts"), "0");
+    client.sh("warren down home").ok();
+    before.assert_same(&HostState::of(&net.client));
+
     exit.warren.run("exit client remove laptop").ok();
     let refused = client.sh("warren up home");
     assert_eq!(refused.code, Some(4), "{refused:?}");

@@ -83,7 +83,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     change(&exit, "/api/remove", r#"{"name":"laptop"}"#).ok();
     assert_eq!(exit.status().number("/clients/connected"), 0, "a client removed is cut off");
     assert_eq!(overview(&exit)["clients"].as_array().unwrap().len(), 0);
-    eventually(seconds(20), "the client has stopped for good", || client.warren.status().is_none());
+    eventually(seconds(20), "the client is refused", || client.status().text("/state") == "refused");
     client.warren.run("down home");
     assert!(!exit.daemon().output().contains(&token(&exit)), "the token is in the log");
     let again = change(&exit, "/api/remove", r#"{"name":"laptop"}"#);

@@ -9,12 +9,12 @@ use crate::goodbye::Goodbye;
 /// How a connection ended that the client did not close itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The exit closed it with one of the codes of [`Goodbye`].
+    /// The exit closed it with one of the codes of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing has proven
+    /// that it was the exit, and the connection counts as lost.
     Goodbye(Goodbye),
-    /// It timed out, was reset, its handshake failed, or its close code is none of ours; with a sentence. Tried again.
+    /// It timed out, was reset, its handshake failed (a wrong exit key and no common ALPN included, which anybody on the path can
+    /// forge), or its close code is none of ours; with a sentence. Tried again.
     Lost(String),
-    /// It can never work: wrong exit key, no common ALPN; with a sentence. Final.
-    Refused(String),
 }
 
 /// One thing to do, in the order given.
@@ -70,8 +70,6 @@ pub enum ClientAction {
 pub enum Stop {
     /// [`super::ClientSession::stop`] was called.
     Requested,
-    /// The connection can never work, with the sentence of [`ConnectionEnd::Refused`].
-    Refused(String),
     /// The exit's answer is final.
     Goodbye(Goodbye),
 }
@@ -81,7 +79,6 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Requested => f.write_str("the client was told to stop"),
-            Self::Refused(why) => f.write_str(why),
             Self::Goodbye(reason) => reason.fmt(f),
         }
     }

@@ -166,12 +166,12 @@ impl ClientSession {
             return;
         }
         match why {
-            ConnectionEnd::Goodbye(reason) => self.farewell(now, index, reason, None),
-            ConnectionEnd::Lost(why) => self.lost(now, index, Loss::broken(why)),
-            ConnectionEnd::Refused(why) => {
-                self.drop_link(index, None);
-                self.stop_with(Stop::Refused(why));
+            ConnectionEnd::Goodbye(reason) if self.link(index).is_some_and(Link::is_open) => {
+                self.farewell(now, index, reason, None);
             }
+            // Nobody has proven the exit's key yet.
+            ConnectionEnd::Goodbye(reason) => self.lost(now, index, Loss::broken(reason.to_string())),
+            ConnectionEnd::Lost(why) => self.lost(now, index, Loss::broken(why)),
         }
     }
 

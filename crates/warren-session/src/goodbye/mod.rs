@@ -125,7 +125,7 @@ impl Goodbye {
         Self::ALL.into_iter().find(|reason| reason.code() == code)
     }
 
-    /// Whether a client that is told this stops for good instead of reconnecting.
+    /// Whether a client that is told this ends its session for good instead of reconnecting.
     pub const fn is_final(self) -> bool {
         self.code() < 0x10
     }

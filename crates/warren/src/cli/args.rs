@@ -111,6 +111,8 @@ impl LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
+    ///
+    /// A running client that its exit has refused asks the exit again.
     #[command(
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]

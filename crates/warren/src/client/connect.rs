@@ -91,6 +91,12 @@ impl Exits {
         }
     }
 
+    /// What the exits have said for good counts no more; the first of them is in use again.
+    pub(crate) fn forgive(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.refused = None);
+        self.current = 0;
+    }
+
     /// The places of the exits to try, in order: the one in use, then the others as the profile has them.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
@@ -255,5 +261,7 @@ mod tests {
         assert!(exits.refused(Stop::Requested));
         assert!(!exits.refused(Stop::Requested));
         assert!(exits.order(now).is_empty());
+        exits.forgive();
+        assert_eq!(exits.order(now + AVOIDED_FOR), [0, 1, 2]);
     }
 }

@@ -6,6 +6,7 @@ mod connecting;
 mod ends;
 mod grievances;
 mod probing;
+mod refusal;
 mod reload;
 mod silence;
 mod stopping;
@@ -26,6 +27,7 @@ use warren_session::client::{ClientConfig, ClientSession, Homing, Vigil, Welcome
 
 use self::connecting::{Opening, Purpose, Racing};
 use self::grievances::Grievances;
+use self::refusal::{Refused, Unproven};
 use super::alerts::Alerts;
 use super::connect::{Exits, Way};
 use super::host::ClientHost;
@@ -139,6 +141,13 @@ struct Daemon {
     last_error: Option<String>,
     /// Why the latest reload changed nothing.
     reload_error: Option<String>,
+    /// Whether an `up` has started this daemon, for which neither traffic has flowed yet nor an exit said a last word.
+    is_first_try: bool,
+    /// What every exit has said for good.
+    refused: Option<Refused>,
+    unproven: Unproven,
+    /// The sentence with which the daemon is to end as one that was refused.
+    last_word: Option<String>,
 }
 
 /// What is wrong on the host.
@@ -206,6 +215,10 @@ impl Daemon {
             reconnects: 0,
             last_error: None,
             reload_error: None,
+            is_first_try: start.directory.is_being_started(),
+            refused: None,
+            unproven: Unproven::default(),
+            last_word: None,
             start,
         })
     }
@@ -224,8 +237,10 @@ impl Daemon {
                     return self.stopped(stop);
                 }
             }
+            self.say_last_word()?;
             let timeout = self.session.timeout();
             let (race, vigil, homing) = (self.race_due(), self.vigil.timeout(), self.homing_due());
+            let asking = self.asking_due();
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_report(report).await?,
@@ -237,6 +252,7 @@ impl Daemon {
                 () = until(Some(self.meter.due())) => self.measure().await,
                 () = until(timeout) => self.session.handle_timeout(Instant::now()),
                 () = until(race) => self.run_race().await?,
+                () = until(asking) => self.ask_again().await?,
                 () = until(vigil) => self.keep_vigil().await?,
                 () = until(homing) => {
                     self.homing.asking(Instant::now());

@@ -1,5 +1,6 @@
 //! The client's part of the host: its TUN device and the plan around it.
 
+mod closing;
 mod names;
 pub(super) mod no_firewall;
 mod resolvers;
@@ -15,6 +16,7 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::Welcome;
 use warren_tun::Queue;
 
+use self::closing::nothing_granted;
 use self::standing::{Standing, in_front, plan, say_what_is_behind};
 use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
@@ -134,9 +136,11 @@ impl ClientHost {
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
         let servers = self.servers(welcome);
+        let keeps_names_in = self.keeps_names_in(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
             standing.servers.clone_from(&servers);
+            standing.keeps_names_in = keeps_names_in;
             let plan = standing.plan(&self.profile, self.settings.lan);
             match standing.change(&plan, self.device_is_new).await {
                 // The next look makes up for it.
@@ -163,9 +167,12 @@ impl ClientHost {
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings::of(profile);
-        let Some(welcome) = welcome.filter(|_| self.settings != before && self.standing.is_some()) else {
+        if self.settings == before || self.standing.is_none() {
             return Ok(());
-        };
+        }
+        // What stands without a Welcome is a closed host.
+        let nothing = nothing_granted();
+        let welcome = welcome.unwrap_or(&nothing);
         // A device that somebody has just taken away is the next look's to make.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
@@ -255,7 +262,7 @@ impl ClientHost {
         facts.band = in_front(&place)?;
         facts.void = Some(void.clone());
         let servers = self.servers(welcome);
-        let plan = plan(&self.profile, self.settings.lan, &facts, &servers);
+        let plan = plan(&self.profile, self.settings.lan, &facts, &servers, false);
         let dns = match servers.is_empty() {
             true => None,
             false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
@@ -280,12 +287,15 @@ impl ClientHost {
             facts.void = Some(void.name().clone());
             say_what_is_behind(&place.bypasses);
             let servers = self.servers(welcome);
-            match host.apply(&plan(&self.profile, self.settings.lan, &facts, &servers)).await {
+            let keeps_names_in = self.keeps_names_in(welcome);
+            let first = plan(&self.profile, self.settings.lan, &facts, &servers, keeps_names_in);
+            match host.apply(&first).await {
                 Ok(applied) => {
                     if let Some(sentence) = no_firewall::missing(&self.settings.include) {
                         tracing::warn!("{sentence}");
                     }
-                    return Ok((Standing { device, void, host, applied, facts, servers }, queues));
+                    let standing = Standing { device, void, host, applied, facts, servers, keeps_names_in };
+                    return Ok((standing, queues));
                 }
                 // Another tunnel that came up at the same moment took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}

@@ -1,5 +1,6 @@
 //! The client: a daemon that holds one session with an exit, and the commands that start and stop it.
 
+mod again;
 mod alerts;
 mod connect;
 mod daemon;

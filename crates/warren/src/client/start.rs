@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use super::again;
 use super::daemon::STOP_TIMEOUT;
 use super::diagnose::what_to_check;
 use super::kill_switch;
@@ -39,7 +40,7 @@ pub(crate) struct UpOptions {
 ///
 /// # Errors
 /// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
-/// [`ExitCode::TimedOut`] when it said nothing.
+/// [`ExitCode::TimedOut`] when it said nothing. A daemon that an exit had refused before stays as it was, with the host closed.
 pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Result<()> {
     let profile = load_profile(&options.profile)?;
     for setting in &profile.not_yet {
@@ -55,6 +56,9 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     };
     // The daemon takes its lock for itself; held here it would keep the daemon out.
     if directory.lock_of_the_dead().await?.is_none() {
+        if again::is_refused(&directory).await {
+            return again::up(&directory, name, &options).await;
+        }
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
@@ -92,7 +96,7 @@ pub(super) fn shut_in(name: &str, others: &[String]) -> String {
 }
 
 /// Says what is not as it should be although traffic flows.
-async fn warn(directory: &DaemonDir) {
+pub(super) async fn warn(directory: &DaemonDir) {
     // A tunnel that is up needs no answer to stay so.
     let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
     let warnings = status.get("warnings").and_then(serde_json::Value::as_array);

@@ -30,7 +30,7 @@ pub(crate) use file::{describe, utf8};
 pub(crate) use find::{ProfileName, find_profile, profile_names};
 pub(crate) use metrics::MetricsSettings;
 pub(crate) use network::{client_address, ipv4_pool, ipv6_pool};
-pub(crate) use profile::{ClientProfile, RemoteExit, load_profile};
+pub(crate) use profile::{ClientProfile, RemoteExit, WhenRefused, load_profile};
 pub(crate) use transport::Transport;
 pub(crate) use value::{quoted, suggestion};
 pub(crate) use web::WebListen;

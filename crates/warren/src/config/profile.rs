@@ -44,6 +44,8 @@ pub(crate) struct ClientProfile {
     pub(crate) lan: bool,
     /// Networks behind this host that the exit is asked to route to it.
     pub(crate) prefixes: Vec<IpNet>,
+    /// What becomes of the routes once every exit has refused this client.
+    pub(crate) when_refused: WhenRefused,
     pub(crate) kill_switch: KillSwitchSettings,
     /// The resolvers that the host asks while the tunnel is up.
     pub(crate) dns: Servers,
@@ -88,7 +90,7 @@ pub(super) fn parse(
     let mut document = Document::parse(path, text)?;
     let exits = read_exits(&mut document)?;
     let (device, mtu, queues) = read_tun(&mut document)?;
-    let Routes { include, exclude, lan, prefixes } = read_routes(&mut document)?;
+    let Routes { include, exclude, lan, prefixes, when_refused } = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
@@ -114,6 +116,7 @@ pub(super) fn parse(
         exclude,
         lan,
         prefixes,
+        when_refused,
         dns,
         kill_switch,
         transport,
@@ -182,6 +185,25 @@ struct Routes {
     exclude: Vec<IpNet>,
     lan: bool,
     prefixes: Vec<IpNet>,
+    when_refused: WhenRefused,
+}
+
+/// What a client does with its host once every exit has refused it for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenRefused {
+    /// What belongs into the tunnel stays on the host until somebody takes the tunnel down.
+    Closed,
+    /// The daemon ends, and traffic goes the way it went before.
+    Open,
+}
+
+fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
+    const EXPECTED: &str = "\"closed\" or \"open\"";
+    match value.text(EXPECTED)? {
+        "closed" => Ok(WhenRefused::Closed),
+        "open" => Ok(WhenRefused::Open),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
 }
 
 fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
@@ -191,8 +213,9 @@ fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
     let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
     let lan = section.or("lan", false, boolean)?;
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
+    let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
     section.finish()?;
-    Ok(Routes { include, exclude, lan, prefixes })
+    Ok(Routes { include, exclude, lan, prefixes, when_refused })
 }
 
 const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";

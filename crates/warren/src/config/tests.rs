@@ -20,7 +20,7 @@ use super::exit::ExitConfig;
 use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
 use super::web::WebListen;
-use super::{ClientProfile, ConfigError, profile};
+use super::{ClientProfile, ConfigError, WhenRefused, profile};
 
 const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
 const OTHER_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
@@ -76,18 +76,20 @@ fn profile_without_options_has_the_defaults() {
     assert_eq!(profile.transport.connections, 4);
     assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
     assert!(profile.not_yet.is_empty());
+    assert_eq!(profile.when_refused, WhenRefused::Closed);
 }
 
 #[test]
 fn every_option_of_a_profile_is_taken() {
     let text = profile_text(
-        "[tun]\nname = \"wt0\"\nmtu = 1400\n[routes]\ninclude = [\"10.0.0.0/8\"]\n[transport]\nconnections = 0x20\n\
+        "[tun]\nname = \"wt0\"\nmtu = 1400\n[routes]\ninclude = [\"10.0.0.0/8\"]\nwhen_refused = \"open\"\n[transport]\nconnections = 0x20\n\
          max_transmit_segments = 1\nmax_transmit_datagrams = 1_024\ncongestion = \"bbr3\"\nreceive_batches = 2\ntun_batches = 3\ntun_offload = false\n\
          udp_gso = false\nudp_gro = false\n",
     );
     let profile = parse_profile(&text).unwrap();
     assert_eq!((profile.device.as_deref(), profile.mtu), (Some("wt0"), Some(1400)));
     assert_eq!(profile.include, ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(profile.when_refused, WhenRefused::Open);
     let transport = profile.transport;
     assert_eq!(transport.connections, 32);
     assert_eq!((transport.max_transmit_segments, transport.max_transmit_datagrams), (1, 1024));

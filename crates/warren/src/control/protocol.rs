@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Set { change: Change },
     /// Read the configuration again.
     Reload,
+    /// Client: read the profile again, and ask the exits again that have refused.
+    Retry,
     /// Exit: the public keys that it serves, by which a command knows it.
     PublicKeys,
     /// Exit: have these keys from now on, the newest first, and end every session or none; the answer is how many ended. A
@@ -60,6 +62,7 @@ impl Request {
             | Self::Stop
             | Self::Set { .. }
             | Self::Reload
+            | Self::Retry
             | Self::PublicKeys
             | Self::SetKeys { .. }
             | Self::Drain { .. }

@@ -362,6 +362,7 @@ impl Daemon {
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(serde_json::Value::Null)
             }
+            Request::Retry => Err(Refusal::new("this is an exit; run it on a client")),
             Request::ClientAdd { client } => self.add_client(&client),
             Request::ClientAddAll { clients } => self.add_clients(&clients),
             Request::ClientList => self.list_clients().await,

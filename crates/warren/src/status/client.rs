@@ -9,6 +9,9 @@ pub(crate) struct ClientStatus {
     pub(crate) profile: String,
     pub(crate) exit: ExitPeer,
     pub(crate) session: Option<ClientSessionStatus>,
+    /// What the exits have said, in the state `refused`.
+    #[serde(default)]
+    pub(crate) refused: Option<RefusedStatus>,
     /// Why the state is `error`, and what to do.
     pub(crate) error: Option<String>,
     /// What is not as it should be although traffic flows, and what to do.
@@ -19,6 +22,17 @@ pub(crate) struct ClientStatus {
     pub(crate) kill_switch: bool,
     /// Times that every connection was lost since the start.
     pub(crate) reconnects: u64,
+}
+
+/// A refusal by an exit that has proven its key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct RefusedStatus {
+    /// The Goodbye's name, such as `disabled`.
+    pub(crate) reason: String,
+    /// What happened and what to do.
+    pub(crate) message: String,
+    /// When the exits are asked again; none if that takes `warren up`.
+    pub(crate) asked_again_in_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -33,6 +33,7 @@ pub mod host_state;
 pub mod hostile;
 #[cfg(target_arch = "x86_64")]
 pub mod injection;
+pub mod interloper;
 pub mod internet_host;
 pub mod leaks;
 pub mod library_client;

@@ -227,12 +227,24 @@ fn final_goodbyes_stop_it_whether_they_come_as_message_or_close_code() {
 }
 
 #[test]
-fn what_can_never_work_stops_it_with_the_sentence() {
-    let mut client = Client::new(2);
-    client.actions();
-    client.session.closed(client.now, 0, ConnectionEnd::Refused("wrong key".into()));
-    assert_eq!(client.actions(), [Action::Stopped { reason: Stop::Refused("wrong key".into()) }]);
-    assert_eq!(client.session.timeout(), None);
+fn nothing_is_final_before_the_exit_s_key_is_proven() {
+    for reason in Goodbye::ALL {
+        // During the first handshake, and while a connection that was lost is made anew.
+        let mut client = Client::new(2);
+        client.actions();
+        client.session.closed(client.now, 0, ConnectionEnd::Goodbye(reason));
+        let actions = client.actions();
+        assert!(matches!(&actions[..], [Action::Down { goodbye: None, .. }]), "{actions:?}");
+        assert!(client.session.timeout().is_some(), "it is tried again after {reason:?}");
+
+        let mut client = Client::up(2);
+        client.lose(1);
+        client.advance(1);
+        assert!(client.actions().contains(&Action::Connect { index: 1 }));
+        client.session.closed(client.now, 1, ConnectionEnd::Goodbye(reason));
+        assert_eq!(client.actions(), [], "the session goes on after {reason:?}");
+        assert!(client.session.timeout().is_some(), "it is tried again after {reason:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
 use crate::cli::output;
 use crate::status::{
-    ClientStatus, ConnectionStatus, ExitStatus, Rates, SessionStatus, Status, percent as percent_of,
+    ClientStatus, ConnectionStatus, ExitStatus, Rates, RefusedStatus, SessionStatus, Status,
+    percent as percent_of,
 };
 use warren_packet::reason::DropReason;
 
@@ -66,6 +67,9 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
             [&session.ipv4, &session.ipv6].into_iter().flatten().map(String::as_str).collect();
         fields.add("addresses", addresses.join(", "));
     }
+    if let Some(refused) = &client.refused {
+        add_refused(fields, client, refused);
+    }
     fields.add_some("error", client.error.clone());
     client.warnings.iter().for_each(|warning| fields.add("warning", warning.clone()));
     fields.add_some("last error", client.last_error.clone());
@@ -79,6 +83,21 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     if client.reconnects > 0 {
         fields.add("reconnects", client.reconnects.to_string());
     }
+}
+
+/// What an exit that refuses said, and what follows.
+fn add_refused(fields: &mut Fields, client: &ClientStatus, refused: &RefusedStatus) {
+    let name = &client.profile;
+    fields.add("refused", refused.message.clone());
+    let at_once = format!("`warren up {name}` asks the exit again");
+    let again = match refused.asked_again_in_seconds {
+        Some(seconds) => format!("{at_once} at once, the daemon in {}", time(seconds)),
+        None => at_once,
+    };
+    fields.add(
+        "closed",
+        format!("what belongs into the tunnel goes nowhere until `warren down {name}`; {again}"),
+    );
 }
 
 fn add_exit(fields: &mut Fields, exit: &ExitStatus) {

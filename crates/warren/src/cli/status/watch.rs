@@ -102,6 +102,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
             public_key: String::new(),
         },
         session: None,
+        refused: None,
         error: None,
         warnings: Vec::new(),
         last_error: None,

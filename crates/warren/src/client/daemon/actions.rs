@@ -28,9 +28,8 @@ impl Daemon {
                 if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
                     self.exits.avoid_current(Instant::now());
                 }
-                if self.welcome.is_none() && goodbye == Some(Goodbye::PoolEmpty) {
-                    // It may pass, but whoever waits for `up` wants to know now.
-                    return Ok(Some(Stop::Goodbye(Goodbye::PoolEmpty)));
+                if goodbye == Some(Goodbye::PoolEmpty) {
+                    self.take_empty_pool();
                 }
                 if self.state == State::Up {
                     self.reconnects += 1;
@@ -42,7 +41,9 @@ impl Daemon {
                 self.unreachable(reason, goodbye);
             }
             ClientAction::Stopped { reason } if self.goes_on_elsewhere(&reason) => {}
-            ClientAction::Stopped { reason } => return Ok(Some(reason)),
+            ClientAction::Stopped { reason } => {
+                return Ok(if self.stays_closed(&reason).await { None } else { Some(reason) });
+            }
         }
         Ok(None)
     }

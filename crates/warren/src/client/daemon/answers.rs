@@ -16,6 +16,7 @@ impl Daemon {
             }
             Request::Set { change } => Ok(self.tuning.apply(change).into()),
             Request::Reload => self.reload().await,
+            Request::Retry => self.retry().await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
                 part.break_down(&self.worker).await;
@@ -55,17 +56,20 @@ impl Daemon {
                 address: self.way.map(|way| way.remote),
                 public_key: exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
             },
-            session: self.welcome.as_ref().map(|welcome| ClientSessionStatus {
-                id: welcome.session,
-                ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
-                ipv6: welcome
-                    .ipv6
-                    .filter(|_| self.host.takes_ipv6())
-                    .map(|(address, prefix)| format!("{address}/{prefix}")),
-                mtu: welcome.mtu,
-                connections: welcome.connections,
-                prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
+            session: self.welcome.as_ref().filter(|_| self.refused.is_none()).map(|welcome| {
+                ClientSessionStatus {
+                    id: welcome.session,
+                    ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
+                    ipv6: welcome
+                        .ipv6
+                        .filter(|_| self.host.takes_ipv6())
+                        .map(|(address, prefix)| format!("{address}/{prefix}")),
+                    mtu: welcome.mtu,
+                    connections: welcome.connections,
+                    prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
+                }
             }),
+            refused: self.refused_status(),
             error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
             warnings: self.host.warnings(),
             last_error: self.last_error.clone(),

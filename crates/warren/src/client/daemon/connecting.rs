@@ -10,6 +10,7 @@ use warren_session::client::{ClientAction, ClientSession, ConnectionEnd, Race, S
 use warren_session::goodbye::Goodbye;
 
 use super::ends::end_of;
+use super::refusal::Unproven;
 use super::{Daemon, LookupAnswer};
 use crate::client::connect::{self, Way};
 use crate::client::lookup::lookup;
@@ -259,6 +260,7 @@ impl Daemon {
             return Ok(());
         };
         let purpose = self.race.as_ref().map(|racing| racing.purpose);
+        self.unproven = Unproven::default();
         self.abort_race().await;
         self.exits.works(way);
         if purpose == Some(Purpose::Return) && !self.homing.answered(true) {
@@ -307,15 +309,19 @@ impl Daemon {
         true
     }
 
-    fn begin_session(&mut self, now: Instant) {
+    pub(super) fn begin_session(&mut self, now: Instant) {
         self.way = None;
         self.vigil = warren_session::client::Vigil::default();
-        self.session = ClientSession::new(self.session_config.clone(), crate::entropy::source());
+        self.session = self.new_session();
         self.session.start(now);
     }
 
+    pub(super) fn new_session(&self) -> ClientSession {
+        ClientSession::new(self.session_config.clone(), crate::entropy::source())
+    }
+
     /// Carries out what the session wants, but for new connections: one is there already, or none is wanted any more.
-    async fn carry_out_all_but_connects(&mut self) -> anyhow::Result<()> {
+    pub(super) async fn carry_out_all_but_connects(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.session.poll_action() {
             match action {
                 ClientAction::Send { index, bytes } => self.send(index, bytes).await,
@@ -346,7 +352,13 @@ impl Daemon {
         let way = self.race.as_mut().and_then(|racing| racing.runners.remove(&connection));
         let Some(way) = way else { return Ok(()) };
         tracing::debug!("{} does not answer: {reason}", way.remote);
+        let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
         let end = self.end_of(way.exit, reason);
+        if let ConnectionEnd::Lost(sentence) = &end
+            && is_answer
+        {
+            self.take_unproven(sentence.clone());
+        }
         if let Some(racing) = &mut self.race {
             racing.race.failed(&way);
             racing.failure = Some(end);

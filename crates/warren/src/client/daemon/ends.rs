@@ -6,8 +6,7 @@ use warren_session::goodbye::Goodbye;
 
 use crate::config::Endpoint;
 
-/// A wrong key ends a client that never had a session; one that had keeps trying, so that nobody on the path can end it with a
-/// forged answer.
+/// Nothing but a Goodbye can be final, and that only of an exit that has proven its key: anybody on the path can forge the rest.
 pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool) -> ConnectionEnd {
     match reason {
         CloseReason::Peer { code, reason } => match u32::try_from(code).ok().and_then(Goodbye::from_code) {
@@ -21,14 +20,14 @@ pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool
             "{endpoint} shows another key than the profile's now: {presented}; if its operator has changed it, correct public_key in the \
              profile and run `warren down` and `warren up`; the client goes on trying, as somebody on the way may have forged it"
         )),
-        CloseReason::WrongPeerKey { presented } => ConnectionEnd::Refused(format!(
+        CloseReason::WrongPeerKey { presented } => ConnectionEnd::Lost(format!(
             "{endpoint} showed another key than the profile's: {presented}; compare it with what \
              `warren status exit` shows there, and correct public_key in the profile if it is the exit's"
         )),
         CloseReason::NoCommonProtocol if had_session => ConnectionEnd::Lost(format!(
             "{endpoint} does not speak warren/1 any more; look what runs there; the client goes on trying"
         )),
-        CloseReason::NoCommonProtocol => ConnectionEnd::Refused(format!(
+        CloseReason::NoCommonProtocol => ConnectionEnd::Lost(format!(
             "{endpoint} does not speak warren/1; check the endpoint in the profile"
         )),
         CloseReason::TimedOut => ConnectionEnd::Lost(format!(
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_end_is_told_with_what_follows_and_only_a_first_answer_can_end_the_client() {
+    fn every_end_is_told_with_what_follows_and_none_but_a_goodbye_can_end_the_client() {
         let endpoint: Endpoint = "exit.example.net:443".parse().unwrap();
         let presented = PrivateKey::generate().unwrap().public();
         let reasons = [
@@ -69,13 +68,10 @@ mod tests {
         ];
         for (reason, had_session) in reasons.iter().flat_map(|reason| [(reason, false), (reason, true)]) {
             let end = end_of(&endpoint, reason.clone(), had_session);
-            let (ConnectionEnd::Lost(sentence) | ConnectionEnd::Refused(sentence)) = &end else {
-                panic!("{reason:?} became {end:?}")
-            };
+            let ConnectionEnd::Lost(sentence) = &end else { panic!("{reason:?} became {end:?}") };
             let (what, advice) =
                 sentence.split_once("; ").unwrap_or_else(|| panic!("no advice in {sentence:?}"));
             assert!(what.len() > 15 && advice.len() > 8, "{sentence}");
-            assert!(!(had_session && matches!(end, ConnectionEnd::Refused(_))), "{reason:?}");
         }
         for goodbye in Goodbye::ALL {
             let reason = CloseReason::Peer { code: goodbye.code().into(), reason: String::new() };

@@ -27,6 +27,8 @@ impl Daemon {
     pub(super) fn up(&mut self) {
         tracing::info!("connected to {}", self.exits.exit(self.exits.current()).endpoint);
         self.set_state(State::Up);
+        self.is_first_try = false;
+        self.refused = None;
         self.last_error = None;
         self.cause = None;
         self.grievances.forget();

@@ -10,6 +10,12 @@ use crate::transport::TAKES_RESTART as TRANSPORT;
 impl Daemon {
     /// Reads the profile again. The connections stay, and no packet of them is lost.
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+        let answer = self.read_profile().await?;
+        self.follow_when_refused().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+        Ok(answer)
+    }
+
+    pub(super) async fn read_profile(&mut self) -> Result<serde_json::Value, Refusal> {
         let outcome = self.take_over().await;
         match &outcome {
             Ok(()) => tracing::info!("profile read again"),

@@ -92,7 +92,9 @@ impl Daemon {
     pub(super) fn unreachable(&mut self, reason: String, goodbye: Option<Goodbye>) {
         let is_fresh = self.diagnosed.is_some_and(|last| last.elapsed() < DIAGNOSE_EVERY);
         let cause = self.cause.clone().filter(|_| is_fresh && goodbye.is_none()).unwrap_or(reason);
-        notify::status(&format!("cannot reach the exit: {cause}"));
+        if self.refused.is_none() {
+            notify::status(&format!("cannot reach the exit: {cause}"));
+        }
         self.last_error = Some(cause);
         if goodbye.is_none() {
             self.start_diagnosis();
@@ -104,7 +106,7 @@ impl Daemon {
         let is_waited_for = match self.state {
             State::Connecting => self.welcome.is_none(),
             State::Reconnecting => true,
-            State::Up | State::Error | State::Stopping => false,
+            State::Up | State::Refused | State::Error | State::Stopping => false,
         };
         if is_waited_for && self.since.elapsed() >= WONDER_AFTER {
             self.start_diagnosis();
@@ -139,7 +141,9 @@ impl Daemon {
             return;
         };
         self.complain(&sentence);
-        notify::status(&format!("cannot reach the exit: {sentence}"));
+        if self.refused.is_none() {
+            notify::status(&format!("cannot reach the exit: {sentence}"));
+        }
         self.cause = Some(sentence.clone());
         self.last_error = Some(sentence);
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use warren_quic::driver::SHUTDOWN_TIMEOUT;
-use warren_session::client::{ClientAction, Stop};
+use warren_session::client::{ClientAction, ClientState, Stop};
 use warren_session::goodbye::Goodbye;
 
 use super::Daemon;
@@ -39,17 +39,17 @@ impl Daemon {
     /// Stops for another daemon that gets the same addresses: connections through the tunnel are left to it.
     pub(super) fn make_way(&mut self) {
         self.set_state(State::Stopping);
+        if matches!(self.session.state(), ClientState::Stopped(_)) {
+            // One that an exit has refused says nothing more.
+            self.session = self.new_session();
+        }
         self.session.stop(Instant::now());
     }
 
     pub(super) fn stopped(&self, stop: Stop) -> anyhow::Result<()> {
         match stop {
             Stop::Requested => Ok(()),
-            Stop::Refused(sentence) => Err(Failure::new(ExitCode::Refused, sentence).into()),
-            Stop::Goodbye(goodbye) => {
-                let endpoint = &self.exits.exit(self.exits.current()).endpoint;
-                Err(Failure::new(ExitCode::Refused, format!("the exit {endpoint} refused: {goodbye}")).into())
-            }
+            Stop::Goodbye(goodbye) => Err(Failure::new(ExitCode::Refused, self.refusal_of(goodbye)).into()),
         }
     }
 

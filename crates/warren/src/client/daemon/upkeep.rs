@@ -31,6 +31,9 @@ impl Daemon {
             Ok(None) => {}
             Err(error) => trouble.push(format!("{error:#}")),
         }
+        if let Err(error) = self.close_if_refused().await {
+            trouble.push(format!("{error:#}"));
+        }
         if let Err(error) = self.follow_network().await {
             trouble.push(format!("{error:#}"));
         }

@@ -17,6 +17,8 @@ pub(super) struct Standing {
     pub(super) facts: PlanFacts,
     /// The resolvers that were chosen along with it.
     pub(super) servers: Vec<IpAddr>,
+    /// Whether no query may leave although no resolver was chosen.
+    pub(super) keeps_names_in: bool,
 }
 
 impl Standing {
@@ -58,15 +60,23 @@ impl Standing {
     }
 
     pub(super) fn plan(&self, profile: &str, lan: bool) -> Plan {
-        plan(profile, lan, &self.facts, &self.servers)
+        plan(profile, lan, &self.facts, &self.servers, self.keeps_names_in)
     }
 }
 
-/// The plan of routes and, in a full tunnel with resolvers of its own, the guard of their ports.
-pub(super) fn plan(profile: &str, lan: bool, facts: &PlanFacts, servers: &[IpAddr]) -> Plan {
+/// The plan of routes and, in a full tunnel with resolvers of its own or that `keeps_names_in`, the guard of their ports.
+pub(super) fn plan(
+    profile: &str,
+    lan: bool,
+    facts: &PlanFacts,
+    servers: &[IpAddr],
+    keeps_names_in: bool,
+) -> Plan {
     let mut plan = client_plan::client(facts);
+    let is_guarded = dns::needs_guard(&facts.include, &facts.exclude, servers)
+        || keeps_names_in && dns::is_full(&facts.include);
     // Without a firewall there is no nft.
-    if facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, servers) {
+    if facts.firewall.is_some() && is_guarded {
         plan.steps.push(dns::guard(profile, CARRIER_MARK, lan, &facts.guests));
     }
     plan

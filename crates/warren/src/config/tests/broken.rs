@@ -46,6 +46,10 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
         "8: include in [routes] is a string, but must be a list of networks",
     ),
     ("[routes]\nlan = 1\n", "8: lan in [routes] is a number, but must be true or false"),
+    (
+        "[routes]\nwhen_refused = \"shut\"\n",
+        "8: when_refused in [routes] is \"shut\", but must be \"closed\" or \"open\"",
+    ),
     ("[routes]\ninclude = [{}]\n", "8: include in [routes] is a section, but must be a network"),
     (
         "[routes]\ninclude = 1979-05-27\n",

@@ -18,6 +18,7 @@ const PROFILE_KEYS: &[&str] = &[
     "exclude",
     "lan",
     "prefixes",
+    "when_refused",
     "servers",
     "enabled",
     "allow_inbound",
@@ -62,6 +63,7 @@ fn example_profile_shows_every_key_with_its_default() {
     assert_eq!(example.device, minimal.device);
     assert_eq!(example.mtu, minimal.mtu);
     assert_eq!(example.include, minimal.include);
+    assert_eq!(example.when_refused, minimal.when_refused);
     assert_eq!(example.transport, minimal.transport);
     assert!(example.not_yet.is_empty());
     assert_shows(HOME, PROFILE_KEYS);

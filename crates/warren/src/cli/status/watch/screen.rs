@@ -47,6 +47,7 @@ fn facts(status: &Status) -> Vec<String> {
         let device = status.device.as_ref().map(|device| format!(", MTU {}", device.mtu));
         let device = device.unwrap_or_default();
         lines.push(format!("exit {}  {}{device}", client.exit.endpoint, addresses.join(", ")));
+        lines.extend(client.refused.as_ref().map(|refused| format!("refused: {}", refused.message)));
         lines.extend(client.error.as_ref().map(|error| format!("error: {error}")));
         lines.extend(client.last_error.as_ref().map(|error| format!("last error: {error}")));
     }
@@ -142,7 +143,9 @@ enum Tone {
 fn tone(state: State) -> Tone {
     match state {
         State::Up => Tone::Good,
-        State::Connecting | State::Reconnecting | State::Error | State::Stopping => Tone::Bad,
+        State::Connecting | State::Reconnecting | State::Refused | State::Error | State::Stopping => {
+            Tone::Bad
+        }
     }
 }
 

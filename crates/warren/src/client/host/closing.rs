@@ -1,0 +1,54 @@
+//! A host whose tunnel leads nowhere: every exit has refused before there was a lease.
+
+use std::time::Duration;
+
+use warren_host::dns::Servers;
+use warren_session::AttachToken;
+use warren_session::client::Welcome;
+use warren_tun::Queue;
+
+use super::ClientHost;
+
+/// Of the device, until an exit says more.
+const MTU: u16 = 1380;
+
+impl ClientHost {
+    /// Makes what belongs into the tunnel unreachable, unless the tunnel's routes stand already, which lead into its device. Returns
+    /// the queues of a TUN device that this made.
+    ///
+    /// # Errors
+    /// What could not be done, after what was done is undone.
+    pub(crate) async fn close(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
+        if self.standing.is_some() {
+            return Ok(None);
+        }
+        let (standing, queues) = self.stand(&nothing_granted()).await?;
+        self.standing = Some(standing);
+        Ok(Some(queues))
+    }
+
+    /// Whether names stay inside although nothing was granted, as they would have if an exit had named a resolver.
+    pub(super) fn keeps_names_in(&self, welcome: &Welcome) -> bool {
+        let has_lease = welcome.ipv4.is_some() || welcome.ipv6.is_some();
+        !has_lease && self.settings.servers != Servers::Listed(Vec::new())
+    }
+}
+
+/// The Welcome of an exit that grants nothing: a tunnel without addresses has unreachable routes.
+pub(super) fn nothing_granted() -> Welcome {
+    Welcome {
+        session: 0,
+        attach_token: AttachToken::new([0; AttachToken::LENGTH]),
+        ipv4: None,
+        ipv6: None,
+        gateway_ipv4: None,
+        gateway_ipv6: None,
+        mtu: MTU,
+        dns: Vec::new(),
+        routes: Vec::new(),
+        connections: 0,
+        keep_alive: Duration::ZERO,
+        features: 0,
+        prefixes: Vec::new(),
+    }
+}
