@@ -105,6 +105,9 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
     for says in ["home: refused for", "has disabled this client", "warren down home"] {
         assert!(report.contains(says), "{says:?} is in {report}");
     }
+    let doctor = client.warren.run("doctor").stdout;
+    let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(doctor.contains("has disabled this client") && doctor.contains("warren down home"), "{doctor}");
 
     // Who asks is told so again, and nothing opens.
     let refused = client.warren.run("up home");

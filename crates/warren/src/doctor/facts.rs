@@ -208,7 +208,13 @@ fn said_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
     let Ok(status) = runtime.block_on(ask(&directory.socket(), &Request::Status)) else { return Vec::new() };
     let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
     let of = |sentence| TunnelTrouble { profile: profile.to_owned(), sentence };
-    client.error.into_iter().chain(client.warnings).map(of).collect()
+    let refused = client.refused.map(|refused| {
+        format!(
+            "{}; what belongs into the tunnel stays closed until `warren down {profile}`",
+            refused.message
+        )
+    });
+    refused.into_iter().chain(client.error).chain(client.warnings).map(of).collect()
 }
 
 /// Knocks at each of a profile's exits.
