@@ -75,7 +75,7 @@ fn client_counter(net: &Net) -> String {
 }
 
 /// Lets the internet host's resolver answer otherwise.
-fn answer_with(net: &Net, addresses: &[&str]) -> Running {
+pub(crate) fn answer_with(net: &Net, addresses: &[&str]) -> Running {
     net.internet.host.sh("conntrack -F 2>/dev/null || true").ok();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/name_server.py");
     let mut server = net.internet.host.start(&[&["python3", "-u", script, "5353"], addresses].concat());

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use warren_quic::key::PrivateKey;
 
+use crate::exit_name::answer_with;
 use crate::support::interloper::{Forgery, Interloper, close_for_want_of_a_protocol};
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
@@ -103,4 +104,22 @@ fn a_daemon_that_is_shown_another_key_goes_on_and_takes_the_right_one_by_a_reloa
 
     eventually(seconds(20), "it connects", || client.status().text("/state") == "up");
     client.down();
+}
+
+#[test]
+fn a_join_goes_on_to_the_next_address_of_the_exit_s_name() {
+    const OTHER: &str = "198.51.100.99";
+    let Some(net) = Net::new() else { return };
+    let exit =
+        Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
+    let _names = answer_with(&net, &[OTHER, Net::EXIT_V4]);
+    let line = exit.warren.run("exit invite laptop").ok();
+    let client = Client::bare(&net.client);
+    let interloper = Interloper::at(&net, OTHER, Forgery::Frames(close_for_want_of_a_protocol()));
+
+    client.warren.run(line.trim().strip_prefix("warren ").unwrap()).ok();
+
+    assert!(interloper.end() > 0, "the other address was tried first");
+    assert!(client.warren.config("laptop.toml").exists());
+    assert_eq!(exit.status().number("/clients/enrolled"), 1);
 }

@@ -45,6 +45,12 @@ pub struct Interloper {
 impl Interloper {
     /// Answers the clients of the net's exit, on the router between them.
     pub fn start(net: &Net, forgery: Forgery) -> Self {
+        Self::at(net, Net::EXIT_V4, forgery)
+    }
+
+    /// The same for what the router forwards to another address.
+    pub fn at(net: &Net, address: &str, forgery: Forgery) -> Self {
+        let exit = SocketAddrV4::new(address.parse().unwrap(), 443);
         let ears = || {
             let protocol = i32::from(IPV4.to_be());
             Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(protocol))).unwrap()
@@ -55,7 +61,6 @@ impl Interloper {
         let (over, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (until, count) = (over.clone(), answers.clone());
         let thread = std::thread::spawn(move || {
-            let exit = SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443);
             let mut last = Vec::new();
             while !until.load(SeqCst) {
                 let mut buffer = [0; 2_048];

@@ -1,13 +1,13 @@
-"""A DNS server that knows one address for every name, or none: prints "ready" once it answers.
+"""A DNS server that knows the same addresses for every name, or none: prints "ready" once it answers.
 
-Usage: name_server.py PORT [IPV4]    without an address no name exists
+Usage: name_server.py PORT [IPV4]...    without an address no name exists
 """
 
 import socket
 import struct
 import sys
 
-ADDRESS = socket.inet_aton(sys.argv[2]) if len(sys.argv) > 2 else None
+ADDRESSES = [socket.inet_aton(address) for address in sys.argv[2:]]
 A = 1
 
 server = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -17,9 +17,9 @@ print("ready")
 while True:
     query, client = server.recvfrom(512)
     question = query[12 : query.index(b"\0", 12) + 5]
-    answers = ADDRESS is not None and question[-4:-2] == struct.pack("!H", A)
-    flags = 0x8580 if ADDRESS else 0x8583
-    reply = struct.pack("!2sHHHHH", query[:2], flags, 1, int(answers), 0, 0) + question
-    if answers:
-        reply += struct.pack("!HHHIH", 0xC00C, A, 1, 60, 4) + ADDRESS
+    answers = ADDRESSES if question[-4:-2] == struct.pack("!H", A) else []
+    flags = 0x8580 if ADDRESSES else 0x8583
+    reply = struct.pack("!2sHHHHH", query[:2], flags, 1, len(answers), 0, 0) + question
+    for address in answers:
+        reply += struct.pack("!HHHIH", 0xC00C, A, 1, 60, 4) + address
     server.sendto(reply, client)
