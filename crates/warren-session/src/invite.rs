@@ -130,6 +130,13 @@ impl fmt::Debug for InviteToken {
 #[serde(transparent)]
 pub struct TokenDigest(PeerKey);
 
+impl TokenDigest {
+    /// The first 8 bytes in hexadecimal: tells invitations apart, and can be part of a file's name.
+    pub fn label(&self) -> String {
+        self.0.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 fn checksum(body: &[u8]) -> [u8; CHECKSUM_LENGTH] {
     *digest(&SHA256, body).as_ref().first_chunk().expect("SHA-256 has 32 bytes")
 }

@@ -60,6 +60,8 @@ pub(crate) enum Bug {
     ClockStepIgnored,
     /// An invitation that has expired enrols.
     ExpiredInvitationTaken,
+    /// A key that was removed is enrolled again.
+    RemovedKeyEnrolled,
 }
 
 #[cfg(test)]
@@ -85,7 +87,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
 #[cfg(test)]
 impl Bug {
     /// Every one.
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::LeaseGivenTwice,
         Self::LeaseNotPersisted,
         Self::OnlineLeaseTaken,
@@ -114,5 +116,6 @@ impl Bug {
         Self::ClockStepEndsSessions,
         Self::ClockStepIgnored,
         Self::ExpiredInvitationTaken,
+        Self::RemovedKeyEnrolled,
     ];
 }

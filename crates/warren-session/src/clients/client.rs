@@ -73,6 +73,11 @@ impl Client {
         }
     }
 
+    /// The key that it has and the one that it is to have next.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = PeerKey> {
+        [Some(self.public_key), self.next_public_key].into_iter().flatten()
+    }
+
     /// The addresses that are this client's, static before sticky; empty where it has had none yet.
     pub fn lease(&self) -> Lease {
         Lease { ipv4: self.ipv4.or(self.leased_ipv4), ipv6: self.ipv6.or(self.leased_ipv6) }

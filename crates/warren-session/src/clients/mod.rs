@@ -5,6 +5,7 @@ mod invitation;
 mod rate_limit;
 mod registry;
 mod registry_error;
+mod removed;
 #[cfg(test)]
 mod tests;
 mod timestamp;
@@ -14,3 +15,4 @@ pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
 pub use self::registry::{ClientRegistry, MAX_CLIENTS};
 pub use self::registry_error::RegistryError;
+pub use self::removed::RemovedKey;

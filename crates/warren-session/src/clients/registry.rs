@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::client::{Client, is_valid_name};
 use super::invitation::Invitation;
 use super::registry_error::RegistryError;
+use super::removed::{RemovedKey, RemovedKeys};
 use crate::PeerKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
@@ -25,6 +26,7 @@ pub struct ClientRegistry {
     clients: BTreeMap<PeerKey, Client>,
     names: BTreeMap<String, PeerKey>,
     invitations: BTreeMap<TokenDigest, Invitation>,
+    removed: RemovedKeys,
 }
 
 /// What became of a token.
@@ -44,12 +46,19 @@ struct ClientsFile {
     client: Vec<Client>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     invitation: Vec<Invitation>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    removed: Vec<RemovedKey>,
 }
 
 impl ClientRegistry {
     /// A registry without clients.
     pub const fn new() -> Self {
-        Self { clients: BTreeMap::new(), names: BTreeMap::new(), invitations: BTreeMap::new() }
+        Self {
+            clients: BTreeMap::new(),
+            names: BTreeMap::new(),
+            invitations: BTreeMap::new(),
+            removed: RemovedKeys::new(),
+        }
     }
 
     /// Enrols a client. A sticky lease of another client on one of its static addresses is given up, and so is an open
@@ -57,7 +66,8 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or another client's; nothing has changed then.
+    /// If its name, key, static addresses or prefixes are invalid or another client's, or its key was removed; nothing has
+    /// changed then.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         for other in self.clients.values_mut() {
@@ -87,22 +97,43 @@ impl ClientRegistry {
     }
 
     /// Removes a client, with what it was invited with, and withdraws an open invitation of its name; `None` if there was only
-    /// that.
+    /// that. Its keys are not enrolled again unless [`Self::allow`] says so.
     ///
     /// # Errors
     ///
     /// If there is neither.
-    pub fn remove(&mut self, name: &str) -> Result<Option<Client>, RegistryError> {
+    pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
         let withdrawn = self.withdraw(name);
         let removed = self.names.remove(name).and_then(|key| self.clients.remove(&key));
         match &removed {
             Some(client) => {
                 self.invitations.retain(|_, invitation| invitation.used_by != Some(client.public_key));
+                self.removed.add_client(client, now);
             }
             None if withdrawn => {}
             None => return Err(RegistryError::NoSuchClient { name: name.to_owned() }),
         }
         Ok(removed)
+    }
+
+    /// Allows a removed key to be enrolled again; returns whether it was one.
+    pub fn allow(&mut self, key: PeerKey) -> bool {
+        self.removed.forget(key)
+    }
+
+    /// Every removed key, by the name of its client.
+    pub fn removed_keys(&self) -> Vec<&RemovedKey> {
+        self.removed.list()
+    }
+
+    /// Checks that no client of `edited` has a key that was removed here.
+    pub(crate) fn check_removed(&self, edited: &Self) -> Result<(), RegistryError> {
+        edited.clients.values().try_for_each(|client| self.removed_key_of(client))
+    }
+
+    /// Remembers the removed keys of another registry too.
+    pub(crate) fn take_removed_keys_of(&mut self, edited: &Self) {
+        self.removed.join(&edited.removed);
     }
 
     /// Takes an invitation in, in place of an open one of its name; those that have expired by `now` are forgotten.
@@ -141,7 +172,7 @@ impl ClientRegistry {
         if invitation.used_by == Some(key) {
             return self.by_key(key).map(|client| Redeemed { name: client.name.clone(), is_new: false });
         }
-        // A client of that name may have been renamed to it meanwhile, or the key be another client's.
+        // A client of that name may have been renamed to it meanwhile, or the key be another client's or a removed one.
         self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
         let name = invitation.name.clone();
         self.invitations.insert(digest, Invitation { used_by: Some(key), ..invitation });
@@ -211,13 +242,14 @@ impl ClientRegistry {
         self.clients.values().find(|client| client.next_public_key == Some(key))
     }
 
-    /// Gives a client its next key, and forgets the one that it had.
-    pub(crate) fn take_next_key(&mut self, key: PeerKey) {
+    /// Gives a client its next key; the one that it had is a removed key from now on.
+    pub(crate) fn take_next_key(&mut self, key: PeerKey, now: SystemTime) {
         let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
         let Some(client) = self.clients.remove(&key) else { return };
         if is_planted(Bug::OldKeyAccepted) {
             self.clients.insert(key, client.clone());
         }
+        self.removed.add(RemovedKey { name: client.name.clone(), public_key: key, removed: now });
         self.insert(Client { public_key: next, next_public_key: None, ..client });
         for invitation in self.invitations.values_mut().filter(|invitation| invitation.used_by == Some(key)) {
             invitation.used_by = Some(next);
@@ -276,7 +308,8 @@ impl ClientRegistry {
         if self.names.contains_key(&client.name) {
             return Err(RegistryError::NameTaken { name: name() });
         }
-        for key in [Some(client.public_key), client.next_public_key].into_iter().flatten() {
+        self.removed_key_of(client)?;
+        for key in client.keys() {
             if let Some(holder) = self.by_key(key).or_else(|| self.by_next_key(key)) {
                 return Err(RegistryError::KeyTaken { name: name(), key, holder: holder.name.clone() });
             }
@@ -291,6 +324,12 @@ impl ClientRegistry {
             }
         }
         self.check_prefixes(client)
+    }
+
+    fn removed_key_of(&self, client: &Client) -> Result<(), RegistryError> {
+        let Some(removed) = client.keys().find_map(|key| self.removed.find(key)) else { return Ok(()) };
+        let (key, holder) = (removed.public_key, removed.name.clone());
+        Err(RegistryError::KeyRemoved { name: client.name.clone(), key, holder })
     }
 
     fn check_prefixes(&self, client: &Client) -> Result<(), RegistryError> {
@@ -354,6 +393,12 @@ impl TryFrom<ClientsFile> for ClientRegistry {
 
     fn try_from(file: ClientsFile) -> Result<Self, RegistryError> {
         let mut registry = Self::new();
+        for removed in file.removed {
+            if !is_valid_name(&removed.name) {
+                return Err(RegistryError::BadName { name: removed.name });
+            }
+            registry.removed.add(removed);
+        }
         file.client.into_iter().try_for_each(|client| registry.add(client))?;
         registry.invitations =
             file.invitation.into_iter().map(|invitation| (invitation.token_sha256, invitation)).collect();
@@ -364,6 +409,7 @@ impl TryFrom<ClientsFile> for ClientRegistry {
 impl From<ClientRegistry> for ClientsFile {
     fn from(registry: ClientRegistry) -> Self {
         let client = registry.iter().cloned().collect();
-        Self { client, invitation: registry.invitations.into_values().collect() }
+        let invitation = registry.invitations.into_values().collect();
+        Self { client, invitation, removed: registry.removed.into_list() }
     }
 }

@@ -36,6 +36,18 @@ pub enum RegistryError {
         /// The client that has it.
         holder: String,
     },
+    /// The key was taken from a client.
+    #[error(
+        "client {name:?} cannot have the key {key}: it was taken from {holder:?} for good; make another with `warren keygen`, or allow this one with --allow-removed"
+    )]
+    KeyRemoved {
+        /// The client that was to be added.
+        name: String,
+        /// The key.
+        key: PeerKey,
+        /// The client that had it.
+        holder: String,
+    },
     /// Another client has the static address.
     #[error("client {name:?} cannot have the address {address}: it is that of {holder:?}; choose another")]
     AddressTaken {

@@ -2,6 +2,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
 use crate::PeerKey;
+use crate::invite::InviteToken;
 
 const FILE: &str = r#"
 [[client]]
@@ -131,7 +132,7 @@ fn there_is_an_end_of_clients() {
     }
     assert_eq!(registry.add(numbered(MAX_CLIENTS)), Err(RegistryError::Full));
     registry.replace(Client { disabled: true, ..numbered(7) }).unwrap();
-    registry.remove("client-7").unwrap();
+    registry.remove("client-7", UNIX_EPOCH).unwrap();
     registry.add(numbered(MAX_CLIENTS)).unwrap();
 }
 
@@ -147,8 +148,59 @@ fn a_client_can_be_renamed_disabled_and_removed() {
     assert!(registry.by_key(key(1)).is_some_and(|client| client.name == "z" && client.disabled));
     assert_eq!(registry.by_name("a"), None);
     assert_eq!(registry.iter().map(|client| client.name.as_str()).collect::<Vec<_>>(), ["b", "z"]);
-    assert_eq!(registry.remove("z").unwrap().map(|client| client.public_key), Some(key(1)));
+    assert_eq!(registry.remove("z", UNIX_EPOCH).unwrap().map(|client| client.public_key), Some(key(1)));
     assert_eq!((registry.len(), registry.by_key(key(1))), (1, None));
+}
+
+#[test]
+fn a_removed_key_is_enrolled_again_only_if_the_operator_allows_it() {
+    let mut registry = ClientRegistry::new();
+    registry.add(Client { next_public_key: Some(key(2)), ..client("a", 1) }).unwrap();
+    registry.rename("a", "z").unwrap();
+    registry.remove("z", UNIX_EPOCH + Duration::from_secs(9)).unwrap();
+    // As after a restart.
+    let mut registry: ClientRegistry = toml::from_str(&toml::to_string(&registry).unwrap()).unwrap();
+
+    let by_next = Client { next_public_key: Some(key(2)), ..client("b", 3) };
+    for again in [client("b", 1), client("b", 2), by_next] {
+        let refused = registry.add(again).unwrap_err();
+        assert!(matches!(&refused, RegistryError::KeyRemoved { holder, .. } if holder == "z"), "{refused}");
+        assert!(refused.to_string().contains("--allow-removed"), "{refused}");
+    }
+    registry.add(client("b", 3)).unwrap();
+    assert!(registry.allow(key(1)) && !registry.allow(key(1)));
+    registry.add(client("z", 1)).unwrap();
+    let removed: Vec<_> = registry.removed_keys().into_iter().map(|removed| removed.public_key).collect();
+    assert_eq!(removed, [key(2)]);
+}
+
+#[test]
+fn a_file_with_a_client_whose_key_was_removed_is_refused() {
+    let removed = r#"
+[[removed]]
+name = "phone"
+public_key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+removed = "2026-11-22T00:00:00Z"
+"#;
+    let refused = toml::from_str::<ClientRegistry>(&format!("{FILE}{removed}")).unwrap_err().to_string();
+    assert!(refused.contains("\"laptop\" cannot have the key") && refused.contains("\"phone\""), "{refused}");
+    toml::from_str::<ClientRegistry>(removed).unwrap();
+}
+
+#[test]
+fn an_invitation_stays_open_for_another_key_than_a_removed_one() {
+    let mut registry = ClientRegistry::new();
+    registry.add(client("a", 1)).unwrap();
+    registry.remove("a", UNIX_EPOCH).unwrap();
+    let token = InviteToken::new([7; InviteToken::LENGTH]);
+    let expires = UNIX_EPOCH + Duration::from_secs(9);
+    let invitation =
+        Invitation { name: "a".to_owned(), token_sha256: token.digest(), expires, used_by: None };
+    registry.invite(invitation, UNIX_EPOCH).unwrap();
+
+    assert_eq!(registry.redeem(&token, key(1), UNIX_EPOCH), None);
+    assert_eq!(registry.open_invitations(UNIX_EPOCH).len(), 1);
+    assert!(registry.redeem(&token, key(2), UNIX_EPOCH).is_some_and(|redeemed| redeemed.is_new));
 }
 
 #[test]

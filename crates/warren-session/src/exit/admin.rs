@@ -83,6 +83,13 @@ impl ExitSessions {
         added
     }
 
+    /// Allows a removed key to be enrolled again.
+    pub fn allow_key(&mut self, key: crate::PeerKey) {
+        if self.registry.allow(key) {
+            self.persist();
+        }
+    }
+
     /// Lets the machine that shows the invitation's token enrol a key of its own.
     ///
     /// # Errors
@@ -116,7 +123,7 @@ impl ExitSessions {
             self.predecessors.remove(&key);
             self.pool.remove(key);
         }
-        let removed = self.registry.remove(name)?;
+        let removed = self.registry.remove(name, self.clock.at(now))?;
         self.persist();
         Ok(removed)
     }
@@ -204,13 +211,14 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If the exit could not start with it.
+    /// If the exit could not start with it, or a client has a key that was removed here.
     pub fn check(&self, edited: &ClientRegistry) -> Result<(), ConfigError> {
+        self.registry.check_removed(edited).map_err(ConfigError::RemovedKey)?;
         self.config.fill_pool(&mut edited.clone()).map(drop)
     }
 
     /// Takes over a registry that the operator edited: who is in it and what they chose, not the leases and dates, which
-    /// this exit knows better. Sessions of clients that did not change go on.
+    /// this exit knows better. Sessions of clients that did not change go on, and a removed key stays one.
     ///
     /// # Errors
     ///
@@ -225,6 +233,10 @@ impl ExitSessions {
                 // All of these leave before one comes back, so that two can exchange what they have.
                 Some(edited) if is_chosen_anew(&client, edited) => {
                     if let Some(changed) = self.take_out(now, &client.name, EndReason::Changed)? {
+                        // It only leaves to come back.
+                        for key in changed.keys() {
+                            self.registry.allow(key);
+                        }
                         taken_out.add(changed)?;
                     }
                 }
@@ -232,6 +244,7 @@ impl ExitSessions {
             }
         }
         self.registry.take_small_changes_of(&edited);
+        self.registry.take_removed_keys_of(&edited);
         for session in self.sessions.values_mut() {
             if let Some(client) = self.registry.by_key(session.key) {
                 session.name.clone_from(&client.name);
@@ -271,7 +284,7 @@ impl ExitSessions {
         if !is_planted(Bug::LeaseLostWithKey) {
             self.pool.rename(old, next);
         }
-        self.registry.take_next_key(old);
+        self.registry.take_next_key(old, self.clock.at(now));
         self.persist();
     }
 

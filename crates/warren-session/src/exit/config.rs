@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
-use crate::clients::{Client, ClientRegistry};
+use crate::clients::{Client, ClientRegistry, RegistryError};
 use crate::message::is_unicast;
 use crate::pool::{AddressPool, Lease, PoolError};
 use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
@@ -66,6 +66,9 @@ pub enum ConfigError {
         /// What is wrong.
         source: PoolError,
     },
+    /// A client has a key that was removed.
+    #[error(transparent)]
+    RemovedKey(RegistryError),
     /// A client's prefix overlaps the exit's own networks.
     #[error(
         "client {name:?}: the prefix {prefix} overlaps the exit's inner network {network}; choose another"

@@ -53,6 +53,8 @@ pub(super) struct ClientsModel {
     tokens: Vec<(InviteToken, usize)>,
     /// Keys of hosts that at some time were not to be admitted.
     shut_out: BTreeSet<PeerKey>,
+    /// Keys that clients had and lost, which the operator did not allow again.
+    removed: BTreeSet<PeerKey>,
 }
 
 #[derive(Debug)]
@@ -66,7 +68,13 @@ struct Invited {
 impl ClientsModel {
     pub(super) fn new(registry: &ClientRegistry) -> Self {
         let clients = registry.iter().map(|client| (client.name.clone(), client.clone())).collect();
-        Self { clients, invitations: Vec::new(), tokens: Vec::new(), shut_out: BTreeSet::new() }
+        Self {
+            clients,
+            invitations: Vec::new(),
+            tokens: Vec::new(),
+            shut_out: BTreeSet::new(),
+            removed: BTreeSet::new(),
+        }
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<&Client> {
@@ -122,6 +130,7 @@ impl ClientsModel {
                 assert!(network.has_shown(client.public_key), "{} has a key that nobody showed", client.name);
                 assert!(keeps_addresses, "an address is lost with the old key");
                 left.push(known.public_key);
+                self.removed.insert(known.public_key);
                 for invited in &mut self.invitations {
                     invited.used_by =
                         invited.used_by.map(|by| if by == known.public_key { client.public_key } else { by });
@@ -132,6 +141,8 @@ impl ClientsModel {
             (known.leased_ipv4, known.leased_ipv6) = (client.leased_ipv4, client.leased_ipv6);
             assert!(is_chosen_alike(client, known), "{client:?} instead of {known:?}");
         }
+        let removed: BTreeSet<_> = registry.removed_keys().iter().map(|removed| removed.public_key).collect();
+        assert_eq!(removed, self.removed, "what is removed is remembered for good");
         left
     }
 
@@ -139,8 +150,9 @@ impl ClientsModel {
     pub(super) fn takes(&self, after: &Client, exit: &ExitSessions) -> bool {
         let others = || self.clients.values().filter(|other| other.name != after.name);
         let keys = |client: &Client| [Some(client.public_key), client.next_public_key];
-        let key_is_free =
-            after.next_public_key.is_none_or(|next| others().all(|other| !keys(other).contains(&Some(next))));
+        let key_is_free = after.next_public_key.is_none_or(|next| {
+            !self.removed.contains(&next) && others().all(|other| !keys(other).contains(&Some(next)))
+        });
         let address_is_free = after.ipv4.is_none_or(|address| {
             let mut online = exit.sessions().filter(|session| session.name() != after.name);
             (2..=6).contains(&address.octets()[3])
@@ -177,8 +189,19 @@ impl ClientsModel {
         let removed = self.clients.remove(name);
         if let Some(client) = &removed {
             self.invitations.retain(|invited| invited.used_by != Some(client.public_key));
+            self.removed.extend(client.keys());
         }
         (was_invited || removed.is_some()).then_some(removed)
+    }
+
+    /// Whether a client had the key and lost it.
+    pub(super) fn is_removed(&self, key: PeerKey) -> bool {
+        self.removed.contains(&key)
+    }
+
+    /// The operator allows a removed key.
+    pub(super) fn allow(&mut self, key: PeerKey) {
+        self.removed.remove(&key);
     }
 
     /// Returns whether there is such a client.
@@ -219,7 +242,8 @@ impl ClientsModel {
     /// Enrols a key with a token; the name that it gets, or `None` if the invitation admits it no more.
     pub(super) fn redeem(&mut self, token: InviteToken, key: PeerKey, now: SystemTime) -> Option<String> {
         let invited = self.invitations.iter_mut().find(|invited| invited.token == token)?;
-        if now >= invited.expires || invited.used_by.is_some_and(|by| by != key) {
+        let is_void = now >= invited.expires || invited.used_by.is_some_and(|by| by != key);
+        if is_void || self.removed.contains(&key) {
             return None;
         }
         let name = invited.name.clone();

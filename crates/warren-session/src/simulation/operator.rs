@@ -94,11 +94,16 @@ impl World {
         assert_eq!(is_set, self.clients.set_disabled(&name_of(number), disabled));
     }
 
-    /// Enrols a client with the key that its host has.
+    /// Enrols a client with the key that its host has, by name if it was removed before.
     pub(super) fn add_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
         let client = Client::new(name_of(number), self.hosts[number].key, UNIX_EPOCH);
         let existed = self.clients.by_name(&client.name).is_some();
+        if !existed && self.clients.is_removed(client.public_key) {
+            assert!(exit.add_client(self.now, client.clone()).is_err(), "a removed key comes back by itself");
+            exit.allow_key(client.public_key);
+            self.clients.allow(client.public_key);
+        }
         let added = exit.add_client(self.now, client.clone());
         assert_eq!(added.is_err(), existed, "{added:?}");
         if !existed {

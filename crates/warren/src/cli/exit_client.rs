@@ -16,7 +16,7 @@ pub(crate) use invite::make as make_invitation;
 pub(crate) use store::{
     AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, RateChoice, StoppedExit,
 };
-pub(crate) use view::{ClientView, InvitationView, LiveView};
+pub(crate) use view::{ClientView, InvitationView, LiveView, RemovedView};
 
 /// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
@@ -28,6 +28,10 @@ pub(crate) fn run(
     let mut store = open(&config)?;
     match command {
         ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
+        ExitClientCommand::List(args) if args.removed => {
+            let removed = store.removed()?;
+            if args.json { output::print_json(&removed) } else { output::print(&view::removed(&removed)) }
+        }
         ExitClientCommand::List(args) => {
             let clients = store.list()?;
             if args.json {
@@ -66,10 +70,10 @@ pub(crate) fn run(
         ExitClientCommand::Set(args) => {
             let is_given = args.no_prefixes || !args.prefixes.is_empty();
             let prefixes = is_given.then(|| args.prefixes.clone());
-            let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, .. } = *args;
+            let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, allow_removed, .. } = *args;
             add::check_key(&config, public_key)?;
             own_networks::refuse(&args.prefixes, &config)?;
-            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key };
+            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key, allow_removed };
             store.change(&args.name, &ClientChange::Set(settings))?;
             let next = match public_key {
                 Some(_) => {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, anyhow, bail};
 use ipnet::IpNet;
-use warren_quic::key::PrivateKey;
+use warren_quic::key::{PrivateKey, PublicKey};
 use warren_session::PeerKey;
 use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
@@ -48,9 +48,10 @@ pub(crate) fn run(
     }
     let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
     let exit = RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys() };
+    let removed: Vec<PublicKey> = store.removed()?.into_iter().map(|removed| removed.public_key).collect();
     let keys = planned
         .iter()
-        .map(|client| left_behind(&profile_path(&directory, client), &exit))
+        .map(|client| left_behind(&profile_path(&directory, client), &exit, &removed))
         .collect::<anyhow::Result<Vec<_>>>()?;
     output::print(&table(&planned))?;
     if args.dry_run {
@@ -102,11 +103,15 @@ fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
 }
 
 /// The key of a profile that an import which was killed left: nobody is enrolled before all are written, so it goes on there.
-fn left_behind(path: &Path, exit: &RemoteExit) -> anyhow::Result<Option<PrivateKey>> {
+fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow::Result<Option<PrivateKey>> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
     }
     match load_profile(path) {
+        Ok(profile) if removed.contains(&profile.private_key.public()) => bail!(
+            "{} has the key of a client that was removed; delete the file, or name another directory with --output",
+            path.display()
+        ),
         Ok(profile) if profile.exit == *exit => Ok(Some(profile.private_key)),
         _ => bail!(
             "{} exists already; nothing was changed; name another directory with --output",
@@ -143,6 +148,7 @@ fn plan(
             ipv6: view.ipv6,
             prefixes: view.prefixes.clone(),
             rate_limit: None,
+            allow_removed: false,
         };
         // They are enrolled, so they do not clash with each other.
         drop(enrol(&mut registry, &client));
@@ -203,6 +209,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
         ipv6: None,
         prefixes: Vec::new(),
         rate_limit: None,
+        allow_removed: false,
     };
     for network in &peer.allowed_ips {
         let is_host = network.prefix_len() == network.max_prefix_len();

@@ -41,6 +41,8 @@ pub(crate) enum Request {
     ClientInvite { invitation: Invitation },
     /// Exit: the invitations that nobody has used yet.
     InvitationList,
+    /// Exit: the keys that were taken from clients.
+    RemovedList,
     /// Exit: forget a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
     /// Exit: change a client.
@@ -68,7 +70,8 @@ impl Request {
             | Self::Drain { .. }
             | Self::ClientList
             | Self::ClientInvite { .. }
-            | Self::InvitationList => false,
+            | Self::InvitationList
+            | Self::RemovedList => false,
             #[cfg(debug_assertions)]
             Self::BreakDown { .. } => false,
         }

@@ -9,7 +9,7 @@ use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitSessions, SessionId};
 
 use super::daemon::Daemon;
-use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient};
+use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient, RemovedView};
 use crate::control::Refusal;
 
 impl Daemon {
@@ -40,8 +40,11 @@ impl Daemon {
     }
 
     pub(super) fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
-        let client = client.to_client(SystemTime::now());
-        self.change(|sessions| sessions.add_client(Instant::now(), client).map_err(Refusal::new))?;
+        let (allowed, client) = (client.allowed_key(), client.to_client(SystemTime::now()));
+        self.change(|sessions| {
+            allowed.into_iter().for_each(|key| sessions.allow_key(key));
+            sessions.add_client(Instant::now(), client).map_err(Refusal::new)
+        })?;
         Ok(serde_json::Value::Null)
     }
 
@@ -60,6 +63,12 @@ impl Daemon {
     pub(super) fn list_invitations(&self) -> Result<serde_json::Value, Refusal> {
         let open = self.sessions.registry().open_invitations(SystemTime::now());
         let views = open.into_iter().map(InvitationView::of).collect::<Vec<_>>();
+        serde_json::to_value(views).map_err(Refusal::new)
+    }
+
+    pub(super) fn list_removed(&self) -> Result<serde_json::Value, Refusal> {
+        let removed = self.sessions.registry().removed_keys();
+        let views = removed.into_iter().map(RemovedView::of).collect::<Vec<_>>();
         serde_json::to_value(views).map_err(Refusal::new)
     }
 
@@ -97,6 +106,7 @@ impl Daemon {
                 self.change(|sessions| sessions.set_client_disabled(now, name, false).map_err(Refusal::new))?;
             }
             ClientChange::Set(settings) => self.change(|sessions| {
+                settings.allowed_key().into_iter().for_each(|key| sessions.allow_key(key));
                 sessions.set_client(now, name, |client| settings.apply(client)).map_err(Refusal::new)
             })?,
         }

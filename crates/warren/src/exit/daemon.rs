@@ -368,6 +368,7 @@ impl Daemon {
             Request::ClientList => self.list_clients().await,
             Request::ClientInvite { invitation } => self.invite(invitation),
             Request::InvitationList => self.list_invitations(),
+            Request::RemovedList => self.list_removed(),
             Request::ClientRemove { name } => self.remove_client(&name),
             Request::ClientChange { name, change } => self.change_client(&name, &change),
         };

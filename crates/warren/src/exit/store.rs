@@ -7,7 +7,7 @@ use warren_session::clients::Invitation;
 
 use crate::cli::args::GlobalArgs;
 use crate::cli::exit_client::{
-    ClientChange, ClientStore, ClientView, InvitationView, NewClient, StoppedExit,
+    ClientChange, ClientStore, ClientView, InvitationView, NewClient, RemovedView, StoppedExit,
 };
 use crate::cli::own_exit;
 use crate::config::ExitConfig;
@@ -62,6 +62,10 @@ impl ClientStore for RunningExit {
 
     fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
         Ok(serde_json::from_value(self.ask(&Request::InvitationList)?)?)
+    }
+
+    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
+        Ok(serde_json::from_value(self.ask(&Request::RemovedList)?)?)
     }
 
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {

@@ -171,6 +171,43 @@ fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
 }
 
 #[test]
+fn an_edit_brings_no_removed_key_back_and_removes_none_that_only_changes() {
+    let mut exit = Exit::new();
+    let backup = exit.sessions.registry().clone();
+    let mut edited = backup.clone();
+    edited.remove("bob", UNIX_EPOCH).unwrap();
+    let mut alice = edited.by_name("alice").cloned().unwrap();
+    move_away(&mut alice);
+    edited.replace(alice).unwrap();
+
+    exit.sessions.adopt(exit.now, edited).unwrap();
+
+    let removed = exit.sessions.registry().removed_keys().into_iter().map(|removed| removed.public_key);
+    assert_eq!(removed.collect::<Vec<_>>(), [BOB]);
+    let refused = exit.sessions.adopt(exit.now, backup.clone()).unwrap_err().to_string();
+    assert!(refused.contains("\"bob\" cannot have the key"), "{refused}");
+    exit.sessions.allow_key(BOB);
+    exit.sessions.adopt(exit.now, backup).unwrap();
+}
+
+#[test]
+fn a_client_s_retired_key_is_nobody_s_any_more() {
+    let mut exit = Exit::new();
+    let set = |exit: &mut Exit, name, key| {
+        exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
+    };
+    let next = PeerKey([7; 32]);
+    set(&mut exit, "alice", next).unwrap();
+    exit.say(1, next, &hello(NONCE_A));
+
+    for name in ["alice", "bob"] {
+        let refused = set(&mut exit, name, ALICE).unwrap_err().to_string();
+        assert!(refused.contains("taken from \"alice\" for good"), "{refused}");
+    }
+    assert!(exit.sessions.add_client(exit.now, Client::new("carol", ALICE, UNIX_EPOCH)).is_err());
+}
+
+#[test]
 fn clients_can_exchange_their_addresses_in_one_edit() {
     let [first, second] = [9, 10].map(|last| Some([10, 66, 0, last].into()));
     let registry = |alices, bobs| {

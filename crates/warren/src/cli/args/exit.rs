@@ -134,7 +134,7 @@ pub(crate) enum ExitClientCommand {
     List(ClientListArgs),
     /// Show one client.
     Show(ClientShowArgs),
-    /// Remove a client; its session ends at once.
+    /// Remove a client; its session ends at once, and its key is not enrolled again.
     Remove(ClientNameArgs),
     /// Give a client another name; its session goes on.
     Rename(ClientRenameArgs),
@@ -161,6 +161,9 @@ pub(crate) struct ClientAddArgs {
     /// The client's own public key; without it a key pair is made, and the private key stands in the profile.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
+    /// Enrol the key although it was taken from a client: whoever has a copy of its private key is a client again.
+    #[arg(long, requires = "public_key")]
+    pub(crate) allow_removed: bool,
     /// An inner IPv4 address that is always the client's.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ipv4: Option<Ipv4Addr>,
@@ -184,6 +187,9 @@ pub(crate) struct ClientListArgs {
     /// Write a JSON array.
     #[arg(long)]
     pub(crate) json: bool,
+    /// List the keys that were taken from clients instead, which are not enrolled again.
+    #[arg(long)]
+    pub(crate) removed: bool,
 }
 
 /// `warren exit client show`.
@@ -244,4 +250,7 @@ pub(crate) struct ClientSetArgs {
     /// Another key for the client, which "warren pubkey" prints there; the old one counts until it connects with the new one.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
+    /// Take the key although it was taken from a client: whoever has a copy of its private key is a client again.
+    #[arg(long, requires = "public_key")]
+    pub(crate) allow_removed: bool,
 }

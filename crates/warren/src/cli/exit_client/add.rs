@@ -33,6 +33,7 @@ pub(super) fn run(
     let client = NewClient {
         prefixes: args.prefixes.clone(),
         rate_limit: args.rate_limit,
+        allow_removed: args.allow_removed,
         ..NewClient::new(args.name.clone(), key.public(), args.ipv4, args.ipv6)
     };
     let is_invited = is_invited(store, &args.name)?;

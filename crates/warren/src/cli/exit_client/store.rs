@@ -11,7 +11,7 @@ use warren_session::PeerKey;
 use warren_session::clients::{Client, ClientRegistry, Invitation, RateLimit, RegistryError};
 use warren_session::exit::check_clients;
 
-use super::view::{ClientView, InvitationView};
+use super::view::{ClientView, InvitationView, RemovedView};
 use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
 
 /// An exit's clients. Every change is durable when its function returns.
@@ -26,6 +26,8 @@ pub(crate) trait ClientStore {
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()>;
     /// The invitations that nobody has used yet, by name.
     fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>>;
+    /// The keys that were taken from clients, by name.
+    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>>;
     /// Removes a client, cutting it off if it is connected, or withdraws the invitation of that name.
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
     /// Changes a client; its session goes on unless that concerns it.
@@ -45,6 +47,9 @@ pub(crate) struct NewClient {
     pub(crate) prefixes: Vec<IpNet>,
     #[serde(default)]
     pub(crate) rate_limit: Option<RateLimit>,
+    /// Whether its key may be one that was taken from a client.
+    #[serde(default)]
+    pub(crate) allow_removed: bool,
 }
 
 impl NewClient {
@@ -55,7 +60,13 @@ impl NewClient {
         ipv4: Option<Ipv4Addr>,
         ipv6: Option<Ipv6Addr>,
     ) -> Self {
-        Self { name, public_key, ipv4, ipv6, prefixes: Vec::new(), rate_limit: None }
+        let (prefixes, rate_limit) = (Vec::new(), None);
+        Self { name, public_key, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
+    }
+
+    /// The removed key that is enrolled again with it.
+    pub(crate) fn allowed_key(&self) -> Option<PeerKey> {
+        self.allow_removed.then_some(PeerKey(self.public_key.0))
     }
 
     /// The registry's entry for it.
@@ -90,6 +101,9 @@ pub(crate) struct ClientSettings {
     /// The key that it has from its next connection with it on.
     #[serde(default)]
     pub(crate) public_key: Option<PublicKey>,
+    /// Whether that may be one that was taken from a client.
+    #[serde(default)]
+    pub(crate) allow_removed: bool,
 }
 
 /// A limit, or none.
@@ -127,6 +141,11 @@ impl<Address> AddressChoice<Address> {
 }
 
 impl ClientSettings {
+    /// The removed key that a client gets again.
+    pub(crate) fn allowed_key(&self) -> Option<PeerKey> {
+        self.public_key.filter(|_| self.allow_removed).map(|key| PeerKey(key.0))
+    }
+
     /// Makes the changes in a registry's entry.
     pub(crate) fn apply(&self, client: &mut Client) {
         if let Some(choice) = self.ipv4 {
@@ -183,7 +202,10 @@ impl StoppedExit {
 
 impl ClientStore for StoppedExit {
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
-        self.edit(|registry| registry.add(client.to_client(SystemTime::now())))
+        self.edit(|registry| {
+            client.allowed_key().map(|key| registry.allow(key));
+            registry.add(client.to_client(SystemTime::now()))
+        })
     }
 
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
@@ -205,8 +227,13 @@ impl ClientStore for StoppedExit {
         Ok(registry.open_invitations(SystemTime::now()).into_iter().map(InvitationView::of).collect())
     }
 
+    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
+        let registry = load_clients(&self.path)?;
+        Ok(registry.removed_keys().into_iter().map(RemovedView::of).collect())
+    }
+
     fn remove(&mut self, name: &str) -> anyhow::Result<()> {
-        self.edit(|registry| registry.remove(name).map(drop))
+        self.edit(|registry| registry.remove(name, SystemTime::now()).map(drop))
     }
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
@@ -219,6 +246,7 @@ impl ClientStore for StoppedExit {
                 let mut client =
                     client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
                 settings.apply(&mut client);
+                settings.allowed_key().map(|key| registry.allow(key));
                 registry.replace(client)
             }
         })

@@ -40,6 +40,7 @@ impl Exit {
         ClientAddArgs {
             name: name.to_owned(),
             public_key: None,
+            allow_removed: false,
             ipv4: None,
             ipv6: None,
             prefixes: Vec::new(),
@@ -173,6 +174,7 @@ fn change_with_which_the_exit_could_not_start_is_refused() {
             no_prefixes: false,
             rate_limit: None,
             public_key: None,
+            allow_removed: false,
         })
     };
     for (command, part) in [
@@ -218,6 +220,9 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
             bail!("refused by the exit")
         }
         fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
+            Ok(Vec::new())
+        }
+        fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
             Ok(Vec::new())
         }
         fn remove(&mut self, _: &str) -> anyhow::Result<()> {

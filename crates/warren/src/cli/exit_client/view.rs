@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_quic::key::PublicKey;
-use warren_session::clients::{Client, Invitation, RateLimit};
+use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
 
 use crate::cli::output;
 use crate::cli::status::units;
@@ -121,6 +121,35 @@ impl InvitationView {
     pub(crate) fn of(invitation: &Invitation) -> Self {
         Self { name: invitation.name.clone(), expires: timestamp(invitation.expires) }
     }
+}
+
+/// A key that was taken from a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemovedView {
+    /// The client that had it.
+    pub(crate) name: String,
+    pub(crate) public_key: PublicKey,
+    /// RFC 3339.
+    pub(crate) removed: String,
+}
+
+impl RemovedView {
+    pub(crate) fn of(removed: &RemovedKey) -> Self {
+        Self {
+            name: removed.name.clone(),
+            public_key: PublicKey(removed.public_key.0),
+            removed: timestamp(removed.removed),
+        }
+    }
+}
+
+/// The removed keys as a table.
+pub(super) fn removed(keys: &[RemovedView]) -> String {
+    if keys.is_empty() {
+        return "No key was taken from a client.\n".to_owned();
+    }
+    let row = |key: &RemovedView| vec![key.name.clone(), key.removed.clone(), key.public_key.to_string()];
+    output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
 /// The clients as a table, and the open invitations below it; without any, how to `add` one.

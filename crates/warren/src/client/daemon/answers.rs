@@ -27,6 +27,7 @@ impl Daemon {
             | Request::ClientList
             | Request::ClientInvite { .. }
             | Request::InvitationList
+            | Request::RemovedList
             | Request::ClientRemove { .. }
             | Request::ClientChange { .. }
             | Request::PublicKeys

@@ -1,0 +1,71 @@
+//! Keys that were taken from their clients, remembered for good: one `[[removed]]` table of `clients.toml` each.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::Client;
+use super::timestamp;
+use crate::PeerKey;
+use crate::planted::{Bug, is_planted};
+
+/// A key that is not enrolled again unless the operator allows it: who has a copy of it would be the client again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemovedKey {
+    /// The client that had it, by its last name.
+    pub name: String,
+    /// The key.
+    pub public_key: PeerKey,
+    /// When it was taken from the client.
+    #[serde(with = "timestamp")]
+    pub removed: SystemTime,
+}
+
+/// All removed keys, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RemovedKeys(BTreeMap<PeerKey, RemovedKey>);
+
+impl RemovedKeys {
+    pub(super) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    pub(super) fn find(&self, key: PeerKey) -> Option<&RemovedKey> {
+        self.0.get(&key).filter(|_| !is_planted(Bug::RemovedKeyEnrolled))
+    }
+
+    pub(super) fn add(&mut self, removed: RemovedKey) {
+        self.0.insert(removed.public_key, removed);
+    }
+
+    /// Remembers all keys of a client that is removed, also the one that it was to have next.
+    pub(super) fn add_client(&mut self, client: &Client, now: SystemTime) {
+        for public_key in client.keys() {
+            self.add(RemovedKey { name: client.name.clone(), public_key, removed: now });
+        }
+    }
+
+    pub(super) fn forget(&mut self, key: PeerKey) -> bool {
+        self.0.remove(&key).is_some()
+    }
+
+    /// Every one, by name and then by time.
+    pub(super) fn list(&self) -> Vec<&RemovedKey> {
+        let mut all: Vec<_> = self.0.values().collect();
+        all.sort_by(|one, other| (&one.name, one.removed).cmp(&(&other.name, other.removed)));
+        all
+    }
+
+    pub(super) fn into_list(self) -> Vec<RemovedKey> {
+        self.0.into_values().collect()
+    }
+
+    /// Takes in those of another registry.
+    pub(super) fn join(&mut self, others: &Self) {
+        for (key, removed) in &others.0 {
+            self.0.entry(*key).or_insert_with(|| removed.clone());
+        }
+    }
+}
