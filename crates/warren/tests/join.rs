@@ -2,7 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::support::{Client, Exit, ExitOptions, Net, flows, seconds};
+use rustix::process::Signal;
+use warren_quic::key::PrivateKey;
+use warren_session::PeerKey;
+use warren_session::invite::{Invite, InviteToken};
+
+use crate::support::lying_exit::{Answers, LyingExit};
+use crate::support::{Client, Exit, ExitOptions, Net, Profile, flows, seconds};
 
 #[test]
 fn one_line_on_the_exit_and_one_on_the_client_make_a_tunnel() {
@@ -77,6 +83,130 @@ fn an_invitation_of_a_stopped_exit_waits_for_it() {
     exit.run();
     client.warren.run(&format!("{} --name home", arguments(&line))).ok();
     client.up();
+}
+
+#[test]
+fn a_removed_key_never_comes_back_and_the_same_machine_joins_with_a_new_one() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::bare(&net.client);
+    let key_of = |profile: &Profile| {
+        client.warren.public_key(profile.value("client", "private_key")).trim().to_owned()
+    };
+    let invite = |exit: &Exit| arguments(&exit.warren.run("exit invite laptop").ok());
+    let joined = || Profile::parse(&std::fs::read_to_string(client.warren.config("laptop.toml")).unwrap());
+
+    client.warren.run(&invite(&exit)).ok();
+    let stolen = joined();
+    exit.warren.run("exit client remove laptop").ok();
+    let said = client.warren.run(&invite(&exit)).ok();
+
+    assert_ne!(key_of(&joined()), key_of(&stolen), "{said}");
+    assert!(said.contains("with a new key") && said.contains("laptop.toml.old"), "{said}");
+    assert_eq!(
+        Profile::parse(&std::fs::read_to_string(client.warren.config("laptop.toml.old")).unwrap()).text(),
+        stolen.text()
+    );
+    client.warren.run("up laptop").ok();
+    assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
+    client.warren.run("down laptop").ok();
+
+    // A stolen copy is of no use, neither as it is nor with an invitation, whatever becomes of the exit.
+    exit.stop(Signal::TERM);
+    exit.run();
+    let host = net.second_client();
+    let thief = Client::on(&host, &stolen);
+    assert_eq!(thief.warren.run("up home").code, Some(4));
+    let line = arguments(&exit.warren.run("exit invite phone").ok());
+    let label = line.split_once(' ').unwrap().1.parse::<Invite>().unwrap().token.digest().label();
+    let key_file = format!("join-{label}.key");
+    thief.warren.write(&key_file, 0o600, stolen.value("client", "private_key"));
+    let refused = thief.warren.run(&format!("{line} --name phone"));
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(
+        exit.warren.run("exit client list").ok().contains("phone is invited until "),
+        "it is not used up"
+    );
+
+    // The controls: a key of its own is enrolled with that invitation, and the removed one if its operator says so.
+    std::fs::remove_file(thief.warren.config(&key_file)).unwrap();
+    thief.warren.run(&format!("{line} --name phone")).ok();
+    let add = format!("exit client add thief --public-key {}", key_of(&stolen));
+    let refused = exit.warren.run(&add);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("was taken from \"laptop\" for good"), "{refused:?}");
+    assert!(exit.warren.run("exit client list --removed").ok().contains(&key_of(&stolen)));
+    exit.warren.run(&format!("{add} --allow-removed")).ok();
+    assert_eq!(exit.warren.run("exit client list --removed --json").ok().trim(), "[]");
+    thief.up();
+}
+
+#[test]
+fn a_stopped_exit_enrols_no_removed_key_either() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let key = PrivateKey::generate().unwrap().public();
+    let add = format!("exit client add laptop --public-key {key}");
+    exit.warren.run(&add).ok();
+    exit.warren.run("exit client remove laptop").ok();
+
+    let refused = exit.warren.run(&add);
+    assert!(refused.code == Some(1) && refused.stderr.contains("--allow-removed"), "{refused:?}");
+    exit.warren.run("exit client add phone").ok();
+    let refused = exit.warren.run(&format!("exit client set phone --public-key {key}"));
+    assert!(refused.code == Some(1) && refused.stderr.contains("--allow-removed"), "{refused:?}");
+    exit.warren.run(&format!("{add} --allow-removed")).ok();
+}
+
+#[test]
+fn a_joins_lost_answer_costs_no_key_and_the_same_line_goes_on_with_it() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let line = arguments(&exit.warren.run("exit invite laptop").ok());
+    let client = Client::bare(&net.client);
+    client.warren.run(&line).ok();
+    let profile = std::fs::read(client.warren.config("laptop.toml")).unwrap();
+
+    // As it is for a machine that stopped between the exit's answer and its profile.
+    let text = Profile::parse(std::str::from_utf8(&profile).unwrap());
+    let label = line.split_once(' ').unwrap().1.parse::<Invite>().unwrap().token.digest().label();
+    let key_file =
+        client.warren.write(&format!("join-{label}.key"), 0o600, text.value("client", "private_key"));
+    std::fs::remove_file(client.warren.config("laptop.toml")).unwrap();
+    client.warren.run(&line).ok();
+    assert_eq!(std::fs::read(client.warren.config("laptop.toml")).unwrap(), profile);
+    assert!(!key_file.exists());
+    let again = client.warren.run(&line).ok();
+    assert!(!again.contains("wrote"), "nothing was written: {again}");
+    assert_eq!(std::fs::read(client.warren.config("laptop.toml")).unwrap(), profile);
+}
+
+#[test]
+fn a_name_that_steers_the_terminal_is_no_name() {
+    let Some(net) = Net::new() else { return };
+    let key = PrivateKey::generate().unwrap();
+    let invite = Invite {
+        endpoint: format!("{}:443", Net::EXIT_V4),
+        exit_key: PeerKey(key.public().0),
+        name: "laptop".to_owned(),
+        token: InviteToken::new([7; 16]),
+    };
+    let client = Client::bare(&net.client);
+    let name = "\u{1b}]0;owned\u{7}\u{9b}2Jlaptop".to_owned();
+
+    let liar = LyingExit::answering(&net, key.clone(), Answers { name, ..Answers::default() });
+    let refused = client.warren.run(&format!("join {invite}"));
+    drop(liar);
+
+    assert_eq!(refused.code, Some(4), "{refused:?}");
+    assert!(refused.stderr.contains("broke the protocol"), "{refused:?}");
+    let printed = format!("{}{}", refused.stdout, refused.stderr);
+    assert!(!printed.contains(|letter: char| letter.is_control() && letter != '\n'), "{printed:?}");
+    assert!(!client.warren.config("laptop.toml").exists());
+    // The control: an honest name is printed.
+    let _honest = LyingExit::answering(&net, key, Answers::default());
+    let said = client.warren.run(&format!("join {invite}")).ok();
+    assert!(said.starts_with("Enrolled as laptop and wrote "), "{said}");
 }
 
 /// What the printed line gives to `warren`.

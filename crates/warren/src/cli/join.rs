@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::key::{PrivateKey, PublicKey, read_key_file};
 use warren_session::invite::Invite;
+use zeroize::Zeroizing;
 
 use super::args::{GlobalArgs, JoinArgs};
 use super::exit_client::{ClientKey, profile};
@@ -16,47 +17,51 @@ use crate::config::{Endpoint, ProfileName, describe, load_profile};
 use crate::exit_code::{ExitCode, Failure};
 use crate::storage;
 
-/// Leaves a profile whose key is enrolled; or none, unless the exit's answer was lost.
+/// Leaves a profile whose key is enrolled; or none, and the key alone if the exit's answer was lost.
 pub(crate) async fn run(global: &GlobalArgs, arguments: JoinArgs) -> anyhow::Result<()> {
     let JoinArgs { invite, name, timeout } = arguments;
     let invited = Invited::of(&invite)?;
     let name = profile_name(name.as_deref(), &invite.name)?;
-    let written = Written::prepare(&global.config_dir, &name, &invited)?;
+    let joining = Joining::prepare(&global.config_dir, &name, &invited)?;
     let enrolment = Enrolment {
         endpoint: &invited.endpoint,
         exit_key: invited.exit_key,
-        identity: &written.key,
+        identity: &joining.key,
         token: invite.token.to_wire(),
         name: name.as_str(),
     };
     match enrolment.run(timeout).await {
-        Ok(client) => output::print(&format!(
-            "Enrolled as {client} and wrote {}. Connect with: {} {name}\n",
-            written.path.display(),
-            global.command("up"),
-        )),
+        Ok(client) => {
+            let done = joining.finish(&name, &invited)?;
+            output::print(&format!(
+                "Enrolled as {client}{done}. Connect with: {} {name}\n",
+                global.command("up")
+            ))
+        }
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
-                "{sentence}; {} is kept: run the same command again, which goes on with its key",
-                written.path.display()
+                "{sentence}; the new key is kept in {}: run the same command again, which goes on with it",
+                joining.key_path().display()
             );
             Err(Failure::new(ExitCode::TimedOut, sentence).into())
         }
         Err(EnrolError::NotReached(sentence)) => {
-            written.discard();
+            joining.discard();
             Err(Failure::new(ExitCode::TimedOut, sentence).into())
         }
         Err(EnrolError::Refused(sentence)) => {
-            written.discard();
+            joining.discard();
             Err(Failure::new(ExitCode::Refused, sentence).into())
         }
     }
 }
 
-/// The exit of an invitation.
+/// What an invitation says, beside its token.
 struct Invited {
     endpoint: Endpoint,
     exit_key: PublicKey,
+    /// Tells it from other invitations.
+    label: String,
 }
 
 impl Invited {
@@ -67,7 +72,13 @@ impl Invited {
                 invite.endpoint
             )
         })?;
-        Ok(Self { endpoint, exit_key: PublicKey(invite.exit_key.0) })
+        let label = invite.token.digest().label();
+        Ok(Self { endpoint, exit_key: PublicKey(invite.exit_key.0), label })
+    }
+
+    /// The line of a profile that says with which invitation its key was enrolled.
+    fn mark(&self) -> String {
+        format!("# Enrolled with the invitation {}.", self.label)
     }
 }
 
@@ -76,20 +87,40 @@ fn profile_name(asked: Option<&str>, invited: &str) -> anyhow::Result<ProfileNam
     name.parse().map_err(|reason| anyhow!("the profile's name {name:?} {reason}; choose another with --name"))
 }
 
-/// A profile that is there before the exit is asked, so that an enrolled key is never lost.
-struct Written {
-    path: PathBuf,
+/// A key that is on the disk before the exit is asked, so that an enrolled key is never lost. It belongs to one invitation: another
+/// one gets another key, because the exit may have removed this one.
+struct Joining {
+    profile: PathBuf,
+    before: Before,
+    /// Where the key is until the profile has it.
+    key_file: PathBuf,
     key: PrivateKey,
-    /// Whether this command wrote it.
+    /// Whether this command wrote the key's file.
     is_new: bool,
 }
 
-impl Written {
-    /// Writes the profile with a new key; one that an earlier try left for the same exit is taken as it is.
+/// What has the profile's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// A profile of the same exit, with a key of before.
+    OtherKey,
+    /// The profile that this invitation has made.
+    ThisInvitation,
+}
+
+impl Joining {
+    /// Takes the key that an earlier try with the same invitation has left, or makes one. Leaves the profile as it is.
     fn prepare(directory: &Path, name: &ProfileName, invited: &Invited) -> anyhow::Result<Self> {
-        let path = directory.join(format!("{name}.toml"));
-        if fs::symlink_metadata(&path).is_ok() {
-            return Self::left_behind(path, invited);
+        let profile = directory.join(format!("{name}.toml"));
+        let key_file = directory.join(format!("join-{}.key", invited.label));
+        let (before, key) = look_at(&profile, invited)?;
+        if let Some(key) = key {
+            return Ok(Self { profile, before, key_file, key, is_new: false });
+        }
+        if fs::symlink_metadata(&key_file).is_ok() {
+            let key = read_key_file(&key_file)?;
+            return Ok(Self { profile, before, key_file, key, is_new: false });
         }
         storage::make_directory(directory).map_err(|error| {
             let reason = describe(&error);
@@ -97,75 +128,187 @@ impl Written {
         })?;
         storage::remove_abandoned(directory);
         let key = PrivateKey::generate()?;
-        let text =
-            profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &ClientKey::Ours(key.clone()));
-        storage::create_new(&path, text.as_bytes(), 0o600).map_err(|error| {
-            if error.kind() == io::ErrorKind::AlreadyExists {
-                anyhow!("{} was made by somebody else meanwhile and is left as it is; choose another name with --name", path.display())
-            } else {
-                anyhow!("{} cannot be written: {}; check its directory", path.display(), describe(&error))
-            }
+        let line = Zeroizing::new(format!("{}\n", key.to_base64().as_str()));
+        storage::create_new(&key_file, line.as_bytes(), 0o600).map_err(|error| {
+            anyhow!("{} cannot be written: {}; check its directory", key_file.display(), describe(&error))
         })?;
-        Ok(Self { path, key, is_new: true })
+        Ok(Self { profile, before, key_file, key, is_new: true })
     }
 
-    fn left_behind(path: PathBuf, invited: &Invited) -> anyhow::Result<Self> {
-        let exit = load_profile(&path).ok().filter(|profile| {
-            profile.exit.endpoint == invited.endpoint && profile.exit.public_keys.contains(&invited.exit_key)
-        });
-        match exit {
-            Some(profile) => Ok(Self { path, key: profile.private_key, is_new: false }),
-            None => bail!("{} exists already; choose another name with --name", path.display()),
+    /// Where the key is.
+    fn key_path(&self) -> &Path {
+        if self.before == Before::ThisInvitation { &self.profile } else { &self.key_file }
+    }
+
+    /// Writes the profile of the enrolled key, and says what was written. A profile of before is kept under another name.
+    fn finish(self, name: &ProfileName, invited: &Invited) -> anyhow::Result<String> {
+        let path = self.profile.display();
+        if self.before == Before::ThisInvitation {
+            // A try that was killed at its end may have left it.
+            drop(fs::remove_file(&self.key_file));
+            return Ok(format!("; {path} is the profile"));
         }
+        let old = self.profile.with_extension("toml.old");
+        let cannot = |error: &io::Error| {
+            anyhow!(
+                "the key is enrolled, but {path} cannot be written: {}; run the same command again, or with another --name",
+                describe(error)
+            )
+        };
+        if self.before == Before::OtherKey {
+            fs::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
+        }
+        let key = ClientKey::Ours(self.key);
+        let text = profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);
+        let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
+        storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;
+        drop(fs::remove_file(&self.key_file));
+        Ok(match self.before {
+            Before::OtherKey => {
+                format!(" and wrote {path} with a new key; the profile of before is {} now", old.display())
+            }
+            Before::Nothing | Before::ThisInvitation => format!(" and wrote {path}"),
+        })
     }
 
     /// Removes what this command wrote; the exit does not know its key.
     fn discard(self) {
         if self.is_new {
-            let _ = fs::remove_file(self.path);
+            drop(fs::remove_file(self.key_file));
         }
     }
 }
 
+/// What has the profile's name, and its key if this invitation was enrolled with that.
+///
+/// # Errors
+/// When it is no profile of the invitation's exit.
+fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<PrivateKey>)> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok((Before::Nothing, None));
+    }
+    let profile =
+        load_profile(path).ok().filter(|profile| profile.exit.public_keys.contains(&invited.exit_key));
+    let Some(profile) = profile else {
+        bail!(
+            "{} exists already and is no profile of the invitation's exit; choose another name with --name",
+            path.display()
+        );
+    };
+    let text = Zeroizing::new(fs::read_to_string(path)?);
+    if text.lines().any(|line| line == invited.mark()) {
+        return Ok((Before::ThisInvitation, Some(profile.private_key)));
+    }
+    Ok((Before::OtherKey, None))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use warren_session::PeerKey;
+    use warren_session::invite::InviteToken;
+
     use super::*;
 
-    fn invited(endpoint: &str) -> Invited {
-        Invited { endpoint: endpoint.parse().unwrap(), exit_key: PrivateKey::generate().unwrap().public() }
+    fn name() -> ProfileName {
+        "home".parse().unwrap()
+    }
+
+    fn invited(exit: PublicKey, token: u8) -> Invited {
+        let invite = Invite {
+            endpoint: "exit.example.net:443".to_owned(),
+            exit_key: PeerKey(exit.0),
+            name: "home".to_owned(),
+            token: InviteToken::new([token; 16]),
+        };
+        Invited::of(&invite).unwrap()
+    }
+
+    fn exit() -> PublicKey {
+        PrivateKey::generate().unwrap().public()
+    }
+
+    fn key_in(profile: &Path) -> PublicKey {
+        load_profile(profile).unwrap().private_key.public()
+    }
+
+    fn files(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
     }
 
     #[test]
-    fn second_try_goes_on_with_the_key_of_the_first() {
+    fn interrupted_join_goes_on_with_its_key_under_any_name() {
         let directory = tempfile::tempdir().unwrap();
-        let (name, invited) = ("home".parse().unwrap(), invited("exit.example.net:443"));
+        let (directory, invited) = (directory.path().join("etc"), invited(exit(), 1));
 
-        let first = Written::prepare(&directory.path().join("etc"), &name, &invited).unwrap();
-        let second = Written::prepare(&directory.path().join("etc"), &name, &invited).unwrap();
-
+        let first = Joining::prepare(&directory, &name(), &invited).unwrap();
+        assert!(!first.profile.exists(), "there is no profile before the key is enrolled");
+        assert_eq!(fs::metadata(&first.key_file).unwrap().permissions().mode() & 0o7777, 0o600);
+        let key = first.key.public();
+        let second = Joining::prepare(&directory, &"work".parse().unwrap(), &invited).unwrap();
         assert!(first.is_new && !second.is_new);
-        assert_eq!(first.key.public(), second.key.public());
-        assert!(!load_profile(&first.path).unwrap().not_yet.iter().any(|_| true));
-        let path = second.path.clone();
         second.discard();
-        assert!(path.exists(), "what another command wrote stays");
-        first.discard();
-        assert!(!path.exists());
+        let third = Joining::prepare(&directory, &name(), &invited).unwrap();
+        let profile = third.profile.clone();
+        let said = third.finish(&name(), &invited).unwrap();
+
+        assert!(said.contains("wrote") && key_in(&profile) == key, "{said}");
+        assert_eq!(files(&directory), 1, "the key stands in the profile alone");
+        // As after an answer that was lost behind the exit's back.
+        let again = Joining::prepare(&directory, &name(), &invited).unwrap();
+        assert_eq!(again.key.public(), key);
+        let said = again.finish(&name(), &invited).unwrap();
+        assert!(!said.contains("wrote") && files(&directory) == 1, "{said}");
+    }
+
+    #[test]
+    fn another_invitation_has_another_key_and_keeps_the_profile_of_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let exit = exit();
+        let first = Joining::prepare(directory.path(), &name(), &invited(exit, 1)).unwrap();
+        let (profile, old_key) = (first.profile.clone(), first.key.public());
+        first.finish(&name(), &invited(exit, 1)).unwrap();
+
+        let second = Joining::prepare(directory.path(), &name(), &invited(exit, 2)).unwrap();
+        let new_key = second.key.public();
+        assert_ne!(new_key, old_key);
+        assert_eq!(key_in(&profile), old_key, "nothing changes before the exit has answered");
+        let said = second.finish(&name(), &invited(exit, 2)).unwrap();
+
+        let old = directory.path().join("old.toml");
+        fs::rename(directory.path().join("home.toml.old"), &old).unwrap();
+        assert_eq!((key_in(&profile), key_in(&old)), (new_key, old_key));
+        assert!(said.contains("with a new key") && said.contains("home.toml.old"), "{said}");
+        assert_eq!(files(directory.path()), 2);
+    }
+
+    #[test]
+    fn refused_join_leaves_what_there_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let exit = exit();
+        let first = Joining::prepare(directory.path(), &name(), &invited(exit, 1)).unwrap();
+        let (profile, key) = (first.profile.clone(), first.key.public());
+        first.finish(&name(), &invited(exit, 1)).unwrap();
+
+        Joining::prepare(directory.path(), &name(), &invited(exit, 2)).unwrap().discard();
+
+        assert_eq!((key_in(&profile), files(directory.path())), (key, 1));
     }
 
     #[test]
     fn profile_of_another_exit_is_never_touched() {
         let directory = tempfile::tempdir().unwrap();
-        let name = "home".parse().unwrap();
-        let other = Written::prepare(directory.path(), &name, &invited("exit.example.net:443")).unwrap();
-        let before = fs::read(&other.path).unwrap();
+        let other = invited(exit(), 1);
+        let joining = Joining::prepare(directory.path(), &name(), &other).unwrap();
+        let path = joining.profile.clone();
+        joining.finish(&name(), &other).unwrap();
+        let before = fs::read(&path).unwrap();
 
-        for endpoint in ["exit.example.net:443", "other.example.net:443"] {
-            let error = Written::prepare(directory.path(), &name, &invited(endpoint)).err().unwrap();
-            assert!(error.to_string().contains("home.toml exists already"), "{error}");
-        }
+        let error = Joining::prepare(directory.path(), &name(), &invited(exit(), 1)).err().unwrap();
 
-        assert_eq!(fs::read(&other.path).unwrap(), before);
+        assert!(error.to_string().contains("home.toml exists already"), "{error}");
+        assert_eq!((fs::read(&path).unwrap(), files(directory.path())), (before, 1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use warren_quic::driver::{CloseReason, Endpoint as QuicEndpoint, Event, Inbox};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::TransportSettings;
+use warren_session::clients::is_valid_name;
 use warren_session::goodbye::Goodbye;
 use warren_session::message::{Enrol, Message, MessageDecoder, encode};
 
@@ -92,7 +93,7 @@ impl Enrolment<'_> {
                     Event::Control { data, .. } => {
                         decoder.push(&data);
                         match decoder.next() {
-                            Ok(Some(Message::Enrolled(enrolled))) => return Ok(enrolled.name),
+                            Ok(Some(Message::Enrolled(enrolled))) => return self.enrolled(enrolled.name),
                             Ok(Some(Message::Goodbye(goodbye))) => {
                                 return Err(self.told(u64::from(goodbye.reason), *asked));
                             }
@@ -105,6 +106,17 @@ impl Enrolment<'_> {
                 }
             }
         }
+    }
+
+    /// The name that the exit gave, which goes to the user's terminal.
+    fn enrolled(&self, name: String) -> Result<String, EnrolError> {
+        if is_valid_name(&name) {
+            return Ok(name);
+        }
+        Err(EnrolError::Refused(format!(
+            "{} broke the protocol: it gave this client a name that no client can have; ask its operator",
+            self.endpoint
+        )))
     }
 
     fn closed(&self, reason: CloseReason, asked: bool) -> EnrolError {

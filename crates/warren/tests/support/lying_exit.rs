@@ -9,7 +9,7 @@ use bytes::Bytes;
 use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox};
 use warren_quic::key::PrivateKey;
 use warren_quic::settings::TransportSettings;
-use warren_session::message::{Attached, Message, MessageDecoder, Network, Welcome, encode};
+use warren_session::message::{Attached, Enrolled, Message, MessageDecoder, Network, Welcome, encode};
 
 use super::Net;
 use super::library_client::runtime;
@@ -30,6 +30,20 @@ pub struct LyingExit {
 impl LyingExit {
     /// Listens, welcomes whoever comes, and answers echoes; the datagrams and the bytes of the control stream are for later.
     pub fn start(net: &Net, key: PrivateKey, datagrams: Vec<Vec<u8>>, control: Vec<u8>) -> Self {
+        Self::say_from_the_start(net, key, Answers::default(), (datagrams, control))
+    }
+
+    /// Listens, and answers whoever comes so; it has nothing else to say.
+    pub fn answering(net: &Net, key: PrivateKey, answers: Answers) -> Self {
+        Self::say_from_the_start(net, key, answers, Default::default())
+    }
+
+    fn say_from_the_start(
+        net: &Net,
+        key: PrivateKey,
+        answers: Answers,
+        (datagrams, control): (Vec<Vec<u8>>, Vec<u8>),
+    ) -> Self {
         let ((lie, lies), (told, done), (bound, ready)) = (channel(), channel(), channel());
         net.exit.enter(move || {
             runtime().block_on(async move {
@@ -38,8 +52,8 @@ impl LyingExit {
                 let settings = TransportSettings::default();
                 let endpoint = Endpoint::exit(settings, vec![key], vec![socket], [7; 64]).unwrap();
                 bound.send(()).unwrap();
-                let mut mouth =
-                    Mouth { endpoint, decoder: MessageDecoder::new(), inbox: Inbox::new(), first: None };
+                let (decoder, inbox) = (MessageDecoder::new(), Inbox::new());
+                let mut mouth = Mouth { endpoint, decoder, inbox, first: None, answers };
                 loop {
                     mouth.hear().await;
                     match (lies.try_recv(), mouth.first) {
@@ -65,12 +79,37 @@ impl LyingExit {
     }
 }
 
+/// What it answers.
+#[derive(Clone)]
+pub struct Answers {
+    /// To a Hello.
+    pub welcome: Welcome,
+    /// The client's name, to an invitation.
+    pub name: String,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self { welcome: welcome(), name: "laptop".to_owned() }
+    }
+}
+
+impl Answers {
+    /// With other inner addresses in one network of 24 bits.
+    pub fn with_lease(lease: Ipv4Addr, gateway: Ipv4Addr) -> Self {
+        let network = Network { address: lease.octets().to_vec(), prefix_length: 24 };
+        let (ipv4, gateway_ipv4) = (Some(network), gateway.octets().to_vec());
+        Self { welcome: Welcome { ipv4, gateway_ipv4, ..welcome() }, ..Self::default() }
+    }
+}
+
 struct Mouth {
     endpoint: Endpoint,
     decoder: MessageDecoder,
     inbox: Inbox,
     /// The connection that has opened the session.
     first: Option<ConnectionId>,
+    answers: Answers,
 }
 
 impl Mouth {
@@ -98,14 +137,13 @@ impl Mouth {
             let answer = match message {
                 Message::Hello(_) => {
                     self.first = Some(connection);
-                    Message::Welcome(welcome())
+                    Message::Welcome(self.answers.welcome.clone())
                 }
                 Message::Attach(attach) => Message::Attached(Attached { index: attach.index }),
-                Message::Welcome(_)
-                | Message::Attached(_)
-                | Message::Goodbye(_)
-                | Message::Enrol(_)
-                | Message::Enrolled(_) => continue,
+                Message::Welcome(_) | Message::Attached(_) | Message::Goodbye(_) | Message::Enrolled(_) => {
+                    continue;
+                }
+                Message::Enrol(_) => Message::Enrolled(Enrolled { name: self.answers.name.clone() }),
             };
             self.endpoint.send_control(connection, &encode(&answer)).unwrap();
         }
