@@ -1,5 +1,6 @@
 //! What commands write: results on standard output, warnings and errors on standard error.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -10,9 +11,9 @@ use serde::Serialize;
 
 use crate::config::describe;
 
-/// Writes text to standard output as it is.
+/// Writes text to standard output. Part of it may be another machine's or another user's, so nothing in it steers the terminal.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    print_bytes(text.as_bytes())
+    print_bytes(harmless(text).as_bytes())
 }
 
 /// Writes bytes to standard output; a reader that went away, as `head` does, is no error.
@@ -108,7 +109,24 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
 
 /// Nothing can be done about a standard error that cannot be written to.
 fn write_stderr(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", harmless(line));
+}
+
+/// A text in which control characters other than line breaks and tabs are written as JSON escapes them, which in JSON changes nothing.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |letter: char| {
+        // The last two ranges turn the direction of what follows (Unicode's Bidi_Control).
+        (letter.is_control() && !matches!(letter, '\n' | '\t'))
+            || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |letter: char| match steers(letter) {
+        true => format!("\\u{:04x}", u32::from(letter)),
+        false => letter.to_string(),
+    };
+    Cow::Owned(text.chars().map(escaped).collect())
 }
 
 #[cfg(test)]
@@ -119,6 +137,16 @@ mod tests {
     fn table_columns_are_aligned_and_lines_have_no_trailing_spaces() {
         let rows = [vec!["laptop".to_owned(), "10.0.0.2".to_owned()], vec!["pi".to_owned(), String::new()]];
         assert_eq!(table(&["NAME", "ADDRESS"], &rows), "NAME    ADDRESS\nlaptop  10.0.0.2\npi\n");
+    }
+
+    #[test]
+    fn nothing_that_is_printed_steers_the_terminal() {
+        let hostile = "a\tb\u{1b}]0;title\u{7}\u{9b}31m\r\u{202e}c\n";
+        assert_eq!(harmless(hostile), "a\tb\\u001b]0;title\\u0007\\u009b31m\\u000d\\u202ec\n");
+        let json = serde_json::to_string(&hostile).unwrap();
+        let read: String = serde_json::from_str(&harmless(&json)).unwrap();
+        assert_eq!(read, hostile);
+        assert!(matches!(harmless("plain: äöü\n"), Cow::Borrowed(_)));
     }
 
     #[test]
