@@ -21,7 +21,10 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::{lock_file::open_lock_file, undo::Undo};
+use crate::{lock_file::open_lock_file, plain_file::read_plain, undo::Undo};
+
+/// A journal of many steps has some ten thousand bytes.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// An open, locked journal.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ impl Journal {
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let Some(mut file) = lock(path)? else { return Ok(None) };
         let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
+        (&mut file).take(MOST_BYTES).read_to_end(&mut text)?;
         let contents = Contents::read(&text);
         let next = contents.outstanding.last_key_value().map_or(0, |(entry, _)| entry + 1);
         let mut journal = Self { path: path.to_owned(), file, contents, next };
@@ -153,7 +156,9 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             locked => locked?,
         }
         let ours = file.metadata()?;
-        if fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+        if fs::symlink_metadata(path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        {
             return Ok(Some(file));
         }
     }
@@ -163,7 +168,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 impl Place {
     /// What the journal at `path` says, which may be in use; none if there is nothing in it.
     pub(crate) fn of_file(path: &Path) -> io::Result<Option<Self>> {
-        match fs::read(path) {
+        match read_plain(path, MOST_BYTES) {
             Ok(text) => {
                 let contents = Contents::read(&text);
                 Ok(contents.place.filter(|_| !contents.outstanding.is_empty()))

@@ -29,6 +29,7 @@ mod netlink;
 mod netlink_request;
 pub mod network_watch;
 mod nft;
+mod plain_file;
 pub mod plan;
 mod ruleset_text;
 pub mod snapshot;
@@ -50,8 +51,9 @@ pub use host::{
     Applied, ApplyError, ChangeError, Host, HostError, Recovered, Repaired, UndoError, free_slot, place,
     recover, surroundings,
 };
-pub use lock_file::open_lock_file;
+pub use lock_file::{make_lock_file, open_lock_file};
 pub use nft::{NftCall, NftError, NftRunner, NftService, TableFamily, is_installed as has_nft, run_nft_by};
+pub use plain_file::{follows_links_at, open_plain, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use surroundings::{OnLink, Surroundings};

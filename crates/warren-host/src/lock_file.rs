@@ -7,27 +7,56 @@ use std::{
     path::Path,
 };
 
-use rustix::{fs::OFlags, io::Errno};
+use rustix::fs::OFlags;
+
+use crate::plain_file::{check, told};
+
+/// How often a file that comes and goes is looked for.
+const ATTEMPTS: u32 = 16;
 
 /// Opens a file to read and to write, and makes it, for its owner alone, if it is not there.
 ///
 /// # Errors
-/// When that cannot be. A symbolic link is refused: whoever the directory belongs to could have root make, empty or give away any
-/// file.
+/// When that cannot be. A symbolic link, a FIFO and another user's file under a second name are refused: whoever the directory
+/// belongs to could have root make, empty or give away any file.
 pub fn open_lock_file(path: &Path) -> io::Result<File> {
+    make_lock_file(path).map(|(file, _)| file)
+}
+
+/// As [`open_lock_file`]; says whether this made the file, so that its owner may be changed.
+///
+/// # Errors
+/// As [`open_lock_file`].
+pub fn make_lock_file(path: &Path) -> io::Result<(File, bool)> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path).map_err(|error| {
-        if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
-            return io::Error::other("it is a symbolic link, and no Warren made it; remove it");
+    options.read(true).write(true).custom_flags(flags);
+    for _ in 0..ATTEMPTS {
+        match options.open(path) {
+            Ok(file) => {
+                check(&file, path)?;
+                return Ok((file, false));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(told(error)),
         }
-        error
-    })
+        match options.clone().create_new(true).mode(0o600).open(path) {
+            Ok(file) => return Ok((file, true)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(told(error)),
+        }
+    }
+    Err(io::Error::other("it comes and goes; see which program makes it"))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs,
+        os::unix::fs::{chown, symlink},
+    };
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
 
@@ -44,6 +73,26 @@ mod tests {
             assert_eq!(fs::read_to_string(&file).ok().as_deref(), content);
         }
 
-        assert!(open_lock_file(&file).is_ok());
+        assert!(!make_lock_file(&file).unwrap().1);
+        fs::remove_file(&file).unwrap();
+        assert!(make_lock_file(&file).unwrap().1);
+    }
+
+    #[test]
+    fn fifo_and_another_users_hard_link_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let [fifo, file, hard] = ["fifo", "file", "hard"].map(|name| directory.path().join(name));
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let refused = open_lock_file(&fifo).unwrap_err().to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::write(&file, "root's").unwrap();
+        fs::hard_link(&file, &hard).unwrap();
+        open_lock_file(&hard).unwrap();
+        chown(directory.path(), Some(1234), None).unwrap();
+        let refused = open_lock_file(&hard).unwrap_err().to_string();
+        assert!(refused.contains("hard link"), "{refused}");
     }
 }

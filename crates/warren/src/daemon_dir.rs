@@ -1,7 +1,7 @@
 //! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
-use warren_host::open_lock_file;
+use warren_host::{open_lock_file, open_plain};
 
 use crate::control::{AskError, Request, SOCKET_NAME, ask};
 use crate::storage::make_directory;
@@ -186,7 +186,12 @@ impl DaemonDir {
 
     /// The sentence with which the last daemon ended, if it ended by itself.
     pub(crate) fn last_words(&self) -> Option<String> {
-        let log = std::fs::read_to_string(self.log()).ok()?;
+        let mut file = open_plain(&self.log()).ok()?;
+        let end = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(end.saturating_sub(END_OF_LOG))).ok()?;
+        let mut log = Vec::new();
+        file.take(END_OF_LOG).read_to_end(&mut log).ok()?;
+        let log = String::from_utf8_lossy(&log);
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
     }
 
@@ -293,13 +298,20 @@ pub(crate) fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>
 /// When something cannot be undone.
 pub(crate) async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyhow::Result<Vec<String>> {
     let mut cleaned = Vec::new();
+    let mut first_error = None;
     for (name, directory) in all(runtime_dir)? {
-        if directory.clean_up(on_purpose).await? {
-            cleaned.push(name);
+        match directory.clean_up(on_purpose).await {
+            Ok(true) => cleaned.push(name),
+            Ok(false) => {}
+            // One that another user spoils keeps nobody else's from being undone.
+            Err(error) => first_error = first_error.or(Some(error)),
         }
     }
-    Ok(cleaned)
+    first_error.map_or(Ok(cleaned), Err)
 }
+
+/// Bytes at the end of a log in which the last sentence is looked for.
+const END_OF_LOG: u64 = 64 * 1024;
 
 /// Together what a killed process needs to end on a busy machine.
 const ATTEMPTS: u32 = 50;

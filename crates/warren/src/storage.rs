@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Gid, Uid};
 use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
-use warren_host::open_lock_file;
+use warren_host::{follows_links_at, make_lock_file, open_plain};
 
 /// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
 ///
-/// A symbolic link of root's or this user's is followed, so that the file it names is replaced and not the link; another user
-/// could have root replace any file by one.
+/// A symbolic link of root's or this user's in a directory of theirs is followed, so that the file it names is replaced and not the
+/// link; another user could have root replace any file by one.
 pub(crate) fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let directory = directory_of(&path);
-    let (mode, owner) = match fs::metadata(&path) {
-        Ok(replaced) => (replaced.mode() & 0o7777, Owner::of(&replaced)),
+    let (mode, owner) = match fs::symlink_metadata(&path) {
+        Ok(replaced) => (replaced.mode() & 0o777, Owner::of(&replaced)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => (mode, Owner::of_new_file_in(&directory)?),
         Err(error) => return Err(error),
     };
@@ -52,7 +52,7 @@ pub(crate) fn remove_leftovers(directory: &Path) {
 /// keys may be in it.
 pub(crate) fn remove_abandoned(directory: &Path) {
     for path in leftovers(directory) {
-        let is_abandoned = File::open(&path).is_ok_and(|file| {
+        let is_abandoned = open_plain(&path).is_ok_and(|file| {
             let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
             // One that is younger may not have been locked yet.
             matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
@@ -109,8 +109,7 @@ impl LockFile {
     /// Takes the lock, or gives up after `wait` with nothing. Blocks the thread.
     pub(crate) fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
         const PAUSE: Duration = Duration::from_millis(20);
-        let is_new = !path.exists();
-        let file = open_lock_file(path)?;
+        let (file, is_new) = make_lock_file(path)?;
         if is_new {
             Owner::of_new_file_in(&directory_of(path))?.give(&file)?;
         }
@@ -194,7 +193,13 @@ fn follow_link(path: &Path) -> io::Result<PathBuf> {
         Ok(link) if link.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) => {
             Err(io::Error::other("it is a symbolic link of another user's; put the file itself in its place"))
         }
+        Ok(link) if link.is_symlink() && !follows_links_at(path) => Err(io::Error::other(
+            "it is a symbolic link in another user's directory; put the file itself in its place",
+        )),
         Ok(metadata) if metadata.is_symlink() => fs::canonicalize(path),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(io::Error::other("it is no regular file; put a file in its place"))
+        }
         _ => Ok(path.to_path_buf()),
     }
 }
@@ -281,6 +286,23 @@ mod tests {
 
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names_in(directory.path()), ["link", "real"]);
+    }
+
+    #[test]
+    fn link_in_another_users_directory_is_not_followed_whoever_made_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let [theirs, ours] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (path, link) = (ours.path().join("real"), theirs.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::os::unix::fs::chown(theirs.path(), Some(1234), Some(1235)).unwrap();
+
+        let refused = write_atomic(&link, b"new", 0o600).unwrap_err().to_string();
+
+        assert!(refused.contains("symbolic link"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use warren_host::open_plain;
 use warren_session::clients::ClientRegistry;
 
 use super::document::Source;
@@ -17,8 +18,9 @@ use crate::storage::{self, LockFile};
 /// The registry's mode when it is made: who may connect is nobody else's business.
 const MODE: u32 = 0o600;
 
-/// Room for as many clients as a registry takes, of 1 KiB each; one without prefixes has 600 bytes at most.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
+/// Room for as many clients as a registry takes, of 1 KiB each, and for 100,000 removed keys, of 160 bytes each. A client without
+/// prefixes has 600 bytes at most.
+const MOST_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Reads the registry; a file that does not exist yet has no clients.
 pub(crate) fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
@@ -76,8 +78,7 @@ impl ClientsFile {
             }
             _ => {}
         }
-        let file::ConfigText { text, metadata } =
-            file::read_up_to(MOST_BYTES, &path, "restore it from a backup")?;
+        let file::ConfigText { text, metadata } = read(&path)?;
         refuse_what_others_write(&path, &metadata)?;
         let registry = parse(&path, &text)?;
         let says_who = !registry.is_empty()
@@ -114,7 +115,7 @@ impl ClientsFile {
         let Some(stamp) = self.stamp() else { return Ok(()) };
         let is_known = |known: &Known| {
             // Somebody may have put the same back.
-            let is_same = || std::fs::read(&self.path).is_ok_and(|bytes| digest(&bytes) == known.digest);
+            let is_same = || read(&self.path).is_ok_and(|file| digest(file.text.as_bytes()) == known.digest);
             known.stamp == Some(stamp) || is_same()
         };
         if self.known.as_ref().is_some_and(is_known) {
@@ -127,7 +128,17 @@ impl ClientsFile {
     }
 
     fn stamp(&self) -> Option<Stamp> {
-        std::fs::metadata(&self.path).ok().as_ref().map(Stamp::of)
+        open_plain(&self.path).and_then(|file| file.metadata()).ok().as_ref().map(Stamp::of)
+    }
+}
+
+/// Reads the file as text. In the directory of an exit's own user root follows no link.
+fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
+    match open_plain(path) {
+        Err(error) if error.kind() == io::ErrorKind::Other => {
+            Err(ConfigError::of_file(path, format!("cannot be read: {error}")))
+        }
+        opened => file::read_opened(opened, MOST_BYTES, path, "restore it from a backup"),
     }
 }
 

@@ -30,12 +30,21 @@ impl ConfigText {
 
 /// Reads a configuration file; `if_missing` says what to do when there is none.
 pub(super) fn read(path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
-    read_up_to(MAX_BYTES, path, if_missing)
+    // Without O_NONBLOCK a FIFO would hang the command instead of being refused.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
+    read_opened(opened, MAX_BYTES, path, if_missing)
 }
 
-/// As [`read`], for a file that may have more bytes, or fewer.
-pub(super) fn read_up_to(most: u64, path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
-    let (file, metadata) = open(path, if_missing)?;
+/// As [`read`], for a file that was opened without waiting, and may have up to `most` bytes.
+pub(super) fn read_opened(
+    opened: io::Result<File>,
+    most: u64,
+    path: &Path,
+    if_missing: &str,
+) -> Result<ConfigText, ConfigError> {
+    let file = opened.map_err(|error| unreadable(path, &error, if_missing))?;
+    let metadata = regular(&file, path, if_missing)?;
     if metadata.len() > most {
         return Err(too_large(path, most));
     }
@@ -50,14 +59,7 @@ pub(super) fn read_up_to(most: u64, path: &Path, if_missing: &str) -> Result<Con
     Ok(ConfigText { text: Zeroizing::new(decode(path, &bytes)?.to_owned()), metadata })
 }
 
-fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> {
-    // Without O_NONBLOCK a FIFO would hang the command instead of being refused.
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-        .map_err(|error| unreadable(path, &error, if_missing))?;
+fn regular(file: &File, path: &Path, if_missing: &str) -> Result<Metadata, ConfigError> {
     let metadata = file.metadata().map_err(|error| unreadable(path, &error, if_missing))?;
     if metadata.is_dir() {
         return Err(ConfigError::of_file(path, "is a directory; name a configuration file in it"));
@@ -65,7 +67,7 @@ fn open(path: &Path, if_missing: &str) -> Result<(File, Metadata), ConfigError> 
     if !metadata.is_file() {
         return Err(ConfigError::of_file(path, "is not a regular file; copy the configuration to one"));
     }
-    Ok((file, metadata))
+    Ok(metadata)
 }
 
 /// A file's bytes as UTF-8.

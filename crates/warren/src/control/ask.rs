@@ -1,9 +1,11 @@
 //! The command line's side of the control socket.
 
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{FileType, Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -11,6 +13,9 @@ use super::protocol::{Refusal, Request, Response};
 
 /// A daemon that does not answer in this time is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Room for the answer about as many clients as an exit has.
+const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +52,30 @@ pub(crate) async fn ask(path: &Path, request: &Request) -> Result<serde_json::Va
 }
 
 async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
-    let mut stream = UnixStream::connect(path).await?;
+    let socket = socket_at(path)?;
+    let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
     *pid = stream.peer_cred()?.pid();
     let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line).await?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
     if answer.is_empty() {
         return Err(AskError::NotRunning);
     }
     Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+}
+
+/// The socket itself: by a link, a daemon that runs as another user could have root ask another daemon.
+fn socket_at(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&socket)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => Ok(socket),
+        // Nothing listens there, as at the file that a test or a backup has left.
+        FileType::RegularFile => Err(io::ErrorKind::ConnectionRefused.into()),
+        _ => Err(io::Error::other(format!("{} is no socket", path.display()))),
+    }
 }
 
 impl From<io::Error> for AskError {

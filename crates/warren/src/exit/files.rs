@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::Context as _;
+use warren_host::read_plain;
 
 /// Reads the key of the stateless reset tokens, or makes it. It outlives the process, so that a restarted exit can tell
 /// its old connections' clients at once that they are gone (RFC 9000 section 10.3).
@@ -13,7 +14,8 @@ use anyhow::Context as _;
 /// When the file cannot be read or made, or is not a key.
 pub(crate) fn reset_key(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
-    match std::fs::read(&path) {
+    // One byte more than it has shows that it is damaged.
+    match read_plain(&path, 65) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             anyhow::anyhow!(
                 "{} is damaged: it must hold 64 bytes; delete it to get a new one",

@@ -1,6 +1,7 @@
 //! The token that the page asks for.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -8,12 +9,16 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq as _;
+use warren_host::open_plain;
 use zeroize::Zeroizing;
 
 use crate::storage;
 
 /// Random bytes in a token.
 const BYTES: usize = 32;
+
+/// Bytes of its file that are read: the token's 43 and a line break.
+const LONGEST: usize = 64;
 
 /// A token, which is compared and never shown.
 pub(super) struct Token(Zeroizing<String>);
@@ -25,8 +30,8 @@ impl Token {
     /// A sentence when the file cannot be read or made, may be read by others, or holds no token.
     pub(super) fn read_or_make(directory: &Path) -> anyhow::Result<Self> {
         let path = path(directory);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Self::of_file(&path, &Zeroizing::new(text)),
+        match open_plain(&path) {
+            Ok(file) => Self::of_file(&path, file),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let random = Zeroizing::new(crate::entropy::bytes::<BYTES>()?);
                 let token = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
@@ -40,8 +45,8 @@ impl Token {
         }
     }
 
-    fn of_file(path: &Path, text: &str) -> anyhow::Result<Self> {
-        let mode = std::fs::metadata(path)?.permissions().mode();
+    fn of_file(path: &Path, file: File) -> anyhow::Result<Self> {
+        let mode = file.metadata()?.permissions().mode();
         if mode & 0o077 != 0 {
             bail!(
                 "{}: others may read it (mode {:04o}); delete it, so that a new token is made",
@@ -49,6 +54,10 @@ impl Token {
                 mode & 0o7777
             );
         }
+        let mut text = Zeroizing::new(String::with_capacity(LONGEST));
+        file.take(LONGEST as u64)
+            .read_to_string(&mut text)
+            .with_context(|| format!("cannot read {}; delete it to get a new one", path.display()))?;
         let token = text.trim();
         if URL_SAFE_NO_PAD.decode(token).map_or(0, |bytes| bytes.len()) != BYTES {
             bail!("{} is damaged: it must hold a token; delete it to get a new one", path.display());

@@ -1,0 +1,120 @@
+//! Files in a directory that may be another user's: root's commands look into the exit's. Whoever owns the directory could have
+//! root read, change or give away any file by a symbolic or a hard link, or wait for ever for a FIFO.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+use rustix::{fs::OFlags, io::Errno, process::geteuid};
+
+/// Opens a file to read. Nothing waits, whatever has the name.
+///
+/// # Errors
+/// When that cannot be, or it is no regular file, or a symbolic link in a directory of another user than root and this process's.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    if !follows_links_at(path) {
+        flags |= OFlags::NOFOLLOW;
+    }
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(told)?;
+    check(&file, path)?;
+    Ok(file)
+}
+
+/// Reads a file that has at most `most` bytes, as [`open_plain`] opens it.
+///
+/// # Errors
+/// As [`open_plain`], and when the file has more.
+pub fn read_plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_plain(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Whether a link of this name may be followed: in a directory of root's or of this user's nobody else made it.
+pub fn follows_links_at(path: &Path) -> bool {
+    let owners = [0, geteuid().as_raw()];
+    fs::metadata(directory_of(path)).is_ok_and(|directory| owners.contains(&directory.uid()))
+}
+
+/// Refuses what is no regular file, and one of another user than its directory's that has a second name: it is some other file.
+pub(crate) fn check(file: &File, path: &Path) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file, and no Warren made it; remove it"));
+    }
+    if metadata.nlink() > 1 && fs::metadata(directory_of(path))?.uid() != metadata.uid() {
+        return Err(io::Error::other(
+            "it is another user's file under a second name (a hard link), and no Warren made that; remove it",
+        ));
+    }
+    Ok(())
+}
+
+/// A refused symbolic link in words.
+pub(crate) fn told(error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
+        return io::Error::other("it is a symbolic link, and no Warren made it; remove it");
+    }
+    error
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn fifo_is_refused_at_once_and_a_file_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let [fifo, file] = ["fifo", "file"].map(|name| directory.path().join(name));
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        fs::write(&file, "12345").unwrap();
+
+        let refused = read_plain(&fifo, 5).unwrap_err().to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        assert_eq!(read_plain(&file, 5).unwrap(), b"12345");
+        assert!(read_plain(&file, 4).is_err());
+    }
+
+    #[test]
+    fn links_in_another_users_directory_are_refused_and_in_ones_own_followed() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [theirs, soft, hard] = ["theirs", "soft", "hard"].map(|name| directory.path().join(name));
+        fs::write(&theirs, "root's").unwrap();
+        symlink(&theirs, &soft).unwrap();
+        fs::hard_link(&theirs, &hard).unwrap();
+        for own in [&soft, &hard] {
+            assert_eq!(read_plain(own, 9).unwrap(), b"root's");
+        }
+
+        chown(directory.path(), Some(1234), None).unwrap();
+        for (link, says) in [(&soft, "symbolic link"), (&hard, "hard link")] {
+            let refused = read_plain(link, 9).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+        // A second name of the directory's owner's own file, as some backups make, is no other file.
+        chown(&hard, Some(1234), None).unwrap();
+        assert_eq!(read_plain(&hard, 9).unwrap(), b"root's");
+    }
+}
