@@ -62,6 +62,25 @@ pub struct OutsideLink {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Addresses that belong to this host or its networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnAddresses {
+    /// Those on other devices than Warren's tunnels.
+    pub outside: Vec<IpAddr>,
+    /// Those of Warren's tunnels.
+    pub of_tunnels: Vec<IpAddr>,
+    /// Those that routes lead by.
+    pub gateways: Vec<IpAddr>,
+}
+
+/// The addresses of this host and its gateways. To be called within a tokio runtime.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub async fn own_addresses() -> io::Result<OwnAddresses> {
+    Netlink::open()?.own_addresses().await
+}
+
 /// The devices of this host but the loopback device and Warren's tunnels. To be called within a tokio runtime.
 ///
 /// # Errors

@@ -18,13 +18,13 @@ use rtnetlink::{
 use tokio::task::JoinHandle;
 
 use self::messages::{
-    address_family, address_generation, address_message, is_route, is_rule, local_address, peer_address,
-    route_message, rule_message,
+    address_family, address_generation, address_message, gateways, is_route, is_rule, local_address,
+    peer_address, route_message, rule_message,
 };
 pub(crate) use self::messages::{destination, rule_table, table_of};
 use crate::{
     DEVICE_GROUP, DeviceName, Family, GuestNetwork, Route, Rule,
-    facts::OutsideLink,
+    facts::{OutsideLink, OwnAddresses},
     guests::{self, SeenLink, SeenWay},
     surroundings::Observer,
 };
@@ -219,6 +219,30 @@ impl Netlink {
             }
         }
         Ok(observer)
+    }
+
+    /// This host's addresses and the gateways of its routes.
+    pub(crate) async fn own_addresses(&self) -> io::Result<OwnAddresses> {
+        let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
+        let ours = LinkAttribute::Group(DEVICE_GROUP);
+        let tunnels = links.iter().filter(|link| link.attributes.contains(&ours));
+        let tunnels: Vec<u32> = tunnels.map(|link| link.header.index).collect();
+        let addresses = self.handle.address().get().execute();
+        let addresses: Vec<AddressMessage> = addresses.try_collect().await.map_err(errno)?;
+        let mut own = OwnAddresses::default();
+        for message in &addresses {
+            let address = message.attributes.iter().find_map(local_address);
+            let address = address.or_else(|| message.attributes.iter().find_map(peer_address));
+            let is_tunnel = tunnels.contains(&message.header.index);
+            if is_tunnel { &mut own.of_tunnels } else { &mut own.outside }.extend(address);
+        }
+        for family in [Family::Ipv4, Family::Ipv6] {
+            own.gateways
+                .extend(self.routes(family).await?.iter().flat_map(|route| gateways(&route.attributes)));
+        }
+        own.gateways.sort_unstable();
+        own.gateways.dedup();
+        Ok(own)
     }
 
     pub(crate) async fn add_address(&self, index: u32, address: IpNet) -> io::Result<()> {

@@ -9,7 +9,7 @@ use rtnetlink::{
         AddressFamily,
         address::{AddressAttribute, AddressMessage},
         link::{AfSpecInet6, AfSpecUnspec},
-        route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType, RouteVia},
         rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
     },
 };
@@ -87,6 +87,25 @@ fn route_type(kind: RouteKind) -> RouteType {
         RouteKind::Unreachable => RouteType::Unreachable,
         RouteKind::Throw => RouteType::Throw,
     }
+}
+
+/// The addresses by which a route leads.
+pub(super) fn gateways(attributes: &[RouteAttribute]) -> Vec<IpAddr> {
+    let mut gateways = Vec::new();
+    for attribute in attributes {
+        if let RouteAttribute::Gateway(RouteAddress::Inet(address))
+        | RouteAttribute::Via(RouteVia::Inet(address)) = attribute
+        {
+            gateways.push(IpAddr::V4(*address));
+        } else if let RouteAttribute::Gateway(RouteAddress::Inet6(address))
+        | RouteAttribute::Via(RouteVia::Inet6(address)) = attribute
+        {
+            gateways.push(IpAddr::V6(*address));
+        } else if let RouteAttribute::MultiPath(hops) = attribute {
+            gateways.extend(hops.iter().flat_map(|hop| self::gateways(&hop.attributes)));
+        }
+    }
+    gateways
 }
 
 /// The network that a route leads to.

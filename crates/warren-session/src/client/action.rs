@@ -55,7 +55,7 @@ pub enum ClientAction {
     Down {
         /// What happened and what to do, a sentence.
         reason: String,
-        /// The exit's reason, if it gave one.
+        /// The exit's reason, if it gave one, or this side's to refuse what the exit answered.
         goodbye: Option<Goodbye>,
     },
     /// The session is over for good.

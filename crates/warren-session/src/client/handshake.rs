@@ -76,7 +76,8 @@ impl ClientSession {
     }
 
     fn welcomed(&mut self, now: Instant, index: u32, message: &message::Welcome) {
-        let welcome = match Welcome::parse(message, &self.config) {
+        let parsed = Welcome::parse(message, &self.config);
+        let welcome = match parsed.and_then(|welcome| self.taken.check(&welcome).map(|()| welcome)) {
             Ok(welcome) => welcome,
             Err(error) => return self.bad_welcome(now, index, &error),
         };
@@ -107,9 +108,14 @@ impl ClientSession {
     }
 
     fn bad_welcome(&mut self, now: Instant, index: u32, error: &WelcomeError) {
-        let why = format!(
-            "the exit offered a session that cannot be used: {error}; have its operator correct exit.toml"
-        );
+        let advice = match error {
+            WelcomeError::Taken { .. } => "have its operator give another address, or use another network",
+            WelcomeError::NoAddress
+            | WelcomeError::Address { .. }
+            | WelcomeError::Gateway { .. }
+            | WelcomeError::OutOfRange { .. } => "have its operator correct exit.toml",
+        };
+        let why = format!("the exit offered a session that cannot be used: {error}; {advice}");
         self.lost(now, index, Loss::violation(Violation::BadWelcome, why));
     }
 

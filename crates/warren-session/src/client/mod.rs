@@ -12,6 +12,7 @@ mod handshake;
 mod homing;
 mod link;
 mod race;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod vigil;
@@ -25,6 +26,7 @@ use ipnet::IpNet;
 pub use self::action::{ClientAction, ClientState, ConnectionEnd, Stop};
 pub use self::homing::Homing;
 pub use self::race::{Race, STAGGER};
+pub use self::taken::{AddressOwner, TakenAddresses};
 pub use self::vigil::{Vigil, VigilAction};
 pub use self::welcome::{Welcome, WelcomeError};
 
@@ -57,6 +59,7 @@ pub struct ClientSession {
     session: Option<Established>,
     links: Vec<Link>,
     actions: VecDeque<ClientAction>,
+    taken: TakenAddresses,
 }
 
 /// A session that the exit has granted.
@@ -84,7 +87,18 @@ impl ClientSession {
             session: None,
             links,
             actions: VecDeque::new(),
+            taken: TakenAddresses::default(),
         }
+    }
+
+    /// Whether the answer to a Hello is awaited on the connection of an index, so that [`Self::set_taken`] matters now.
+    pub fn awaits_welcome(&self, index: u32) -> bool {
+        self.link(index).is_some_and(|link| matches!(link.phase, Phase::Hello { .. }))
+    }
+
+    /// Says which addresses no exit can give this host.
+    pub fn set_taken(&mut self, taken: TakenAddresses) {
+        self.taken = taken;
     }
 
     /// Starts to connect.
@@ -240,7 +254,9 @@ impl ClientSession {
             | ClientState::Stopped(_) => now,
         };
         self.state = ClientState::Down { since, reason: loss.why.clone() };
-        self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye: loss.goodbye });
+        // An exit that answered need not be looked for, also if this side had to refuse the answer.
+        let goodbye = loss.goodbye.or(loss.closing.filter(|_| loss.answered));
+        self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye });
     }
 
     fn stop_with(&mut self, stop: Stop) {

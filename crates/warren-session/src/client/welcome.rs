@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
-use super::ClientConfig;
+use super::{AddressOwner, ClientConfig};
 use crate::exit::KEEP_ALIVE;
 use crate::message::{self, Network, ip_from_wire, is_unicast};
 use crate::{AttachToken, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
@@ -59,6 +59,16 @@ pub enum WelcomeError {
     Gateway {
         /// The client's address.
         address: IpNet,
+    },
+    /// An inner address is somebody's on this side.
+    #[error("it has {address} as {role}, which is {owner}")]
+    Taken {
+        /// The address.
+        address: IpAddr,
+        /// What it would be.
+        role: &'static str,
+        /// Whose it is.
+        owner: AddressOwner,
     },
     /// A number or list is out of its bounds.
     #[error("its {what} is out of range")]

@@ -5,6 +5,7 @@ mod answers;
 mod connecting;
 mod ends;
 mod grievances;
+mod own_addresses;
 mod probing;
 mod refusal;
 mod reload;
@@ -285,8 +286,11 @@ impl Daemon {
             Report::Connected { connection, .. } => self.connected(connection).await?,
             Report::Answers { connection, answers } => self.take_answers(connection, answers).await,
             Report::Control { connection, data } => {
-                if let Some(index) = self.connections.get(&connection) {
-                    self.session.received(now, *index, &data);
+                if let Some(index) = self.connections.get(&connection).copied() {
+                    if self.session.awaits_welcome(index) {
+                        self.tell_taken_addresses().await;
+                    }
+                    self.session.received(now, index, &data);
                 }
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,

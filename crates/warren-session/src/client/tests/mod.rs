@@ -39,6 +39,42 @@ fn connection_zero_opens_the_session_and_the_others_join_it() {
 }
 
 #[test]
+fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
+    let refusal = |address: &str, owner| {
+        let mut client = Client::new(1);
+        client.session.set_taken([(address.parse().unwrap(), owner)].into_iter().collect());
+        client.actions();
+        client.session.connected(client.now, 0);
+        assert!(client.session.awaits_welcome(0));
+        client.said(0);
+        client.receive(0, &Message::Welcome(welcome(1)));
+        assert!(!client.session.awaits_welcome(0));
+        client.actions()
+    };
+    let (own, exits) = ("10.66.0.2", "10.66.0.1");
+    for (address, owner, says) in [
+        (
+            own,
+            AddressOwner::Host,
+            "10.66.0.2 as this client's inner address, which is an address of this host",
+        ),
+        (own, AddressOwner::Gateway, "the address of this host's gateway"),
+        ("::ffff:10.66.0.2", AddressOwner::Exit, "the exit's address outside the tunnel"),
+        (exits, AddressOwner::Gateway, "10.66.0.1 as the exit's inner address, which is"),
+    ] {
+        let actions = refusal(address, owner);
+        let bad = Goodbye::Protocol(Violation::BadWelcome);
+        assert!(actions.contains(&Action::Close { index: 0, reason: bad }), "{actions:?}");
+        let is_told =
+            |action: &Action| matches!(action, Action::Down { reason, .. } if reason.contains(says));
+        assert!(actions.iter().any(is_told), "{says}: {actions:?}");
+        assert!(!actions.iter().any(|action| matches!(action, Action::Welcome(_) | Action::Stopped { .. })));
+    }
+    // The control: a neighbour's address in the same network is no obstacle.
+    assert!(refusal("10.66.0.3", AddressOwner::Gateway).iter().any(|a| matches!(a, Action::Welcome(_))));
+}
+
+#[test]
 fn a_lost_connection_attaches_again_by_itself_and_at_once() {
     let mut client = Client::up(2);
     client.advance(60);

@@ -1,0 +1,63 @@
+//! Addresses that no exit can give a client, because somebody on the client's side has them.
+//!
+//! An exit is trusted with the tunnel's traffic and not with the host's own network: with the LAN gateway's address as lease the host
+//! would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because nothing but the
+//! lease itself is put on the host.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Welcome, WelcomeError};
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressOwner {
+    /// This host, on another device than the tunnel's.
+    Host,
+    /// A gateway of this host's routes.
+    Gateway,
+    /// The exit, outside the tunnel.
+    Exit,
+}
+
+impl fmt::Display for AddressOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "an address of this host already",
+            Self::Gateway => "the address of this host's gateway",
+            Self::Exit => "the exit's address outside the tunnel",
+        })
+    }
+}
+
+/// The addresses that have an owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenAddresses(BTreeMap<IpAddr, AddressOwner>);
+
+impl FromIterator<(IpAddr, AddressOwner)> for TakenAddresses {
+    fn from_iter<I: IntoIterator<Item = (IpAddr, AddressOwner)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(address, owner)| (address.to_canonical(), owner)).collect())
+    }
+}
+
+impl TakenAddresses {
+    /// Refuses a Welcome with an inner address that is not the exit's to give.
+    pub(super) fn check(&self, welcome: &Welcome) -> Result<(), WelcomeError> {
+        let own = "this client's inner address";
+        let exits = "the exit's inner address";
+        let inner = [
+            (welcome.ipv4.map(|(address, _)| IpAddr::V4(address)), own),
+            (welcome.ipv6.map(|(address, _)| IpAddr::V6(address)), own),
+            (welcome.gateway_ipv4.map(IpAddr::V4), exits),
+            (welcome.gateway_ipv6.map(IpAddr::V6), exits),
+        ];
+        for (address, role) in inner {
+            let Some(address) = address else { continue };
+            if let Some(owner) = self.0.get(&address).copied() {
+                return Err(WelcomeError::Taken { address, role, owner });
+            }
+        }
+        Ok(())
+    }
+}
