@@ -70,11 +70,14 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
 fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&socket)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Socket => Ok(socket),
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::Socket {
+        Ok(socket)
+    } else if kind == FileType::RegularFile {
         // Nothing listens there, as at the file that a test or a backup has left.
-        FileType::RegularFile => Err(io::ErrorKind::ConnectionRefused.into()),
-        _ => Err(io::Error::other(format!("{} is no socket", path.display()))),
+        Err(io::ErrorKind::ConnectionRefused.into())
+    } else {
+        Err(io::Error::other(format!("{} is no socket", path.display())))
     }
 }
 

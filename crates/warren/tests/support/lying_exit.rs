@@ -23,7 +23,8 @@ const MOMENT: Duration = Duration::from_millis(5);
 
 /// One that listens on the exit's host, and ends when this is dropped.
 pub struct LyingExit {
-    lie: Sender<()>,
+    /// Nothing once it is to end.
+    lie: Option<Sender<()>>,
     done: Receiver<()>,
 }
 
@@ -69,12 +70,12 @@ impl LyingExit {
             });
         });
         ready.recv().unwrap();
-        Self { lie, done }
+        Self { lie: Some(lie), done }
     }
 
     /// Has it say all of it to the client that is connected.
     pub fn lie(&self, within: Duration) {
-        self.lie.send(()).unwrap();
+        self.lie.as_ref().unwrap().send(()).unwrap();
         self.done.recv_timeout(within).unwrap();
     }
 }
@@ -100,6 +101,14 @@ impl Answers {
         let network = Network { address: lease.octets().to_vec(), prefix_length: 24 };
         let (ipv4, gateway_ipv4) = (Some(network), gateway.octets().to_vec());
         Self { welcome: Welcome { ipv4, gateway_ipv4, ..welcome() }, ..Self::default() }
+    }
+}
+
+impl Drop for LyingExit {
+    /// Waits until its socket is closed, so that another one can take its place.
+    fn drop(&mut self) {
+        self.lie = None;
+        while self.done.recv().is_ok() {}
     }
 }
 
