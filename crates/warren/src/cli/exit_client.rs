@@ -67,23 +67,25 @@ pub(crate) fn run(
             store.change(&args.name, &ClientChange::Enable)?;
             output::print(&format!("Enabled {}: it may connect again, at once.\n", args.name))
         }
-        ExitClientCommand::Set(args) => {
-            let is_given = args.no_prefixes || !args.prefixes.is_empty();
-            let prefixes = is_given.then(|| args.prefixes.clone());
-            let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, allow_removed, .. } = *args;
-            add::check_key(&config, public_key)?;
-            own_networks::refuse(&args.prefixes, &config)?;
-            let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key, allow_removed };
-            store.change(&args.name, &ClientChange::Set(settings))?;
-            let next = match public_key {
-                Some(_) => {
-                    " It may use either key until it first connects with the new one; put that into its profile."
-                }
-                None => "",
-            };
-            output::print(&format!("Changed {}.{next}\n", args.name))
-        }
+        ExitClientCommand::Set(args) => set(&config, args, store.as_mut()),
     }
+}
+
+fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+    let is_given = args.no_prefixes || !args.prefixes.is_empty();
+    let prefixes = is_given.then(|| args.prefixes.clone());
+    let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, allow_removed, .. } = *args;
+    add::check_key(config, public_key)?;
+    own_networks::refuse(&args.prefixes, config)?;
+    let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key, allow_removed };
+    store.change(&args.name, &ClientChange::Set(settings))?;
+    let next = match public_key {
+        Some(_) => {
+            " It may use either key until it first connects with the new one; put that into its profile."
+        }
+        None => "",
+    };
+    output::print(&format!("Changed {}.{next}\n", args.name))
 }
 
 /// Runs `exit invite` on the store that `open` gives.

@@ -48,11 +48,7 @@ pub(crate) fn run(
     }
     let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
     let exit = RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys() };
-    let removed: Vec<PublicKey> = store.removed()?.into_iter().map(|removed| removed.public_key).collect();
-    let keys = planned
-        .iter()
-        .map(|client| left_behind(&profile_path(&directory, client), &exit, &removed))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
     output::print(&table(&planned))?;
     if args.dry_run {
         return output::print(&format!(
@@ -100,6 +96,17 @@ fn read(file: &Path, bytes: &[u8]) -> Result<WireGuardServer, ConfigError> {
 
 fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
     directory.join(format!("{}.toml", client.name))
+}
+
+/// For each client the key that an import which was killed left for it.
+fn all_left_behind(
+    planned: &[NewClient],
+    directory: &Path,
+    exit: &RemoteExit,
+    store: &mut dyn ClientStore,
+) -> anyhow::Result<Vec<Option<PrivateKey>>> {
+    let removed: Vec<PublicKey> = store.removed()?.into_iter().map(|removed| removed.public_key).collect();
+    planned.iter().map(|client| left_behind(&profile_path(directory, client), exit, &removed)).collect()
 }
 
 /// The key of a profile that an import which was killed left: nobody is enrolled before all are written, so it goes on there.

@@ -59,6 +59,26 @@ const TWO: &str = "[Interface]\nAddress = 10.8.0.1/24\n\
                    [Peer]\nAllowedIPs = 10.8.0.3/32, 192.168.7.0/24\n";
 
 #[test]
+fn profile_with_a_removed_key_is_not_imported_again() {
+    let exit = Exit::new();
+    exit.import(TWO, false).unwrap();
+    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
+    let mut store = StoppedExit::new(&config, &exit.global.state_dir);
+    for name in exit.names() {
+        store.remove(&name).unwrap();
+    }
+
+    let refused = exit.import(TWO, false).unwrap_err();
+    assert!(refused.contains("laptop.toml has the key of a client that was removed"), "{refused}");
+    assert_eq!(exit.names().len(), 0);
+
+    // The control: without the old profiles the same peers are enrolled, with new keys.
+    fs::remove_dir_all(exit.profiles()).unwrap();
+    exit.import(TWO, false).unwrap();
+    assert_eq!((exit.names().len(), exit.files()), (2, 2));
+}
+
+#[test]
 fn peers_become_clients_with_their_names_and_addresses_and_profiles_that_up_takes() {
     let exit = Exit::new();
     exit.import(TWO, true).unwrap();
