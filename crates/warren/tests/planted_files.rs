@@ -1,6 +1,7 @@
 //! What the exit's user can put into its directories, for root's commands to find: symbolic links, FIFOs and hard links.
 //!
 //! Whoever takes the exit's daemon over has its user, and must not become root or stop root by them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
