@@ -43,6 +43,14 @@ pub async fn private_networks() -> io::Result<Vec<IpNet>> {
     Netlink::open()?.private_networks().await
 }
 
+/// The networks that this host is directly connected to, other than by a Warren's tunnel. To be called within a tokio runtime.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub async fn networks() -> io::Result<Vec<IpNet>> {
+    Netlink::open()?.networks().await
+}
+
 /// The networks of containers and virtual machines on this host. To be called within a tokio runtime.
 ///
 /// # Errors

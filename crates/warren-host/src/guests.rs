@@ -10,11 +10,12 @@ use rtnetlink::packet_route::{
     link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     route::{RouteAttribute, RouteMessage, RouteProtocol},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{DEVICE_GROUP, DeviceName, PROTOCOL, netlink::is_private};
 
 /// A network of containers or virtual machines.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GuestNetwork {
     /// The device that it is behind, which has an address of it.
     pub device: DeviceName,

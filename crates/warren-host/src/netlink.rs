@@ -125,6 +125,13 @@ impl Netlink {
 
     /// The private networks that this host is directly connected to, other than by a Warren's tunnel.
     pub(crate) async fn private_networks(&self) -> io::Result<Vec<IpNet>> {
+        let mut networks = self.networks().await?;
+        networks.retain(is_private);
+        Ok(networks)
+    }
+
+    /// The networks that this host is directly connected to, other than by a Warren's tunnel.
+    pub(crate) async fn networks(&self) -> io::Result<Vec<IpNet>> {
         let links = self.handle.link().get().execute().try_collect::<Vec<_>>().await.map_err(errno)?;
         let ours = LinkAttribute::Group(DEVICE_GROUP);
         let tunnels: Vec<u32> = links
@@ -139,7 +146,6 @@ impl Netlink {
             .filter(|message| !tunnels.contains(&message.header.index))
             .filter_map(network_of)
             .map(|network| network.trunc())
-            .filter(is_private)
             .collect();
         networks.sort_unstable();
         networks.dedup();

@@ -28,6 +28,7 @@ pub struct Watch {
     /// When to return, once something was heard of.
     due: Option<Instant>,
     last: Option<Instant>,
+    pause: Duration,
 }
 
 impl Watch {
@@ -36,16 +37,25 @@ impl Watch {
     /// # Errors
     /// As the kernel gives them.
     pub fn open() -> io::Result<Self> {
+        Self::open_with(PAUSE)
+    }
+
+    /// Opens them with another shortest time between two looks.
+    ///
+    /// # Errors
+    /// As the kernel gives them.
+    pub fn open_with(pause: Duration) -> io::Result<Self> {
         Ok(Self {
             network: subscribe(NETLINK_ROUTE, NETWORK_GROUPS)?,
             firewall: subscribe(Some(netlink::NETFILTER), FIREWALL_GROUPS)?,
             due: None,
             last: None,
+            pause,
         })
     }
 
     /// Waits until something has changed, and a moment longer for what belongs to the same change. However much goes on,
-    /// it returns twice a second at most. Nothing is lost when the wait is given up.
+    /// it pauses between two returns, for half a second unless opened otherwise. Nothing is lost when the wait is given up.
     ///
     /// # Errors
     /// As the kernel gives them.
@@ -58,7 +68,7 @@ impl Watch {
                     heard = self.firewall.readable() => drop(heard?),
                 }
                 let soon = Instant::now() + SETTLE;
-                let due = self.last.map_or(soon, |last| soon.max(last + PAUSE));
+                let due = self.last.map_or(soon, |last| soon.max(last + self.pause));
                 self.due = Some(due);
                 due
             }
@@ -72,12 +82,12 @@ impl Watch {
 
     /// Puts the next return of [`Self::changed`] off by a pause: what changes now is this process's own doing.
     pub fn put_off(&mut self) {
-        self.due = Some(Instant::now() + PAUSE);
+        self.due = Some(Instant::now() + self.pause);
     }
 
     /// Makes [`Self::changed`] return after a pause although nothing may have changed.
     pub fn look_again(&mut self) {
-        self.due.get_or_insert(Instant::now() + PAUSE);
+        self.due.get_or_insert(Instant::now() + self.pause);
     }
 }
 
@@ -115,5 +125,5 @@ const NETWORK_GROUPS: &[u32] = &[1, 5, 7, 8, 9, 11, 19];
 const FIREWALL_GROUPS: &[u32] = &[7];
 /// How long a change takes that consists of several.
 const SETTLE: Duration = Duration::from_millis(20);
-/// The shortest time between two looks.
+/// The shortest time between two looks, unless told otherwise.
 const PAUSE: Duration = Duration::from_millis(500);

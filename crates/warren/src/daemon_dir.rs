@@ -98,6 +98,32 @@ impl DaemonDir {
         self.path.join("kill-switch")
     }
 
+    /// Notes that somebody keeps the kill switch closed from now on. Returns whether somebody did before who was killed in this boot.
+    ///
+    /// # Errors
+    /// When the note cannot be read or written.
+    pub(crate) fn begin_of_guard(&self) -> anyhow::Result<bool> {
+        let note = self.guard();
+        let noted = || {
+            let boot = std::fs::read(BOOT)?;
+            let was_there = std::fs::read(&note).is_ok_and(|noted| noted == boot);
+            std::fs::write(&note, boot)?;
+            Ok::<_, io::Error>(was_there)
+        };
+        noted()
+            .with_context(|| format!("cannot write {}; run as root, or choose --runtime-dir", note.display()))
+    }
+
+    /// Notes that nobody does any more, which nobody was killed for.
+    pub(crate) fn end_of_guard(&self) {
+        // The next one would leave open what was opened.
+        drop(std::fs::remove_file(self.guard()));
+    }
+
+    fn guard(&self) -> PathBuf {
+        self.path.join("guard")
+    }
+
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
@@ -313,6 +339,8 @@ pub(crate) async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyho
 /// Bytes at the end of a log in which the last sentence is looked for.
 const END_OF_LOG: u64 = 64 * 1024;
 
+/// The kernel's random number for this boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Together what a killed process needs to end on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);

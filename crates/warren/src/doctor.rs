@@ -23,7 +23,7 @@ pub(crate) fn run(global: &GlobalArgs, arguments: &DoctorArgs) -> anyhow::Result
     let mut findings = checks::all(&facts::gather(global));
     if arguments.fix && findings.iter().any(|finding| !finding.repairs.is_empty()) {
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
-            repair::carry_out(finding);
+            repair::carry_out(global, finding);
         }
         findings = checks::all(&facts::gather(global));
     }

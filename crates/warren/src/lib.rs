@@ -83,7 +83,7 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
         }
         Command::Client(ClientCommand::Close(arguments)) => {
             let file = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
-            block_on(client::client_close(global, &file))
+            told(block_on(client::client_close(global, &file, arguments.watch)))
         }
         Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
         Command::Exit(ExitCommand::Run) => told(block_on(exit::exit_run(global))),

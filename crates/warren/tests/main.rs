@@ -35,6 +35,8 @@ mod interloper;
 mod join;
 mod key_memory;
 mod kill_switch;
+mod kill_switch_edges;
+mod kill_switch_guard;
 mod kills;
 mod liars;
 mod logs;

@@ -1,10 +1,14 @@
 //! The units of `configs/` under a real systemd.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::path::Path;
+
 use rustix::process::Signal;
 
 use crate::support::rights::{assert_rights_are_few, of_each_thread};
-use crate::support::{self, Client, Files, HostState, Net, Profile, Systemd, eventually, seconds};
+use crate::support::{
+    self, Client, Files, HostState, LeakCounter, Net, Profile, Systemd, eventually, seconds,
+};
 
 #[test]
 fn units_leave_little_to_attack() {
@@ -166,6 +170,62 @@ fn kill_switch_is_closed_before_the_network_and_opened_by_down() {
     client.sh("warren down home").ok();
     client.sh(&ping).ok();
 }
+
+#[test]
+fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() || !Path::new(NFTABLES_SERVICE).exists() {
+        return;
+    }
+    let exit = support::Exit::start(&net);
+    let profile = exit.enrol("laptop").with("kill_switch", "enabled", true);
+    let files = units();
+    files.write_private("etc/warren/home.toml", &profile.text());
+    files.write("etc/systemd/system/nftables.service", &std::fs::read_to_string(NFTABLES_SERVICE).unwrap());
+    files.write("etc/nftables.conf", "#!/usr/sbin/nft -f\n\nflush ruleset\n");
+    files.enable("warren-lockdown", "home", "sysinit.target");
+    files.enable_plain("nftables", "sysinit.target");
+    let client = Systemd::boot(&net.client, files);
+    let leaks = LeakCounter::start(&net);
+    let table = "nft list table inet warren-kill-switch_home";
+    leaks.assert_none("after boot");
+
+    for line in ["systemctl restart nftables", "systemctl reload nftables", "nft flush ruleset"] {
+        client.sh(line).ok();
+        eventually(seconds(2), line, || client.sh(table).succeeded());
+        leaks.assert_none(line);
+    }
+    let killed = client.main_pid("warren-lockdown@home").expect("the service runs");
+    support::signal(killed, Signal::KILL);
+    client.sh("nft flush ruleset").ok();
+    eventually(seconds(20), "systemd starts the service again", || client.sh(table).succeeded());
+    leaks.assert_none("the service was killed");
+
+    // Beside a daemon, which does the same.
+    client.sh("warren up home").ok();
+    client.sh("systemctl restart nftables").ok();
+    eventually(seconds(2), "it is closed again", || client.sh(table).succeeded());
+    leaks.assert_none("a daemon runs too");
+    assert!(!client.journal("warren@home").contains("cannot"), "{}", client.journal("warren@home"));
+
+    client.sh("systemctl stop warren@home warren-lockdown@home").ok();
+    leaks.assert_none("both have stopped");
+    client.sh("systemctl start warren-lockdown@home").ok();
+    client.sh("warren down home").ok();
+    // It hears of this, and knows that the kill switch was opened.
+    client.sh("systemctl restart nftables").ok();
+    leaks.assert_all("opened for the service too");
+    let before = client.main_pid("warren-lockdown@home").expect("the service runs on");
+    support::signal(before, Signal::KILL);
+    eventually(seconds(20), "systemd starts the service again", || {
+        client.main_pid("warren-lockdown@home").is_some_and(|pid| pid != before)
+            && client.is_active("warren-lockdown@home")
+    });
+    leaks.assert_all("what was opened stays open");
+}
+
+/// What Debian's package of nftables installs.
+const NFTABLES_SERVICE: &str = "/usr/lib/systemd/system/nftables.service";
 
 #[test]
 fn what_a_power_cut_left_in_etc_is_put_right_at_boot_and_the_kill_switch_closes() {

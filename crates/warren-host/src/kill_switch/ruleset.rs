@@ -11,10 +11,20 @@ use crate::{CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain}
 ///
 /// A packet that one table drops is gone, whatever another accepts. So each kill switch first gives the packets of its
 /// own carrier a mark that all of them accept, and accepts the TUN devices of all of them by their group.
+///
+/// A program that may set marks itself (CAP_NET_RAW) must not get out by one. So no packet begins with the mark that all accept,
+/// and the daemon's queries have a mark that is its secret, until this table has recognised them.
 pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     let mut text = String::new();
+    let forged = "type filter hook output priority mangle - 20; policy accept;";
+    chain(&mut text, "forged", forged, &forged_rules(rules));
+    if let Some(queries) = queries_rules(rules) {
+        // Of the type that routes anew what it has marked: the secret mark leads into the tunnel as any does.
+        let hook = "type route hook output priority mangle - 10; policy accept;";
+        chain(&mut text, "queries", hook, &queries);
+    }
     let carrier = "type filter hook output priority filter - 10; policy accept;";
-    chain(&mut text, "carrier", carrier, &carrier_rules(&rules.carriers));
+    chain(&mut text, "carrier", carrier, &carrier_rules(rules));
     chain(&mut text, "let_out", "", &let_out(rules));
     chain(&mut text, "output", "type filter hook output priority filter; policy drop;", &output());
     chain(&mut text, "forward", "type filter hook forward priority filter; policy drop;", &forward(rules));
@@ -23,24 +33,54 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
     text
 }
 
-fn carrier_rules(carriers: &[SocketAddr]) -> Vec<String> {
-    let mut rules = Vec::new();
-    for (family, wanted) in [("ip", true), ("ip6", false)] {
-        let mut ends: Vec<String> = carriers
+/// What nobody may begin with: the mark that every kill switch accepts, and the carrier's towards resolvers, which queries get below.
+fn forged_rules(rules: &KillSwitchRules) -> Vec<String> {
+    let forged = [format!("meta mark {LET_OUT:#x} counter drop")];
+    let to_resolvers = to_ends(&resolvers(rules));
+    let to_resolvers = to_resolvers.map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} counter drop"));
+    forged.into_iter().chain(to_resolvers).collect()
+}
+
+/// The daemon's own queries are carrier from here on. Trying all marks would take a year, as a second has so many tries.
+fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
+    let secret = rules.query_mark?;
+    let resolvers = resolvers(rules);
+    let tries = to_ends(&resolvers).map(|ends| {
+        format!("meta mark != 0 {ends} limit rate over 100/second burst 100 packets counter drop")
+    });
+    let queries = to_ends(&resolvers)
+        .map(|ends| format!("meta mark {secret:#x} {ends} meta mark set {CARRIER_MARK:#x}"));
+    Some(tries.chain(queries).collect())
+}
+
+fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
+    let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
+    to_ends(&ends)
+        .map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"))
+        .collect()
+}
+
+/// The resolvers that a daemon with a secret mark asks, but for those that are exits too.
+fn resolvers(rules: &KillSwitchRules) -> Vec<SocketAddr> {
+    let canonical = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    let carriers: Vec<SocketAddr> = rules.carriers.iter().map(canonical).collect();
+    let resolvers = rules.resolvers.iter().filter(|_| rules.query_mark.is_some()).map(canonical);
+    resolvers.filter(|resolver| !carriers.contains(resolver)).collect()
+}
+
+/// A match of UDP to any of these, for each IP version that has some.
+fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
+    let of = |(family, wanted)| {
+        let mut its: Vec<String> = ends
             .iter()
             .filter(|end| end.ip().to_canonical().is_ipv4() == wanted)
             .map(|end| format!("{} . {}", end.ip().to_canonical(), end.port()))
             .collect();
-        ends.sort_unstable();
-        ends.dedup();
-        if !ends.is_empty() {
-            rules.push(format!(
-                "meta mark {CARRIER_MARK:#x} {family} daddr . udp dport {{ {} }} meta mark set {LET_OUT:#x}",
-                ends.join(", ")
-            ));
-        }
-    }
-    rules
+        its.sort_unstable();
+        its.dedup();
+        (!its.is_empty()).then(|| format!("{family} daddr . udp dport {{ {} }}", its.join(", ")))
+    };
+    [("ip", true), ("ip6", false)].map(of).into_iter().flatten()
 }
 
 fn let_out(rules: &KillSwitchRules) -> Vec<String> {
@@ -49,12 +89,18 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         format!("meta oifgroup {DEVICE_GROUP} accept"),
         format!("meta mark {LET_OUT:#x} accept"),
         // DHCP; the clients' ports are root's alone.
-        "udp sport 68 udp dport 67 accept".into(),
+        "ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         "ip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept".into(),
         // Neighbour discovery (RFC 4861), which a router does not forward, and the reports of groups that it needs.
         "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept".into(),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
+    // No router passes this on, also where the host has moved to a network that gives these addresses elsewhere.
+    let on_link = elements(&rules.on_link, Family::Ipv4);
+    let_out
+        .extend(on_link.map(|on_link| {
+            format!("ip daddr {{ {on_link} }} udp sport 68 udp dport 67 ip ttl set 1 accept")
+        }));
     let_out.extend(to_guests(rules).into_iter().map(|guests| format!("{guests} accept")));
     let_out.extend(inbound(&rules.allow_inbound));
     let_out.extend(published(rules, "reply", "ct state established"));
@@ -222,24 +268,38 @@ mod tests {
             carriers: ["198.51.100.2:443", "[::ffff:192.0.2.9]:443", "[2001:db8::2]:443"]
                 .map(|end| end.parse().unwrap())
                 .to_vec(),
+            resolvers: ["192.0.2.53:53", "192.0.2.9:443"].map(|end| end.parse().unwrap()).to_vec(),
+            query_mark: Some(0x1234_5678),
+            on_link: networks(&["192.0.2.0/24", "2001:db8:1::/64"]),
             ..KillSwitchRules::default()
         };
 
         assert_eq!(
             ruleset(&rules),
-            "chain carrier {\n\
+            "chain forged {\n\
+             \ttype filter hook output priority mangle - 20; policy accept;\n\
+             \tmeta mark 0x15761 counter drop\n\
+             \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.53 . 53 } counter drop\n\
+             }\n\
+             chain queries {\n\
+             \ttype route hook output priority mangle - 10; policy accept;\n\
+             \tmeta mark != 0 ip daddr . udp dport { 192.0.2.53 . 53 } limit rate over 100/second burst 100 packets counter drop\n\
+             \tmeta mark 0x12345678 ip daddr . udp dport { 192.0.2.53 . 53 } meta mark set 0x5761\n\
+             }\n\
+             chain carrier {\n\
              \ttype filter hook output priority filter - 10; policy accept;\n\
-             \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.9 . 443, 198.51.100.2 . 443 } meta mark set 0x15761\n\
+             \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.53 . 53, 192.0.2.9 . 443, 198.51.100.2 . 443 } meta mark set 0x15761\n\
              \tmeta mark 0x5761 ip6 daddr . udp dport { 2001:db8::2 . 443 } meta mark set 0x15761\n\
              }\n\
              chain let_out {\n\
              \toifname \"lo\" accept\n\
              \tmeta oifgroup 22369 accept\n\
              \tmeta mark 0x15761 accept\n\
-             \tudp sport 68 udp dport 67 accept\n\
+             \tip daddr 255.255.255.255 udp sport 68 udp dport 67 accept\n\
              \tip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept\n\
              \ticmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept\n\
              \ticmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept\n\
+             \tip daddr { 192.0.2.0/24 } udp sport 68 udp dport 67 ip ttl set 1 accept\n\
              \ttcp sport { 22 } tcp flags & (syn | ack) != syn accept\n\
              \tudp sport { 5000 } ct direction reply ct state established accept\n\
              }\n\

@@ -278,7 +278,7 @@ pub(crate) enum ClientCommand {
     #[command(after_help = "Example:\n  warren client run /etc/warren/home.toml")]
     Run(ClientRunArgs),
     /// Close a profile's kill switch without connecting, as a boot unit does before the network is up.
-    #[command(after_help = "Example:\n  warren client close home")]
+    #[command(after_help = "Examples:\n  warren client close home\n  warren client close home --watch")]
     Close(ClientCloseArgs),
 }
 
@@ -322,6 +322,10 @@ pub(crate) struct LookUpArgs {
 /// `warren client close`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientCloseArgs {
+    /// Stay, as warren-lockdown@.service does, and close it again whenever its table is deleted or changed, until it is opened by
+    /// `warren down` and closed anew. It stays closed when this ends.
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// The profile's file, or a profile's name in the configuration directory; may be left out if there is only one
     /// profile.
     #[arg(value_name = "PROFILE|FILE")]

@@ -5,6 +5,8 @@ mod report;
 pub(super) mod units;
 mod watch;
 
+use warren_host::kill_switch::{Standing, look, table_name};
+
 use crate::cli::args::{GlobalArgs, StatusArgs};
 use crate::cli::output;
 use crate::config::{ProfileName, find_profile};
@@ -24,7 +26,10 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: StatusArgs) -> anyhow::R
     name.map_or(Ok(()), refuse_what_is_no_name)?;
     if watch {
         watch::refuse_without_terminal()?;
-        let name = name.map_or_else(|| only_one(global), |name| Ok(name.to_owned()))?;
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => only_one(global).await?,
+        };
         return watch::watch(&DaemonDir::new(&global.runtime_dir, &name), &name).await;
     }
     let (_, value) = ask_daemon(global, name, &Request::Status).await?;
@@ -49,7 +54,7 @@ pub(super) async fn ask_daemon(
             refuse_what_is_no_name(name)?;
             name.to_owned()
         }
-        None => only_one(global)?,
+        None => only_one(global).await?,
     };
     let directory = DaemonDir::new(&global.runtime_dir, &name);
     match ask(&directory.socket(), request).await {
@@ -61,7 +66,7 @@ pub(super) async fn ask_daemon(
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
                 return Err(Failure::new(ExitCode::NotRunning, sentence).into());
             }
-            Err(not_running(&directory, &name).into())
+            Err(not_running(&directory, &name).await.into())
         }
         Err(error) => Err(error.into()),
     }
@@ -92,7 +97,7 @@ fn refuse_what_is_no_name(name: &str) -> anyhow::Result<()> {
     }
 }
 
-fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
+async fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
     let all = daemon_dir::all(&global.runtime_dir)?;
     let mut running = Vec::new();
     for (name, directory) in &all {
@@ -103,7 +108,7 @@ fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
     match running.as_slice() {
         [name] => Ok(name.clone()),
         [] => match all.iter().find(|(_, directory)| directory.has_remains()).or_else(|| ended_last(&all)) {
-            Some((name, directory)) => Err(not_running(directory, name).into()),
+            Some((name, directory)) => Err(not_running(directory, name).await.into()),
             None => Err(Failure::new(ExitCode::NotRunning, "neither a client nor an exit is running; `warren up` connects, `warren exit run` serves clients").into()),
         },
         several => {
@@ -122,14 +127,10 @@ fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
 }
 
 /// Why a daemon does not run, as far as can be told.
-fn not_running(directory: &DaemonDir, name: &str) -> Failure {
-    let sentence = if directory.kill_switch().exists() {
-        let ended =
-            directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
-        format!(
-            "{name} is not running{ended} and its kill switch is closed; `warren up {name}` connects, `warren down {name}` opens it"
-        )
-    } else if directory.has_remains() {
+async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
+    let sentence = if let Some(sentence) = kill_switch(directory, name).await {
+        sentence
+    } else if directory.was_killed() {
         format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
     } else if let Some(last_words) = directory.last_words() {
         format!("{name} is not running; it ended with: {last_words}")
@@ -139,6 +140,47 @@ fn not_running(directory: &DaemonDir, name: &str) -> Failure {
         format!("{name} is not running; `warren up {name}` connects")
     };
     Failure::new(ExitCode::NotRunning, sentence)
+}
+
+/// How a kill switch stands that was closed, as the kernel says; nothing of an open one.
+async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
+    let ended = directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
+    let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
+    let standing = match look(directory.kill_switch(), name).await {
+        Ok(Standing::Open) => return None,
+        Ok(Standing::Closed) => format!(" and its kill switch is closed; {ways}"),
+        Ok(lost @ (Standing::Gone | Standing::Changed)) => {
+            format!(", and {}; {}", lost_kill_switch(lost, name), how_to_close(name))
+        }
+        Err(error) => {
+            format!(
+                " and its kill switch was closed, but whether it still is cannot be told: {error}; {ways}"
+            )
+        }
+    };
+    Some(format!("{name} is not running{ended}{standing}"))
+}
+
+/// What is wrong with a kill switch whose table is not what it was made.
+pub(crate) fn lost_kill_switch(standing: Standing, name: &str) -> String {
+    let table = table_name(name);
+    match standing {
+        Standing::Gone => format!(
+            "its kill switch is not in force: somebody has deleted its nftables table inet {table}, as `nft flush ruleset` does, and \
+             traffic may leave outside the tunnel"
+        ),
+        Standing::Open | Standing::Closed | Standing::Changed => format!(
+            "its kill switch may not be in force: somebody has changed its nftables table inet {table}, and traffic may leave \
+             outside the tunnel"
+        ),
+    }
+}
+
+/// What to do about one.
+pub(crate) fn how_to_close(name: &str) -> String {
+    format!(
+        "`warren client close {name}` closes it again and `warren up {name}` connects, `warren down {name}` opens it for good"
+    )
 }
 
 #[cfg(test)]
@@ -157,8 +199,8 @@ mod tests {
         refuse_what_is_no_name("home").unwrap();
     }
 
-    #[test]
-    fn reason_that_is_told_is_the_latest() {
+    #[tokio::test]
+    async fn reason_that_is_told_is_the_latest() {
         let directory = tempfile::tempdir().unwrap();
         let global = GlobalArgs::below(directory.path());
         for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
@@ -169,7 +211,7 @@ mod tests {
             let ended = SystemTime::now() - Duration::from_secs(age);
             std::fs::File::open(daemon.path()).unwrap().set_modified(ended).unwrap();
         }
-        let told = only_one(&global).unwrap_err().to_string();
+        let told = only_one(&global).await.unwrap_err().to_string();
         assert_eq!(told, "b is not running; it ended with: new");
     }
 }

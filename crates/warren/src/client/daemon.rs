@@ -200,7 +200,7 @@ impl Daemon {
             control,
             host,
             lockdown: std::mem::take(&mut start.lockdown),
-            watch: Watch::open().map_err(cannot_watch)?,
+            watch: watch().map_err(cannot_watch)?,
             host_trouble: None,
             lookups,
             lookup_answers,
@@ -326,6 +326,13 @@ impl Daemon {
             self.since = Instant::now();
         }
     }
+}
+
+/// Looks once in any case: what was changed before it began it has not heard of.
+fn watch() -> std::io::Result<Watch> {
+    let mut watch = Watch::open()?;
+    watch.look_again();
+    Ok(watch)
 }
 
 fn cannot_watch(error: std::io::Error) -> anyhow::Error {

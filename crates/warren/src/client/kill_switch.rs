@@ -4,12 +4,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use warren_host::GuestNetwork;
-use warren_host::facts::{guest_networks, private_networks};
+use tokio::time::timeout;
+use warren_host::facts::{guest_networks, networks, private_networks};
 use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
+use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
 use crate::cli::output;
 use crate::config::{ClientProfile, RemoteExit};
@@ -21,6 +23,8 @@ const MOST_EXITS: usize = 64;
 /// Resolvers that may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
+/// How long whoever asks for the status waits for the kernel's word on the kill switch.
+const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 
 /// The closed kill switch of a running daemon, or that it has none.
 #[derive(Debug, Default)]
@@ -29,7 +33,8 @@ pub(crate) struct Lockdown {
     exits: Vec<SocketAddr>,
     /// Who may be asked for exits' names; none where all exits are known by their addresses.
     resolvers: Vec<SocketAddr>,
-    has_names: bool,
+    /// The mark of queries for exits' names, which no other program can know; none where all exits are known by their addresses.
+    query_mark: Option<u32>,
 }
 
 impl Lockdown {
@@ -42,18 +47,36 @@ impl Lockdown {
             return Ok(Self::default());
         }
         // With all that is known by now, as each change of the table takes a while.
-        let has_names = has_names(profile);
-        let mut resolvers = if has_names { name_servers(&resolvers::listed()) } else { Vec::new() };
+        let query_mark = query_mark(profile)?;
+        let mut resolvers =
+            if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
         resolvers.truncate(MOST_RESOLVERS);
-        let exits = addresses(profile);
-        let carriers = [exits.as_slice(), resolvers.as_slice()].concat();
-        let rules = KillSwitchRules { carriers, ..rules(profile).await? };
-        let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
-        Ok(Self { closed: Some(closed), exits, resolvers, has_names })
+        let mut lockdown = Self { closed: None, exits: addresses(profile), resolvers, query_mark };
+        let rules = lockdown.with_carrier(rules(profile).await?);
+        lockdown.closed = Some(closed(profile, directory, rules).await?);
+        Ok(lockdown)
+    }
+
+    /// The mark by which it knows the daemon's own queries.
+    pub(crate) fn query_mark(&self) -> u32 {
+        self.query_mark.unwrap_or(CARRIER_MARK)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
+    }
+
+    /// What is wrong with its table in the kernel, if anything is.
+    pub(crate) async fn trouble(&self) -> Option<String> {
+        match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
+            Ok(true) => None,
+            Ok(false) => Some(
+                "somebody has deleted or changed the kill switch's table, and traffic may leave outside the tunnel; the daemon closes \
+                 it again within a second"
+                    .to_owned(),
+            ),
+            Err(error) => Some(format!("whether the kill switch is closed cannot be told: {error}")),
+        }
     }
 
     /// What it has changed on this host, in a few words.
@@ -72,14 +95,12 @@ impl Lockdown {
         directory: &DaemonDir,
         listed: &[IpAddr],
     ) -> anyhow::Result<()> {
-        let carriers = [self.exits.as_slice(), self.resolvers.as_slice()].concat();
-        let rules = KillSwitchRules { carriers, ..rules(profile).await? };
+        let rules = self.with_carrier(rules(profile).await?);
         match &mut self.closed {
             Some(closed) => closed.set(rules).await.context("cannot change the kill switch"),
             None if profile.kill_switch.enabled => {
-                let name = profile.name.as_str();
-                self.closed = Some(KillSwitch::close(directory.kill_switch(), name, rules).await?);
-                self.has_names = has_names(profile);
+                self.closed = Some(closed(profile, directory, rules).await?);
+                self.query_mark = query_mark(profile)?;
                 self.allow_resolvers(listed).await
             }
             None => Ok(()),
@@ -101,13 +122,12 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Lets the carrier's packets go to the resolvers that this host's files list now too, so that the daemon's own, marked
-    /// queries find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
+    /// Lets the daemon's own queries go to the resolvers that this host's files list now too, so that they find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
     ///
     /// # Errors
     /// When nft fails.
     pub(crate) async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
-        if !self.has_names {
+        if self.query_mark.is_none() {
             return Ok(());
         }
         let known = self.resolvers.len();
@@ -121,8 +141,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable, and to its
-    /// containers.
+    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable, to its containers,
+    /// and to DHCP servers on its networks.
     ///
     /// # Errors
     /// When nft fails.
@@ -130,9 +150,10 @@ impl Lockdown {
         &mut self,
         lan: Vec<IpNet>,
         guests: Vec<GuestNetwork>,
+        on_link: Vec<IpNet>,
     ) -> anyhow::Result<()> {
         let Some(closed) = &mut self.closed else { return Ok(()) };
-        let rules = KillSwitchRules { lan, guests, ..closed.rules().clone() };
+        let rules = KillSwitchRules { lan, guests, on_link, ..closed.rules().clone() };
         closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
     }
 
@@ -147,10 +168,22 @@ impl Lockdown {
     }
 
     async fn update(&mut self) -> anyhow::Result<()> {
+        let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
+            return Ok(());
+        };
         let Some(closed) = &mut self.closed else { return Ok(()) };
-        let carriers = [self.exits.as_slice(), self.resolvers.as_slice()].concat();
-        let rules = KillSwitchRules { carriers, ..closed.rules().clone() };
         closed.set(rules).await.context("cannot let the carrier out of the kill switch")
+    }
+
+    /// Has the rules let the carrier out, and the daemon's queries.
+    fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
+        let Self { exits, resolvers, query_mark, .. } = self;
+        KillSwitchRules {
+            carriers: exits.clone(),
+            resolvers: resolvers.clone(),
+            query_mark: *query_mark,
+            ..rules
+        }
     }
 }
 
@@ -161,8 +194,17 @@ impl Lockdown {
 pub(crate) async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
     let was_open = !is_closed(directory)?;
     let rules = rules(profile).await?;
-    KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await?;
+    closed(profile, directory, rules).await?;
     Ok(was_open)
+}
+
+async fn closed(
+    profile: &ClientProfile,
+    directory: &DaemonDir,
+    rules: KillSwitchRules,
+) -> anyhow::Result<KillSwitch> {
+    let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await;
+    closed.context("cannot close the kill switch")
 }
 
 /// Opens a profile's kill switch. Returns whether it was closed.
@@ -223,7 +265,8 @@ pub(crate) async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchR
         guests: guest_networks().await?,
         prefixes: profile.prefixes.clone(),
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
-        carriers: Vec::new(),
+        on_link: networks().await?,
+        ..KillSwitchRules::default()
     })
 }
 
@@ -234,9 +277,25 @@ fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
     profile.exits().filter_map(address).take(MOST_EXITS).collect()
 }
 
-/// Whether an exit has to be looked up.
-fn has_names(profile: &ClientProfile) -> bool {
-    profile.exits().any(|exit| exit.endpoint.host().parse::<IpAddr>().is_err())
+/// A new mark for queries if an exit has to be looked up.
+///
+/// # Errors
+/// When the kernel has no random numbers.
+fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
+    if profile.exits().all(|exit| exit.endpoint.host().parse::<IpAddr>().is_ok()) {
+        return Ok(None);
+    }
+    loop {
+        let mut mark = [0; 4];
+        getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
+        let mark = u32::from_ne_bytes(mark);
+        // The lower half of one is what others go by; the rest is Tailscale's, whose rules make packets with its mark unreachable.
+        if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
+            && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
+        {
+            return Ok(Some(mark));
+        }
+    }
 }
 
 fn name_servers(addresses: &[IpAddr]) -> Vec<SocketAddr> {

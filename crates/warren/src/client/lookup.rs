@@ -27,6 +27,8 @@ const PORT: u16 = 53;
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameServers {
     found: Vec<IpAddr>,
+    /// The mark of queries, where it is not the carrier's.
+    mark: Option<u32>,
     /// Whoever reads files and asks the system's resolver for a process that may not.
     helper: Option<Helper>,
 }
@@ -34,9 +36,14 @@ pub(super) struct NameServers {
 impl NameServers {
     /// Reads the files. To be called before the tunnel's own servers are written there.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
-        let mut servers = Self { found: Vec::new(), helper };
+        let mut servers = Self { found: Vec::new(), mark: None, helper };
         servers.found = servers.listed().await;
         servers
+    }
+
+    /// Has them asked with a mark that a closed kill switch knows.
+    pub(super) fn asked_with(self, mark: u32) -> Self {
+        Self { mark: Some(mark), ..self }
     }
 
     /// Those of now and then; a network may have brought others since.
@@ -90,7 +97,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         }
     };
     let own = async {
-        let found = ask(host, servers.all().await).await;
+        let found = ask(host, servers.all().await, servers.mark.unwrap_or(CARRIER_MARK)).await;
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
@@ -107,11 +114,13 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
 }
 
 /// Asks every server for both kinds of address and takes the first answer that has any; none if none has.
-async fn ask(host: &str, servers: Vec<IpAddr>) -> Vec<IpAddr> {
+async fn ask(host: &str, servers: Vec<IpAddr>, mark: u32) -> Vec<IpAddr> {
     let mut asked = tokio::task::JoinSet::new();
     for server in servers {
         let host = host.to_owned();
-        asked.spawn(async move { ask_one(&host, SocketAddr::new(server, PORT)).await.unwrap_or_default() });
+        asked.spawn(
+            async move { ask_one(&host, SocketAddr::new(server, PORT), mark).await.unwrap_or_default() },
+        );
     }
     while let Some(answer) = asked.join_next().await {
         if let Ok(found) = answer
@@ -123,20 +132,29 @@ async fn ask(host: &str, servers: Vec<IpAddr>) -> Vec<IpAddr> {
     Vec::new()
 }
 
-async fn ask_one(host: &str, server: SocketAddr) -> std::io::Result<Vec<IpAddr>> {
-    let (ipv6, ipv4) =
-        tokio::join!(exchange(host, server, RecordType::Aaaa), exchange(host, server, RecordType::A));
+async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<Vec<IpAddr>> {
+    let (ipv6, ipv4) = tokio::join!(
+        exchange(host, server, RecordType::Aaaa, mark),
+        exchange(host, server, RecordType::A, mark)
+    );
     // One that failed is one without addresses, as long as the other has some.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
 /// One question to one server.
-async fn exchange(host: &str, server: SocketAddr, record: RecordType) -> std::io::Result<Vec<IpAddr>> {
+async fn exchange(
+    host: &str,
+    server: SocketAddr,
+    record: RecordType,
+    mark: u32,
+) -> std::io::Result<Vec<IpAddr>> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
     let socket = UdpSocket::from_std(socket::bind(config)?)?;
+    // The way outside gives it this host's address there, with which it goes on.
     socket.connect(server).await?;
+    socket2::SockRef::from(&socket).set_mark(mark)?;
     let mut id = [0; 2];
     getrandom::fill(&mut id).map_err(std::io::Error::other)?;
     let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };

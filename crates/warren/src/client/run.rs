@@ -100,19 +100,3 @@ fn files_of(start: &ClientStart) -> Files {
     let files = Files::new().reading(&start.file).writing_in(start.directory.path());
     start.profile.key_file.iter().fold(files, |files, key| files.reading(key))
 }
-
-/// `warren client close`: closes a profile's kill switch and leaves it so.
-///
-/// # Errors
-/// When it cannot be closed, or the profile's daemon runs.
-pub(crate) async fn client_close(global: &GlobalArgs, file: &Path) -> anyhow::Result<()> {
-    let profile = load_profile(file)?;
-    let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
-    directory.create()?;
-    // Held for this moment, so that no daemon starts or cleans up meanwhile; its file makes the directory a daemon's.
-    let Some(_lock) = directory.lock_of_the_dead().await? else {
-        let sentence = format!("{} is up and keeps its kill switch itself", profile.name);
-        return Err(Failure::new(ExitCode::Failed, sentence).into());
-    };
-    kill_switch::close(&profile, &directory).await.map(drop)
-}

@@ -4,8 +4,11 @@ mod of_exit;
 
 use std::time::Duration;
 
-use super::facts::{Facts, KnownExit, RuleInFront, TunnelTrouble};
+use warren_host::kill_switch::Standing;
+
+use super::facts::{ClosedKillSwitch, Facts, KnownExit, RuleInFront, TunnelTrouble};
 use super::finding::{Finding, Repair};
+use crate::cli::status::lost_kill_switch;
 
 /// The first kernel whose TUN takes UDP super-packets (USO).
 const WITH_USO: (u32, u32) = (6, 2);
@@ -34,7 +37,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         clock(facts),
         resolver(facts),
     ];
-    findings.extend(kill_switches(facts));
+    findings.extend(facts.closed.iter().filter_map(kill_switch));
     findings.extend(facts.exits.iter().map(|exit| exit_of_profile(exit, facts)));
     findings.extend(sandbox(facts));
     findings.extend(socket_buffers(facts));
@@ -80,22 +83,38 @@ fn remains(facts: &Facts) -> Finding {
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
 }
 
-/// A kill switch that is closed without a tunnel; it may well be meant so.
-fn kill_switches(facts: &Facts) -> Vec<Finding> {
+/// A kill switch that is closed without a tunnel, which may well be meant so, or that was closed and is not in force.
+fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
     const CHECK: &str = "kill switch";
-    let closed = facts.closed.iter().filter(|(_, is_running)| !is_running);
-    let finding = |(name, _): &(String, bool)| {
-        let found = format!("the kill switch of {name} is closed, and {name} is not up");
-        let why = "nothing leaves this host outside a tunnel, as the profile or somebody here has asked for";
-        Finding::advice(
-            CHECK,
-            found,
-            why,
-            format!("run: warren up {name}, or warren down {name}, which opens it"),
-        )
+    let ClosedKillSwitch { profile: name, is_running, standing } = closed;
+    let lost = match standing {
+        Ok(Standing::Open) => return None,
+        Ok(Standing::Closed) if *is_running => return None,
+        Ok(Standing::Closed) => {
+            let found = format!("the kill switch of {name} is closed, and {name} is not up");
+            let why =
+                "nothing leaves this host outside a tunnel, as the profile or somebody here has asked for";
+            let fix = format!("run: warren up {name}, or warren down {name}, which opens it");
+            return Some(Finding::advice(CHECK, found, why, fix));
+        }
+        Ok(lost @ (Standing::Gone | Standing::Changed)) => lost_kill_switch(*lost, name),
+        Err(error) => {
+            let found = format!("whether the kill switch of {name} is closed cannot be told: {error}");
+            return Some(Finding::problem(CHECK, found, LEAKS, "do what it says, and ask again"));
+        }
     };
-    closed.map(finding).collect()
+    let found = format!("{name} was to be shut in, but {lost}");
+    if *is_running {
+        let fix = format!("see why its daemon does not close it again: warren status {name}");
+        return Some(Finding::problem(CHECK, found, LEAKS, fix));
+    }
+    let fix = format!(
+        "run: warren client close {name}; what runs `nft flush ruleset` does so again unless warren-lockdown@{name} watches"
+    );
+    Some(Finding::problem(CHECK, found, LEAKS, fix).with(Repair::CloseKillSwitch { profile: name.clone() }))
 }
+
+const LEAKS: &str = "what was to stay inside the tunnel may leave this host outside it";
 
 fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     const CHECK: &str = "exit";
@@ -103,7 +122,7 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     let answer = match answer {
         Ok(answer) => answer,
         Err(_) if !facts.closed.is_empty() => {
-            let names: Vec<&str> = facts.closed.iter().map(|(name, _)| name.as_str()).collect();
+            let names: Vec<&str> = facts.closed.iter().map(|closed| closed.profile.as_str()).collect();
             let found = format!(
                 "whether the exit {endpoint} of {profile} answers cannot be asked, as the kill switch of {} is closed",
                 names.join(" and of ")

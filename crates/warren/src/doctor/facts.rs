@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
 use warren_host::exit_plan;
 use warren_host::facts::private_networks;
+use warren_host::kill_switch::{Standing, look};
 use warren_host::{Bypass, RulePlace, Tunnel};
 use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
@@ -24,6 +25,9 @@ use crate::exit::DEVICE as TUN;
 use crate::exit::other_firewalls::{self, InTheWay};
 use crate::sandbox;
 use crate::status::Status;
+
+/// What a daemon takes at most to close its kill switch again.
+const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
 /// Everything that checks look at.
 #[derive(Debug, Default)]
@@ -50,8 +54,8 @@ pub(super) struct Facts {
     pub(super) exits: Vec<KnownExit>,
     /// Daemons that were killed and left changes on the host.
     pub(super) remains: Vec<String>,
-    /// Profiles whose kill switch is closed, and whether their daemon runs.
-    pub(super) closed: Vec<(String, bool)>,
+    /// Kill switches that were closed.
+    pub(super) closed: Vec<ClosedKillSwitch>,
     pub(super) networks: Vec<IpNet>,
     /// Whether what clients send is forwarded.
     pub(super) forwarding_ipv4: Option<bool>,
@@ -78,6 +82,16 @@ pub(super) struct Facts {
 pub(super) struct TunnelTrouble {
     pub(super) profile: String,
     pub(super) sentence: String,
+}
+
+/// A kill switch that was closed and not opened since.
+#[derive(Debug)]
+pub(super) struct ClosedKillSwitch {
+    pub(super) profile: String,
+    /// Whether the profile's daemon runs.
+    pub(super) is_running: bool,
+    /// How it stands, as the kernel says.
+    pub(super) standing: Result<Standing, String>,
 }
 
 /// A rule of another program that would lead around a profile's tunnel, if Warren's did not stand in front of it.
@@ -169,11 +183,30 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
         if directory.was_killed() && !is_running {
             facts.remains.push(name.clone());
         }
-        if kill_switch::is_closed(&directory).unwrap_or(false) {
-            facts.closed.push((name, is_running));
-        }
+        facts.closed.extend(closed_kill_switch(&name, &directory, is_running));
     }
     facts
+}
+
+/// Asks the kernel for the table of a kill switch that was closed.
+fn closed_kill_switch(name: &str, directory: &DaemonDir, is_running: bool) -> Option<ClosedKillSwitch> {
+    if !kill_switch::is_closed(directory).unwrap_or(false) {
+        return None;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let standing = runtime.block_on(async {
+        let looked = look(directory.kill_switch(), name).await;
+        match looked {
+            // A daemon may be changing it right now, or be about to close it again.
+            Ok(Standing::Gone | Standing::Changed) if is_running => {
+                tokio::time::sleep(TIME_TO_CLOSE).await;
+                look(directory.kill_switch(), name).await
+            }
+            looked => looked,
+        }
+    });
+    let standing = standing.map_err(|error| error.to_string());
+    Some(ClosedKillSwitch { profile: name.to_owned(), is_running, standing })
 }
 
 fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {

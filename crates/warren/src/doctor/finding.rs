@@ -35,6 +35,8 @@ pub(super) struct Finding {
 pub(super) enum Repair {
     /// Sets a kernel setting now, and for the next boots in a file of its own.
     Sysctl { key: &'static str, value: String },
+    /// Makes a kill switch's table again.
+    CloseKillSwitch { profile: String },
     /// Runs a program.
     Run { command: Vec<String> },
 }

@@ -5,25 +5,38 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use warren_host::kill_switch;
+
 use super::finding::{Finding, Repair};
+use crate::cli::args::GlobalArgs;
 use crate::cli::output;
+use crate::daemon_dir::DaemonDir;
 use crate::storage;
 
 /// What the kernel is told at boot.
 const DIRECTORY: &str = "/etc/sysctl.d";
 
 /// Shows and does what mends a finding; what fails is said, and shows again when the host is looked at once more.
-pub(super) fn carry_out(finding: &Finding) {
+pub(super) fn carry_out(global: &GlobalArgs, finding: &Finding) {
     for repair in &finding.repairs {
         output::note(format!("{}: {}", finding.check, shown(repair)));
         let done = match repair {
             Repair::Sysctl { key, value } => set(key, value),
+            Repair::CloseKillSwitch { profile } => close_again(global, profile),
             Repair::Run { command } => run(command),
         };
         if let Err(error) = done {
             output::warn(output::sentence(&error));
         }
     }
+}
+
+/// Closes a kill switch again whose table is gone or changed.
+fn close_again(global: &GlobalArgs, profile: &str) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let journal = DaemonDir::new(&global.runtime_dir, profile).kill_switch();
+    let closed = runtime.block_on(kill_switch::close_again(journal, profile));
+    closed.map(drop).with_context(|| format!("cannot close the kill switch of {profile} again"))
 }
 
 /// Sets it now and for the next boots.
@@ -38,6 +51,7 @@ fn set(key: &str, value: &str) -> anyhow::Result<()> {
 
 fn shown(repair: &Repair) -> String {
     match repair {
+        Repair::CloseKillSwitch { profile } => format!("the kill switch of {profile} is closed again"),
         Repair::Sysctl { key, value } => format!("sysctl -w {key}={value}, and the same in {}", kept_in(key)),
         Repair::Run { command } => command.join(" "),
     }

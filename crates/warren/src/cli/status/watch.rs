@@ -29,7 +29,10 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
     let asked = ask(&directory.socket(), &Request::Status).await;
     history.add(
         Instant::now(),
-        serde_json::from_value(asked.map_err(|error| failure(error, directory, name))?)?,
+        serde_json::from_value(match asked {
+            Ok(asked) => asked,
+            Err(error) => return Err(failure(error, directory, name).await),
+        })?,
     );
     let mut terminal = Terminal::open()?;
     let mut notice = None;
@@ -48,7 +51,7 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
                         history.add(Instant::now(), status);
                     }
                     Err(AskError::TimedOut { .. }) => notice = Some("the daemon does not answer; these are its last words, and its log may say more".to_owned()),
-                    Err(error) => return Err(failure(error, directory, name)),
+                    Err(error) => return Err(failure(error, directory, name).await),
                 }
             }
             input = terminal.input() => match input {
@@ -67,9 +70,9 @@ async fn look(directory: &DaemonDir, pause: Duration) -> Result<Status, AskError
     serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }
 
-fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::Error {
+async fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::Error {
     match error {
-        AskError::NotRunning => not_running(directory, name).into(),
+        AskError::NotRunning => not_running(directory, name).await.into(),
         other
         @ (AskError::Refused(_) | AskError::TimedOut { .. } | AskError::Forbidden | AskError::Io(_)) => {
             other.into()

@@ -50,6 +50,7 @@ impl Daemon {
     async fn status(&self) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let exit = self.exits.exit(self.exits.current());
+        let opened = self.lockdown.trouble().await;
         let client = ClientStatus {
             profile: self.start.name.clone(),
             exit: ExitPeer {
@@ -72,9 +73,9 @@ impl Daemon {
             }),
             refused: self.refused_status(),
             error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
-            warnings: self.host.warnings(),
+            kill_switch: self.lockdown.is_closed() && opened.is_none(),
+            warnings: self.host.warnings().into_iter().chain(opened).collect(),
             last_error: self.last_error.clone(),
-            kill_switch: self.lockdown.is_closed(),
             reconnects: self.reconnects,
         };
         let (state, since) = self.shown_state();

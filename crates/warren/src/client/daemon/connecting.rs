@@ -93,7 +93,8 @@ impl Daemon {
             return;
         }
         let endpoint = self.exits.exit(place).endpoint.clone();
-        let (servers, answers) = (self.servers.clone(), self.lookups.clone());
+        let servers = self.servers.clone().asked_with(self.lockdown.query_mark());
+        let answers = self.lookups.clone();
         let is_closed = self.lockdown.is_closed();
         tokio::spawn(async move {
             let mut answer = lookup(&endpoint, &servers).await;

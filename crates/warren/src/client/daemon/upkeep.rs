@@ -68,6 +68,7 @@ impl Daemon {
     /// containers.
     async fn follow_network(&mut self) -> anyhow::Result<()> {
         self.lockdown.allow_resolvers(&self.start.listed_resolvers().await).await?;
-        self.lockdown.allow_networks(self.host.lan().await?, facts::guest_networks().await?).await
+        let (guests, on_link) = (facts::guest_networks().await?, facts::networks().await?);
+        self.lockdown.allow_networks(self.host.lan().await?, guests, on_link).await
     }
 }

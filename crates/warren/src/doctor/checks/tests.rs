@@ -1,6 +1,7 @@
 //! Each check on a host where all is well, and on one where its own fact is not.
 
-use super::super::facts::{Egress, ExitFacts};
+use super::super::facts::{ClosedKillSwitch, Egress, ExitFacts};
+use warren_host::kill_switch::Standing;
 use warren_quic::socket::UdpOffload;
 
 use super::super::finding::Verdict;
@@ -64,6 +65,10 @@ fn only(change: impl FnOnce(&mut Facts)) -> Finding {
     bad.remove(0)
 }
 
+fn closed(profile: &str, is_running: bool, standing: Standing) -> ClosedKillSwitch {
+    ClosedKillSwitch { profile: profile.to_owned(), is_running, standing: Ok(standing) }
+}
+
 fn exit(facts: &mut Facts) -> &mut ExitFacts {
     facts.exit.as_mut().unwrap()
 }
@@ -90,6 +95,15 @@ fn what_a_client_says_of_itself_and_rules_in_its_way_are_findings() {
 }
 
 #[test]
+fn kill_switch_whose_table_is_gone_is_closed_again_where_no_daemon_does_it() {
+    let of = |is_running| only(|facts| facts.closed.push(closed("home", is_running, Standing::Gone)));
+
+    assert!(of(false).found.contains("has deleted its nftables table inet warren-kill-switch_home"));
+    assert_eq!(of(false).repairs, [Repair::CloseKillSwitch { profile: "home".to_owned() }]);
+    assert_eq!(of(true).repairs, []);
+}
+
+#[test]
 fn good_host_has_no_finding_but_good_ones() {
     assert!(all(&good()).iter().all(|finding| finding.verdict == Verdict::Good), "{:#?}", all(&good()));
     assert!(all(&good()).len() >= 20);
@@ -99,13 +113,15 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 35] = [
+    let cases: [Case; 37] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
-        ("kill switch", Advice, |facts| facts.closed.push(("home".to_owned(), false))),
+        ("kill switch", Advice, |facts| facts.closed.push(closed("home", false, Standing::Closed))),
+        ("kill switch", Problem, |facts| facts.closed.push(closed("home", false, Standing::Gone))),
+        ("kill switch", Problem, |facts| facts.closed.push(closed("home", true, Standing::Changed))),
         ("exit", Advice, |facts| {
-            facts.closed.push(("work".to_owned(), true));
+            facts.closed.push(closed("work", true, Standing::Closed));
             facts.exits.push(KnownExit {
                 profile: "home".to_owned(),
                 endpoint: "exit.test:443".to_owned(),

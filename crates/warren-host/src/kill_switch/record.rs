@@ -1,0 +1,78 @@
+//! What a closed kill switch is to let out, kept beside its journal: whoever finds its table gone or changed makes the same one
+//! again, also once the process that closed it has ended.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::KillSwitchRules;
+use crate::open_lock_file;
+
+/// The record of one kill switch. It means nothing unless the journal says that the kill switch is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) rules: KillSwitchRules,
+    /// The table as the kernel showed it right after it was made; none while it is being made.
+    pub(super) listing: Option<String>,
+}
+
+impl Record {
+    /// The record beside a journal; none if there is none that can be understood, as an earlier version leaves.
+    pub(super) fn read(journal: &Path) -> io::Result<Option<Self>> {
+        match fs::read(file(journal)) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces the record beside a journal, which the caller has locked, whole or not at all.
+    pub(super) fn write(&self, journal: &Path) -> io::Result<()> {
+        let unfinished = journal.with_extension("rules-unfinished");
+        // Its mode is its owner's alone: the mark in it is a secret.
+        let made = open_lock_file(&unfinished)?;
+        made.set_len(0)?;
+        io::Write::write_all(&mut &made, &serde_json::to_vec(self)?)?;
+        fs::rename(unfinished, file(journal))
+    }
+
+    /// Removes the record beside a journal, if there is one.
+    pub(super) fn remove(journal: &Path) {
+        // One that stays means nothing.
+        drop(fs::remove_file(file(journal)));
+    }
+}
+
+fn file(journal: &Path) -> PathBuf {
+    journal.with_extension("rules")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_is_read_as_it_was_written_and_one_that_makes_no_sense_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = directory.path().join("kill-switch");
+        assert_eq!(Record::read(&journal).unwrap(), None);
+        let rules = KillSwitchRules {
+            include: vec!["0.0.0.0/0".parse().unwrap()],
+            query_mark: Some(7),
+            ..KillSwitchRules::default()
+        };
+        let record = Record { rules, listing: Some("table inet x {\n}\n".into()) };
+
+        record.write(&journal).unwrap();
+        Record { listing: None, ..record.clone() }.write(&journal).unwrap();
+
+        assert_eq!(Record::read(&journal).unwrap(), Some(Record { listing: None, ..record }));
+        fs::write(directory.path().join("kill-switch.rules"), "{").unwrap();
+        assert_eq!(Record::read(&journal).unwrap(), None);
+        Record::remove(&journal);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

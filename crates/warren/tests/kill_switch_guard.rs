@@ -1,0 +1,179 @@
+//! A kill switch whose table somebody deletes: who says so, and who closes it again.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Running, eventually, seconds};
+
+const FLUSH: &str = "nft flush ruleset";
+const TABLE: &str = "nft list table inet warren-kill-switch_home";
+/// What a table that is there and lets all out may look like.
+const LET_ALL_OUT: &str = "nft insert rule inet warren-kill-switch_home let_out accept";
+
+#[test]
+fn status_and_doctor_tell_that_it_is_gone_and_doctor_closes_it_again() {
+    let Some(net) = Net::new() else { return };
+    let client = client(&net);
+    let leaks = LeakCounter::start(&net);
+    let status = || client.warren.run("status home").stderr;
+    let said_by_doctor = || finding(&client.warren.run("doctor --json").stdout);
+
+    client.warren.run("client close home").ok();
+    leaks.assert_none("closed");
+    assert!(status().contains("its kill switch is closed"), "{}", status());
+    assert_eq!(said_by_doctor().0, "advice");
+
+    for (change, said) in
+        [(FLUSH, "somebody has deleted its nftables table"), (LET_ALL_OUT, "somebody has changed")]
+    {
+        client.sh(change);
+        leaks.assert_all(change);
+        let told = status();
+        assert!(told.contains(said) && told.contains("`warren client close home`"), "{told}");
+        assert!(!told.contains("is closed"), "{told}");
+        let (verdict, found) = said_by_doctor();
+        assert!(verdict == "problem" && found.contains(said), "{verdict}: {found}");
+
+        let fixed = client.warren.run("doctor --fix --json");
+        assert_eq!(finding(&fixed.stdout).0, "advice", "{fixed:?}");
+        leaks.assert_none("doctor has closed it again");
+    }
+
+    client.sh(FLUSH);
+    client.down();
+    leaks.assert_all("down");
+    assert!(!status().contains("kill switch"), "{}", status());
+}
+
+#[test]
+fn status_of_a_daemon_that_cannot_close_it_again_says_so() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    client.up();
+    assert_eq!(client.status().0["kill_switch"], true);
+
+    let owner = another_s_table(&client);
+    eventually(seconds(10), "status says so", || {
+        let status = client.status().0;
+        status["kill_switch"] == false
+            && status["warnings"].to_string().contains("deleted or changed the kill switch's table")
+    });
+    assert!(client.warren.run("status home").stdout.contains("deleted or changed the kill switch's table"));
+    assert_eq!(finding(&client.warren.run("doctor --json").stdout).0, "problem");
+
+    drop(owner);
+    eventually(seconds(5), "the daemon closes it again", || client.status().0["kill_switch"] == true);
+    client.down();
+}
+
+/// In the place of the table puts one that only the returned process may delete.
+fn another_s_table(client: &Client<'_>) -> Running {
+    let take = "import subprocess, time\n\
+                nft = subprocess.Popen(['nft', '-i'], stdin=subprocess.PIPE, text=True)\n\
+                nft.stdin.write('flush ruleset; add table inet warren-kill-switch_home { flags owner; }\\n')\n\
+                nft.stdin.flush()\n\
+                print('taken', flush=True)\n\
+                time.sleep(1000)";
+    let mut owner = client.warren.host.start(&["python3", "-c", take]);
+    owner.wait_for_output("taken");
+    owner
+}
+
+#[test]
+fn watched_it_is_closed_again_whoever_deletes_or_changes_it() {
+    let Some(net) = Net::new() else { return };
+    let client = client(&net);
+    let leaks = LeakCounter::start(&net);
+    let mut guard = watch(&client);
+    leaks.assert_none("closed");
+
+    let flush_twice = format!("{FLUSH}; sleep 0.1; {FLUSH}");
+    for change in [FLUSH, "nft delete table inet warren-kill-switch_home", LET_ALL_OUT, &flush_twice] {
+        let attempts = Attempts::start(&net.client, 2.5);
+        client.sh(change);
+        let changed = Instant::now();
+        eventually(seconds(2), change, || is_as_made(&client));
+        println!("measured: closed again {:?} after {change}", changed.elapsed());
+        let before = leaks.leaked();
+        attempts.end();
+        assert_eq!(leaks.leaked(), before, "after {change}");
+        leaks.assert_none(change);
+    }
+
+    guard.signal(Signal::TERM);
+    assert_eq!(guard.wait(seconds(5)), Some(0), "{}", guard.output());
+    leaks.assert_none("the guard has ended");
+    client.sh(FLUSH);
+    leaks.assert_all("flushed, and nobody watches");
+    client.down();
+}
+
+#[test]
+fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let leaks = LeakCounter::start(&net);
+    let mut guard = watch(&client);
+
+    client.up();
+    client.sh(FLUSH);
+    eventually(seconds(2), "it is closed again beside a daemon", || client.warren.host.sh(TABLE).succeeded());
+    client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
+    leaks.assert_none("beside a daemon");
+    client.signal(Signal::KILL);
+    client.sh(FLUSH);
+    eventually(seconds(2), "it is closed again for a killed daemon", || {
+        client.warren.host.sh(TABLE).succeeded()
+    });
+    leaks.assert_none("the daemon was killed");
+
+    client.warren.run("up home").ok();
+    client.down();
+    leaks.assert_all("down");
+    // The guard hears of this and looks.
+    client.sh("nft add table inet other; nft delete table inet other");
+    leaks.assert_all("down, and something has changed");
+    guard.signal(Signal::KILL);
+    guard.wait(seconds(5));
+    let mut guard = watch(&client);
+    leaks.assert_all("the guard was killed, and another looks");
+
+    guard.signal(Signal::TERM);
+    assert_eq!(guard.wait(seconds(5)), Some(0), "{}", guard.output());
+    let _guard = watch(&client);
+    leaks.assert_none("whoever starts one anew closes it");
+    client.down();
+}
+
+/// A client with a profile of an exit that does not run.
+fn client(net: &Net) -> Client<'_> {
+    let exit = Exit::start(net);
+    Client::with(net, &exit.enrol("laptop").with("kill_switch", "enabled", true))
+}
+
+/// Starts what watches, and waits until it does.
+fn watch(client: &Client<'_>) -> Running {
+    let mut guard = client.warren.start("--log info client close home --watch");
+    guard.wait_for_output("the kill switch");
+    guard
+}
+
+/// Whether the table is there, with nothing in it that lets all out.
+fn is_as_made(client: &Client<'_>) -> bool {
+    let listed = client.warren.host.sh("nft list chain inet warren-kill-switch_home let_out");
+    listed.succeeded() && !listed.stdout.lines().any(|line| line.trim() == "accept")
+}
+
+/// The doctor's verdict on the kill switch, and what it found.
+#[track_caller]
+fn finding(answer: &str) -> (String, String) {
+    let findings: Vec<Value> = serde_json::from_str(answer).unwrap();
+    let finding = findings.iter().find(|finding| finding["check"] == "kill switch").unwrap();
+    let text = |field: &str| finding[field].as_str().unwrap().to_owned();
+    (text("verdict"), text("found"))
+}
