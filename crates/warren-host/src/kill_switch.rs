@@ -11,7 +11,9 @@ mod record;
 mod ruleset;
 
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -261,6 +263,32 @@ pub async fn close_again(journal: impl AsRef<Path>, name: &str) -> Result<bool, 
         Some(mut closed) => closed.repair().await,
         None => Ok(false),
     }
+}
+
+/// Makes the table of a closed kill switch again that another process keeps and does not close, such as a daemon that hangs. That
+/// one goes on keeping it. Returns whether the table was made.
+///
+/// # Errors
+/// As [`look`].
+pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool, KillSwitchError> {
+    let path = journal.as_ref();
+    let failed = |source| HostError::Journal { path: path.to_owned(), source };
+    let standing = look(path, name).await?;
+    let Some(record) = Record::read(path).map_err(failed)? else { return Ok(false) };
+    // While it is being made by the other one, the record says so.
+    let is_lost = standing == Standing::Gone || (standing == Standing::Changed && record.listing.is_some());
+    if !is_lost {
+        return Ok(false);
+    }
+    let table = table_name(name);
+    let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
+    nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
+    if is_closed(path).map_err(failed)? {
+        return Ok(true);
+    }
+    // Somebody has opened it in the meantime, and nobody would delete what was made after that.
+    nft::delete(FAMILY, &table).await?;
+    Ok(false)
 }
 
 /// Opens the kill switch whose journal is at `journal`, if it is closed. Returns whether it was.

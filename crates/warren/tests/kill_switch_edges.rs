@@ -26,7 +26,7 @@ impl<'net> Arrivals<'net> {
     fn count_on(net: &'net Net) -> Self {
         let table = "table netdev edges { counter arrived { }; chain received { \
                      type filter hook ingress device to-client priority -400; \
-                     udp sport { 68, 546, 41000-41999 } counter name arrived; }; }";
+                     udp sport { 68, 546, 20000-20999 } counter name arrived; }; }";
         net.router.sh(&format!("nft '{table}'")).ok();
         Self(net)
     }
@@ -71,7 +71,7 @@ fn dhcp_reaches_everybody_on_the_link_and_nobody_beyond_it() {
     for beyond in [Net::INTERNET_V4, Net::EXIT_V4] {
         assert!(!asks(beyond), "{beyond}");
     }
-    assert!(!arrivals.arrives("0", "41000", "192.0.2.1", "67"), "from another port");
+    assert!(!arrivals.arrives("0", "20000", "192.0.2.1", "67"), "from another port");
 
     // Whoever has moved to another network is followed without a daemon, if somebody watches.
     let mut guard = client.warren.start("--log info client close home --watch");
@@ -94,8 +94,8 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
     let arrivals = Arrivals::count_on(&net);
     net.client.sh("ping -c 1 -W 5 192.0.2.1").ok();
-    let resolver = || arrivals.arrives(SO_MARK_OF_CARRIER, "41001", Net::INTERNET_V4, "53");
-    let anywhere = |mark| arrivals.arrives(mark, "41002", Net::INTERNET_V4, "4444");
+    let resolver = || arrivals.arrives(SO_MARK_OF_CARRIER, "20001", Net::INTERNET_V4, "53");
+    let anywhere = |mark| arrivals.arrives(mark, "20002", Net::INTERNET_V4, "4444");
     assert!(resolver() && anywhere(SO_MARK_OF_CARRIER) && anywhere(SO_MARK_OF_WHAT_IS_LET_OUT), "while open");
 
     // The daemon's own queries find the exit while it is looked for, and the client connects once there is one.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Running, eventually, seconds};
+use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Running, eventually, seconds, signal};
 
 const FLUSH: &str = "nft flush ruleset";
 const TABLE: &str = "nft list table inet warren-kill-switch_home";
@@ -125,7 +125,16 @@ fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
     eventually(seconds(2), "it is closed again beside a daemon", || client.warren.host.sh(TABLE).succeeded());
     client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
     leaks.assert_none("beside a daemon");
-    client.signal(Signal::KILL);
+    let daemon = i32::try_from(client.status().number("/pid")).unwrap();
+    signal(daemon, Signal::STOP);
+    client.sh(FLUSH);
+    eventually(seconds(2), "it is closed again beside a daemon that hangs", || {
+        client.warren.host.sh(TABLE).succeeded()
+    });
+    leaks.assert_none("beside a daemon that hangs");
+    signal(daemon, Signal::CONT);
+    client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
+    signal(daemon, Signal::KILL);
     client.sh(FLUSH);
     eventually(seconds(2), "it is closed again for a killed daemon", || {
         client.warren.host.sh(TABLE).succeeded()

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use warren_host::kill_switch::{KillSwitch, KillSwitchError, KillSwitchRules, Standing, look};
+use warren_host::kill_switch::{KillSwitch, KillSwitchError, KillSwitchRules, Standing, close_beside, look};
 use warren_host::watch::Watch;
 use warren_host::{HostError, facts};
 
@@ -151,7 +151,11 @@ impl Guard {
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
-            Err(KillSwitchError::Host(HostError::Busy(_))) => return Ok(Kept::ByOther),
+            // It has had a second to close it again.
+            Err(KillSwitchError::Host(HostError::Busy(_))) => {
+                let was_made = close_beside(&journal, name).await?;
+                return Ok(if was_made { Kept::ClosedAgain } else { Kept::ByOther });
+            }
             // An earlier version has closed it.
             Err(KillSwitchError::Unrecorded(_)) if close(&self.profile, &self.directory).await? => {
                 return Ok(Kept::ClosedAgain);
