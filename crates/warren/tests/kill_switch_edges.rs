@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::counters::packets_of_one;
-use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
+use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
 /// Sends one datagram with a mark, from a port, to an address and port: MARK SOURCE ADDRESS PORT.
 const SEND: &str = "import socket, sys\n\
@@ -120,4 +120,51 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
     drop(daemon);
     shut_in("the daemon was killed");
     client.down();
+}
+
+/// What docs/kill-switch.md says of guests that are hosts of their own on the LAN, and the line that it has against bridged ones.
+#[test]
+fn guests_on_the_lan_s_bridge_leave_as_documented_until_bridging_is_shut() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::init(&net, &ExitOptions::default());
+    let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
+    let guests = [Namespace::new("bridged"), Namespace::new("macvlan")];
+    let host = &net.client;
+    host.sh("ip link add lan0 type bridge && ip link set lan0 up && ip link set eth0 master lan0 && \
+             ip address flush dev eth0 scope global && ip address add 192.0.2.2/24 dev lan0")
+        .ok();
+    let [bridged, macvlan] = &guests;
+    host.sh(&format!(
+        "ip link add tap0 type veth peer name eth0 netns {} && ip link set tap0 master lan0 up && \
+         ip link add mv0 link lan0 type macvlan mode bridge && ip link set mv0 netns {} name eth0",
+        bridged.name(),
+        macvlan.name()
+    ))
+    .ok();
+    for (guest, address) in guests.iter().zip(["192.0.2.30", "192.0.2.31"]) {
+        guest.sh(&format!("ip address add {address}/24 dev eth0 && ip link set eth0 up")).ok();
+    }
+    let passes = |from: &Namespace| from.sh("ping -c 2 -i 0.2 -W 1 192.0.2.1").succeeded();
+    let bridged_to_firewall = |value: &str| {
+        host.sh(&format!(
+            "test ! -e /proc/sys/net/bridge || sysctl -qw net.bridge.bridge-nf-call-iptables={value}"
+        ))
+        .ok();
+    };
+    bridged_to_firewall("0");
+    eventually(seconds(10), "all leave while it is open", || {
+        passes(host) && passes(bridged) && passes(macvlan)
+    });
+
+    client.warren.run("client close home").ok();
+    assert!(!passes(host) && passes(bridged) && passes(macvlan), "closed");
+    if host.sh("test -e /proc/sys/net/bridge").succeeded() {
+        bridged_to_firewall("1");
+        assert!(!passes(bridged) && passes(macvlan), "bridged packets are handed to the firewall");
+        bridged_to_firewall("0");
+    }
+    let documented = include_str!("../../../docs/kill-switch.md");
+    let (_, line) = documented.split_once("drops whatever would be bridged, until it is deleted: `").unwrap();
+    host.sh(&line.split_once('`').unwrap().0.replace('\n', " ")).ok();
+    assert!(!passes(bridged) && passes(macvlan), "bridging is shut");
 }

@@ -144,6 +144,9 @@ async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
 
 /// How a kill switch stands that was closed, as the kernel says; nothing of an open one.
 async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
+    if name == daemon_dir::EXIT {
+        return None;
+    }
     let ended = directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
     let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
     let standing = match look(directory.kill_switch(), name).await {

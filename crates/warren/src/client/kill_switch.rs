@@ -235,7 +235,7 @@ pub(crate) fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
 pub(crate) fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
     let mut closed = Vec::new();
     for (other, directory) in daemon_dir::all(runtime_dir)? {
-        if other != name && is_closed(&directory)? {
+        if other != name && other != daemon_dir::EXIT && is_closed(&directory)? {
             closed.push(other);
         }
     }

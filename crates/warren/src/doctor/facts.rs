@@ -190,7 +190,7 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
 
 /// Asks the kernel for the table of a kill switch that was closed.
 fn closed_kill_switch(name: &str, directory: &DaemonDir, is_running: bool) -> Option<ClosedKillSwitch> {
-    if !kill_switch::is_closed(directory).unwrap_or(false) {
+    if name == EXIT || !kill_switch::is_closed(directory).unwrap_or(false) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
