@@ -98,24 +98,24 @@ impl DaemonDir {
         self.path.join("kill-switch")
     }
 
-    /// Notes that somebody keeps the kill switch closed from now on. Returns whether somebody did before who was killed in this boot.
+    /// Whether somebody keeps the kill switch closed who has not ended by itself in this boot, but may have been killed.
+    pub(crate) fn has_guard(&self) -> bool {
+        std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
+    }
+
+    /// Notes that somebody keeps the kill switch closed from now on.
     ///
     /// # Errors
-    /// When the note cannot be read or written.
-    pub(crate) fn begin_of_guard(&self) -> anyhow::Result<bool> {
+    /// When the note cannot be written.
+    pub(crate) fn note_guard(&self) -> anyhow::Result<()> {
         let note = self.guard();
-        let noted = || {
-            let boot = std::fs::read(BOOT)?;
-            let was_there = std::fs::read(&note).is_ok_and(|noted| noted == boot);
-            std::fs::write(&note, boot)?;
-            Ok::<_, io::Error>(was_there)
-        };
-        noted()
+        std::fs::read(BOOT)
+            .and_then(|boot| std::fs::write(&note, boot))
             .with_context(|| format!("cannot write {}; run as root, or choose --runtime-dir", note.display()))
     }
 
     /// Notes that nobody does any more, which nobody was killed for.
-    pub(crate) fn end_of_guard(&self) {
+    pub(crate) fn forget_guard(&self) {
         // The next one would leave open what was opened.
         drop(std::fs::remove_file(self.guard()));
     }

@@ -159,6 +159,24 @@ fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
     client.down();
 }
 
+#[test]
+fn what_could_not_be_closed_at_first_is_closed_by_the_next_start() {
+    let Some(net) = Net::new() else { return };
+    let client = client(&net);
+    let leaks = LeakCounter::start(&net);
+    let owner = another_s_table(&client);
+    let mut refused = client.warren.start("client close home --watch");
+    assert_eq!(refused.wait(seconds(20)), Some(1), "{}", refused.output());
+    assert!(refused.output().contains("cannot close the kill switch"), "{}", refused.output());
+    drop(owner);
+    eventually(seconds(5), "the other's table is gone", || !client.warren.host.sh(TABLE).succeeded());
+
+    let _guard = watch(&client);
+
+    leaks.assert_none("started again");
+    client.down();
+}
+
 /// A client with a profile of an exit that does not run.
 fn client(net: &Net) -> Client<'_> {
     let exit = Exit::start(net);

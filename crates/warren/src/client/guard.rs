@@ -37,7 +37,7 @@ pub(crate) async fn client_close(global: &GlobalArgs, file: &Path, watch: bool) 
             .into()),
         };
     }
-    Guard { profile, directory, networks: None, told: "".to_owned() }.run().await
+    Guard { profile, directory, networks: None, told: String::new() }.run().await
 }
 
 /// Closes it if no daemon runs. Returns whether none does.
@@ -68,11 +68,10 @@ impl Guard {
         let mut watch = Watch::open_with(PAUSE).context(CANNOT_WATCH)?;
         self.begin().await?;
         notify::ready("");
-        self.look_after().await;
+        let mut is_settled = self.look_after().await;
         let mut watchdog = notify::Watchdog::of_this_process();
         let mut regular = interval(REGULAR);
         regular.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_settled = true;
         loop {
             tokio::select! {
                 changed = watch.changed() => changed.context(CANNOT_WATCH)?,
@@ -88,22 +87,20 @@ impl Guard {
             is_settled = self.look_after().await;
         }
         notify::stopping();
-        self.directory.end_of_guard();
+        self.directory.forget_guard();
         Ok(())
     }
 
     /// Closes it, unless this replaces a guard that was killed: what was opened since is to stay open.
     async fn begin(&self) -> anyhow::Result<()> {
-        let replaces = self.directory.begin_of_guard()?;
-        if replaces || close(&self.profile, &self.directory).await? || is_closed(&self.directory)? {
-            return Ok(());
+        let (profile, directory) = (&self.profile, &self.directory);
+        if !directory.has_guard() && !close(profile, directory).await? && !is_closed(directory)? {
+            let name = &profile.name;
+            let sentence = format!("{name} is up without a kill switch; run `warren down {name}` first");
+            return Err(Failure::new(ExitCode::Failed, sentence).into());
         }
-        self.directory.end_of_guard();
-        let sentence = format!(
-            "{name} is up without a kill switch; run `warren down {name}` first",
-            name = self.profile.name
-        );
-        Err(Failure::new(ExitCode::Failed, sentence).into())
+        // Only now: one that could not close it is to be followed by one that does.
+        directory.note_guard()
     }
 
     /// Looks, and closes it again if need be. Returns whether all is as it should be.
