@@ -169,6 +169,9 @@ fn private_keys_are_in_no_argument_log_or_status() {
 
     let mut seen = daemon.output() + &exit.daemon().output();
     seen += &format!("{:#}{:#}", client.status().0, exit.status().0);
+    seen += &[client.warren.run("doctor --json"), exit.warren.run("doctor --json")]
+        .map(|said| said.stdout)
+        .concat();
     for pid in net.client.pids().into_iter().chain(net.exit.pids()) {
         seen += &std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         seen += &String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default());

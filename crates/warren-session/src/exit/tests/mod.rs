@@ -55,6 +55,18 @@ fn a_key_that_is_not_enrolled_hears_only_that() {
 }
 
 #[test]
+fn a_stranger_s_message_is_of_4_kib_at_most_and_not_waited_for_if_it_would_be_longer() {
+    // The control: an enrolled client's may be.
+    for (key, length, is_closed) in [(STRANGER, 4_096, false), (STRANGER, 4_097, true), (ALICE, 4_097, false)]
+    {
+        let mut exit = Exit::new();
+        exit.sessions.connected(exit.now, 1, key, NETWORK);
+        exit.sessions.received(exit.now, 1, &u16::to_be_bytes(length));
+        assert_eq!(!exit.closes().is_empty(), is_closed, "{length} bytes");
+    }
+}
+
+#[test]
 fn an_invitation_enrols_one_key_which_may_ask_again() {
     let mut exit = Exit::new();
     let token = InviteToken::new([3; 16]);
