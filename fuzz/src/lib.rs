@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets. The tests of `warren-packet` and `warren-session` take the same files in and give them what is in
+//! Bodies of the fuzz targets. The tests of `warren-host`, `warren-packet` and `warren-session` take the same files in and give them what is in
 //! `corpus/`, so they depend on nothing that those crates do not.
 
 pub mod coalesce;
@@ -7,4 +7,5 @@ pub mod datagram;
 pub mod inner_packet;
 pub mod input;
 pub mod invite;
+pub mod nft_ruleset;
 pub mod segment;

@@ -52,7 +52,10 @@ pub use host::{
     recover, surroundings,
 };
 pub use lock_file::{make_lock_file, open_lock_file};
-pub use nft::{NftCall, NftError, NftRunner, NftService, TableFamily, is_installed as has_nft, run_nft_by};
+pub use nft::{
+    NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, TableFamily,
+    is_installed as has_nft, run_nft_by,
+};
 pub use plain_file::{follows_links_at, open_plain, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;

@@ -1,7 +1,9 @@
 //! Firewall tables through nft(8), either in a process that owns its table or once and for all.
 
 mod call;
+mod own_tables;
 mod owner;
+mod ruleset;
 
 use std::{fs::File, io, path::PathBuf, process::Stdio, time::Duration};
 
@@ -13,7 +15,9 @@ use tokio::{
 };
 
 pub use call::{NftCall, NftRunner, NftService, TableFamily, run_nft_by};
+pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
+pub use ruleset::{Ruleset, RulesetError};
 
 /// Why nft did not do as it was told.
 #[derive(Debug, thiserror::Error)]

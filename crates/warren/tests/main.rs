@@ -29,6 +29,7 @@ mod flood;
 mod foreign_rules;
 mod full_path;
 mod hardening;
+mod helper;
 mod host;
 mod idle;
 mod interloper;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, fs::File, future::Future, pin::Pin, sync::
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::{NftError, owner::Process, run, run_with};
+use super::{NftError, OwnTables, Ruleset, RulesetError, owner::Process, run, run_with};
 
 /// One run of nft on Warren's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,11 @@ pub enum NftCall {
         /// The text of nft(8).
         ruleset: String,
     },
+    /// Waits until an owner's process has ended, and so its tables.
+    AwaitOwner {
+        /// The owner's number.
+        owner: u64,
+    },
     /// Ends an owner's process, and so its tables.
     EndOwner {
         /// The owner's number.
@@ -64,6 +69,7 @@ pub enum TableFamily {
 /// Makes the runs of a process that may make none itself, and keeps the processes that own its tables.
 #[derive(Debug, Default)]
 pub struct NftService {
+    tables: OwnTables,
     owners: Mutex<BTreeMap<u64, Process>>,
 }
 
@@ -80,19 +86,22 @@ pub fn run_nft_by(runner: Box<dyn NftRunner>) {
 }
 
 impl NftService {
+    /// Makes runs about `tables` alone.
+    pub fn of(tables: OwnTables) -> Self {
+        Self { tables, owners: Mutex::default() }
+    }
+
     /// Makes a run, and returns what nft printed.
     ///
     /// nft keeps `lock` open while it loads something, so that whoever undoes what a killed process has begun waits until nft
     /// has ended too.
     ///
     /// # Errors
-    /// If it is about anything but Warren's own tables, or nft fails.
+    /// If it is about a table of others, or nft fails.
     pub async fn run(&self, call: NftCall, lock: Option<File>) -> Result<String, NftError> {
-        if !call.is_ours() {
-            return Err(NftError::Refused("it is not about a table of Warren's".into()));
-        }
         match call {
             NftCall::LoadOwned { owner, ruleset } => {
+                let ruleset = self.understood(&ruleset)?;
                 let mut owners = self.owners.lock().await;
                 if !owners.contains_key(&owner) && owners.len() < MOST_OWNERS {
                     owners.insert(owner, Process::start()?);
@@ -100,40 +109,53 @@ impl NftService {
                 let process = owners.get_mut(&owner).ok_or(NftError::Gone)?;
                 process.load(&ruleset).await.map(|()| String::new())
             }
+            NftCall::AwaitOwner { owner } => {
+                let end = self.owners.lock().await.get(&owner).map(Process::end_of).transpose()?;
+                if let Some(end) = end {
+                    end.await?;
+                }
+                Ok(String::new())
+            }
             NftCall::EndOwner { owner } => {
-                if let Some(process) = self.owners.lock().await.remove(&owner) {
+                let process = self.owners.lock().await.remove(&owner);
+                if let Some(process) = process {
                     process.end().await;
                 }
                 Ok(String::new())
             }
             NftCall::ListTables { family } => run(&["list", "tables", family.name()], "").await,
-            NftCall::ListTable { family, table, stateless: true } => {
-                run(&["-s", "list", "table", family.name(), &table], "").await
-            }
-            NftCall::ListTable { family, table, stateless: false } => {
-                run(&["list", "table", family.name(), &table], "").await
+            NftCall::ListTable { family, table, stateless } => {
+                self.check(&table)?;
+                let list: &[&str] = if stateless { &["-s", "list"] } else { &["list"] };
+                run(&[list, &["table", family.name(), &table]].concat(), "").await
             }
             NftCall::DeleteTable { family, table } => {
+                self.check(&table)?;
                 run(&["delete", "table", family.name(), &table], "").await
             }
             // It prints nothing where the lock is put in the place of its output.
-            NftCall::Load { ruleset } => run_with(&["-f", "-"], &ruleset, lock).await,
+            NftCall::Load { ruleset } => run_with(&["-f", "-"], &self.understood(&ruleset)?, lock).await,
         }
     }
-}
 
-impl NftCall {
-    /// Whether it concerns nothing but tables whose names begin as all of Warren's do, and reads no file.
-    fn is_ours(&self) -> bool {
-        match self {
-            Self::ListTables { .. } | Self::EndOwner { .. } => true,
-            Self::ListTable { table, .. } | Self::DeleteTable { table, .. } => is_own_table(table),
-            Self::Load { ruleset } | Self::LoadOwned { ruleset, .. } => is_own_ruleset(ruleset),
-        }
+    /// A ruleset as nft gets it: what was understood of the text, written anew.
+    fn understood(&self, ruleset: &str) -> Result<String, NftError> {
+        let ruleset = Ruleset::parse(ruleset, &self.tables);
+        ruleset.map(|ruleset| ruleset.to_string()).map_err(|error| NftError::Refused(error.to_string()))
+    }
+
+    fn check(&self, table: &str) -> Result<(), NftError> {
+        let other = || NftError::Refused(RulesetError::OtherTable(table.into()).to_string());
+        if self.tables.has(table) { Ok(()) } else { Err(other()) }
     }
 }
 
 impl TableFamily {
+    /// Whether nft's word for a family is that of one that has tables of Warren's.
+    pub(super) fn is_known(word: &str) -> bool {
+        [Self::Inet, Self::Arp].iter().any(|family| family.name() == word)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Inet => "inet",
@@ -161,48 +183,6 @@ pub(super) fn runner() -> Option<&'static dyn NftRunner> {
     RUNNER.get().map(Box::as_ref)
 }
 
-fn is_own_table(name: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
-    name.starts_with("warren") && name.bytes().all(allowed)
-}
-
-/// Whether a ruleset has nothing outside blocks of Warren's tables, and no `include`, which reads a file.
-fn is_own_ruleset(ruleset: &str) -> bool {
-    // nft passes over braces in comments and in quotes, so neither may hold any.
-    let quoted = ruleset.split('"').skip(1).step_by(2);
-    if ruleset.contains('#') || quoted.into_iter().any(|text| text.contains(['{', '}', '\n', ';'])) {
-        return false;
-    }
-    let mut depth = 0_usize;
-    for line in ruleset.lines() {
-        let is_part = |character: char| character.is_ascii_alphanumeric() || "._-@".contains(character);
-        if line.split(|character| !is_part(character)).any(|word| word == "include") {
-            return false;
-        }
-        if depth == 0 {
-            let statement: Vec<&str> = line.split_whitespace().collect();
-            let table = match statement.as_slice() {
-                [] => continue,
-                ["add" | "create" | "delete", "table", "inet" | "arp", table]
-                | ["table", "inet" | "arp", table, "{"]
-                | ["create", "table", "inet" | "arp", table, "{"] => table,
-                _ => return false,
-            };
-            if !is_own_table(table) || line.contains(';') {
-                return false;
-            }
-        }
-        depth += line.matches('{').count();
-        match depth.checked_sub(line.matches('}').count()) {
-            // Nothing follows the end of a table on its line.
-            Some(0) if depth > 0 && line.trim() != "}" => return false,
-            Some(inner) => depth = inner,
-            None => return false,
-        }
-    }
-    depth == 0
-}
-
 static RUNNER: OnceLock<Box<dyn NftRunner>> = OnceLock::new();
 /// Far more than a daemon has tables that go with it.
 const MOST_OWNERS: usize = 16;
@@ -211,45 +191,20 @@ const MOST_OWNERS: usize = 16;
 mod tests {
     use super::*;
 
-    #[test]
-    fn rulesets_of_warrens_tables_are_taken() {
-        for ruleset in [
-            "table inet warren_home {\n\tchain a {\n\t\tip daddr { 1.1.1.1,\n 2.2.2.2 } drop; counter\n\t}\n}\n",
-            "create table inet warren_exit {\n\tflags owner;\n}\ntable inet warren_exit {\n\tiifname \"warren0\" accept\n}\n",
-            "create table inet warren_exit\ntable inet warren_exit {\n\tflags owner;\n}\n",
-            "create table arp warren_exit\ntable arp warren_exit {\n\tchain a {\n\t\tdrop\n\t}\n}\n",
-            "add table inet warren-kill-switch_a\ndelete table inet warren-kill-switch_a\ntable inet warren-kill-switch_a {\n}\n",
-        ] {
-            assert!(NftCall::Load { ruleset: ruleset.into() }.is_ours(), "{ruleset}");
-        }
-    }
-
     #[tokio::test]
-    async fn whatever_else_is_refused_before_nft_runs() {
-        let load = |ruleset: &str| NftCall::Load { ruleset: ruleset.into() };
-        let foreign = [
-            load("flush ruleset"),
-            load("table inet filter {\n}\n"),
-            load("table ip warren_home {\n}\n"),
-            load("include \"/etc/shadow\""),
-            load("table inet warren_home {\n\tinclude \"/etc/shadow\"\n}\n"),
-            load("table inet warren_home {\n\tchain a { ; include\"/etc/shadow\"; }\n}\n"),
-            load("table inet warren_home {\n\tchain a {include \"/etc/shadow\";}\n}\n"),
-            load("table inet warren_home {\n} flush ruleset\n"),
-            load("table inet warren_home {\n# {\n}\nflush ruleset\n# }\n"),
-            load("table inet warren_home {\n\tcomment \"{\"\n}\nflush ruleset\n\tcomment \"}\"\n"),
-            load("create table inet filter {\n}\n"),
-            load("table inet warren_home {\n}; flush ruleset\n"),
-            load("table inet warren_home { }\nflush ruleset"),
-            load("add table inet warren_home; flush ruleset"),
-            load("table inet warren_home {\n"),
-            load("}\n"),
-            NftCall::DeleteTable { family: TableFamily::Inet, table: "filter".into() },
-            NftCall::ListTable { family: TableFamily::Inet, table: "warren x".into(), stateless: true },
-        ];
+    async fn whatever_is_about_tables_of_others_is_refused_before_nft_runs() {
+        let (family, table) = (TableFamily::Inet, "warren_work".to_owned());
+        let ruleset = "table inet warren_work {\n}\n".to_owned();
+        let service = NftService::of(OwnTables::of_profile("home"));
 
-        for call in foreign {
-            let refused = NftService::default().run(call.clone(), None).await;
+        for call in [
+            NftCall::DeleteTable { family, table: table.clone() },
+            NftCall::ListTable { family, table, stateless: true },
+            NftCall::ListTable { family, table: "warren_home x".into(), stateless: false },
+            NftCall::Load { ruleset: ruleset.clone() },
+            NftCall::LoadOwned { owner: 1, ruleset },
+        ] {
+            let refused = service.run(call.clone(), None).await;
             assert!(matches!(refused, Err(NftError::Refused(_))), "{call:?}");
         }
     }

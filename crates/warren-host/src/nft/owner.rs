@@ -6,10 +6,12 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest, unix::AsyncFd},
     net::unix::pipe,
     process::{Child, ChildStdin},
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -20,24 +22,42 @@ use super::{NftCall, NftError, NftRunner, PATIENCE, call::runner, reason, spawn}
 pub(crate) enum Owner {
     /// A child.
     Child(Box<Process>),
-    /// A grandchild, by its number.
-    Asked(u64, &'static dyn NftRunner),
+    /// A child of the process that was asked for it.
+    Asked(Asked),
+}
+
+/// An owner that another process keeps.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    number: u64,
+    runner: &'static dyn NftRunner,
+    /// Waits for its end from the first ruleset on.
+    end: Option<JoinHandle<()>>,
 }
 
 impl Owner {
     pub(crate) fn start() -> Result<Self, NftError> {
         match runner() {
-            Some(runner) => Ok(Self::Asked(NUMBER.fetch_add(1, Ordering::Relaxed), runner)),
+            Some(runner) => {
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+                Ok(Self::Asked(Asked { number, runner, end: None }))
+            }
             None => Ok(Self::Child(Box::new(Process::start()?))),
         }
     }
 
-    /// Waits until a child has ended, which takes its tables along. Whoever has asked another process for the owner hears of its
-    /// tables' end from the kernel.
+    /// Waits until the process has ended, which takes its tables along.
     pub(crate) async fn ended(&mut self) {
         match self {
             Self::Child(process) => process.ended().await,
-            Self::Asked(..) => std::future::pending().await,
+            Self::Asked(Asked { end, .. }) => {
+                match end {
+                    Some(end) => drop(end.await),
+                    None => std::future::pending().await,
+                }
+                // It is told once.
+                *end = None;
+            }
         }
     }
 
@@ -45,10 +65,7 @@ impl Owner {
     pub(crate) async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
         match self {
             Self::Child(process) => process.load(ruleset).await,
-            Self::Asked(owner, runner) => {
-                let call = NftCall::LoadOwned { owner: *owner, ruleset: ruleset.into() };
-                runner.run(call).await.map(drop)
-            }
+            Self::Asked(asked) => asked.load(ruleset).await,
         }
     }
 
@@ -56,10 +73,34 @@ impl Owner {
     pub(crate) async fn end(self) {
         match self {
             Self::Child(process) => process.end().await,
-            Self::Asked(owner, runner) => {
+            Self::Asked(asked) => {
                 // Without the one that was asked there is no process any more either.
-                drop(runner.run(NftCall::EndOwner { owner }).await);
+                drop(asked.runner.run(NftCall::EndOwner { owner: asked.number }).await);
             }
+        }
+    }
+}
+
+impl Asked {
+    async fn load(&mut self, ruleset: &str) -> Result<(), NftError> {
+        let Self { number: owner, runner, .. } = *self;
+        runner.run(NftCall::LoadOwned { owner, ruleset: ruleset.into() }).await?;
+        self.end.get_or_insert_with(|| {
+            tokio::spawn(async move {
+                // The end of the process that was asked is for whoever started that one to see.
+                if runner.run(NftCall::AwaitOwner { owner }).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(end) = &self.end {
+            end.abort();
         }
     }
 }
@@ -97,6 +138,21 @@ impl Process {
     pub(super) async fn ended(&mut self) {
         // An error means that there is no such process to wait for.
         drop(self.child.wait().await);
+    }
+
+    /// Waits as [`Self::ended`] does, while the process is used.
+    #[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
+    pub(super) fn end_of(&self) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
+        let id = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let descriptor = id.map(|id| pidfd_open(id, PidfdFlags::NONBLOCK)).transpose()?;
+        let process = descriptor.map(|fd| AsyncFd::with_interest(fd, Interest::READABLE)).transpose()?;
+        Ok(async move {
+            match process {
+                Some(process) => process.readable().await.map(drop),
+                // It was waited for.
+                None => Ok(()),
+            }
+        })
     }
 
     /// Gives nft a ruleset, all of which takes effect or nothing.

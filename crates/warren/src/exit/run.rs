@@ -91,6 +91,8 @@ async fn prepare_and_run(
     refuse_missing_interface(&config)?;
     let facts = host_facts(&config, sessions.registry(), &host).await?;
     let (helper, process) = Helper::start(global, EXIT, lock)?;
+    // The nft that owns the exit's table too: it takes whatever text it is given.
+    helper.run_nft();
     let mut hold = Hold::open(&directory.hold_journal()).await?;
     hold.put(&facts.device, config.ipv4, config.ipv6)
         .await
@@ -106,8 +108,6 @@ async fn prepare_and_run(
     for firewall in other_firewalls::look(&facts.listen_ports) {
         tracing::warn!("{}; {}", firewall.found(), firewall.fix(&facts.listen_ports));
     }
-    // The table that must not outlive this daemon is a child's by now.
-    helper.run_nft();
     let files = files_of(&config, clients.path(), directory);
     let gateways = gateways(config.ipv4, config.ipv6);
     let ended = daemon::run(ExitStart {

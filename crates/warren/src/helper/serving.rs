@@ -10,11 +10,12 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use warren_host::dns::{Dns, DnsPlan};
-use warren_host::{DeviceName, NftService};
+use warren_host::{DeviceName, NftCall, NftService, OwnTables};
 
 use super::look_up;
 use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
 use crate::cli::args::GlobalArgs;
+use crate::daemon_dir::EXIT;
 use crate::exit::release_hold;
 use crate::resolvers;
 use crate::sandbox;
@@ -33,12 +34,16 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
     let duties = Arc::new(Duties {
         global: global.clone(),
         name: name.to_owned(),
-        nft: NftService::default(),
+        nft: NftService::of(match name {
+            EXIT => OwnTables::of_exit(),
+            profile => OwnTables::of_profile(profile),
+        }),
         dns: Mutex::new(None),
     });
     let (answers, mut answered) = mpsc::channel(MOST_AT_ONCE);
     let mut running = JoinSet::new();
     let mut looking_up = JoinSet::new();
+    let mut awaiting_ends = JoinSet::new();
     let writing = tokio::spawn(async move {
         while let Some(answer) = answered.recv().await {
             if write(&mut writer, &answer).await.is_err() {
@@ -52,7 +57,15 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
-        let tasks = if matches!(request, Request::LookUp { .. }) { &mut looking_up } else { &mut running };
+        let tasks = match request {
+            Request::LookUp { .. } => &mut looking_up,
+            Request::Nft(NftCall::AwaitOwner { .. }) => &mut awaiting_ends,
+            Request::Nft(_)
+            | Request::SetResolvers { .. }
+            | Request::RestoreResolvers
+            | Request::ListResolvers
+            | Request::ReleaseHold => &mut running,
+        };
         while tasks.len() >= MOST_AT_ONCE {
             drop(tasks.join_next().await);
         }
@@ -64,8 +77,9 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
             drop(answers.send(Answered { number, answer }).await);
         });
     };
-    // Nobody waits for an address any more. All else that is begun is finished: half of it would be nobody's to undo.
+    // Nobody waits for an address or an end any more. All else that is begun is finished: half of it would be nobody's to undo.
     looking_up.shutdown().await;
+    awaiting_ends.shutdown().await;
     while running.join_next().await.is_some() {}
     writing.abort();
     Ok(ended?)

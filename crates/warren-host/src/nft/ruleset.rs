@@ -1,0 +1,339 @@
+//! The language of Warren's own rulesets: a text that one process has another load, read as a whole.
+//!
+//! nft(8) does not get that text but what was understood of it, written anew. So the text reaches nothing of nft's own language
+//! that is not in here: no table of others, no `include`, no variable or comment, and no word that nft would look up in a file
+//! or ask a name server for.
+
+mod words;
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+
+use self::words::{BESIDE_VALUES, DEVICE_WORDS, LOOKED_UP_WORDS, WORDS};
+use super::{OwnTables, TableFamily};
+use crate::DeviceName;
+
+/// A ruleset about Warren's own tables alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ruleset<'text>(Vec<Token<'text>>);
+
+/// Why a text is not such a ruleset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesetError {
+    /// It has something else in this place.
+    #[error("a ruleset of Warren's does not have {0:?} there")]
+    Unexpected(String),
+    /// It is about another table.
+    #[error("the table {0:?} is not one of this daemon's")]
+    OtherTable(String),
+    /// It ends in the middle.
+    #[error("the ruleset ends in the middle of a block")]
+    Unfinished,
+}
+
+impl<'text> Ruleset<'text> {
+    /// Reads a ruleset about `tables`.
+    ///
+    /// # Errors
+    /// If anything in it is not of this language, or is about another table.
+    pub fn parse(text: &'text str, tables: &OwnTables) -> Result<Self, RulesetError> {
+        let tokens = tokens(text)?;
+        Reader { rest: &tokens, tables }.ruleset()?;
+        Ok(Self(tokens))
+    }
+}
+
+impl fmt::Display for Ruleset<'_> {
+    /// Writes a line for each line that was read, each token after a space.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for token in &self.0 {
+            match token {
+                Token::LineEnd => f.write_str("\n")?,
+                Token::Device(name) => write!(f, "{between}\"{name}\"")?,
+                Token::Word(text) | Token::Symbol(text) => write!(f, "{between}{text}")?,
+            }
+            between = if *token == Token::LineEnd { "" } else { " " };
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'text> {
+    Word(&'text str),
+    /// What stands in quotes.
+    Device(&'text str),
+    Symbol(&'text str),
+    LineEnd,
+}
+
+impl Token<'_> {
+    fn unexpected(self) -> RulesetError {
+        match self {
+            Self::Word(text) | Self::Device(text) | Self::Symbol(text) => unexpected(text),
+            Self::LineEnd => unexpected("\n"),
+        }
+    }
+
+    /// Whether a statement ends here.
+    fn is_end(self) -> bool {
+        matches!(self, Self::LineEnd | Self::Symbol(";"))
+    }
+}
+
+fn unexpected(text: &str) -> RulesetError {
+    RulesetError::Unexpected(text.chars().take(LONGEST_QUOTE).collect())
+}
+
+fn tokens(text: &str) -> Result<Vec<Token<'_>>, RulesetError> {
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start_matches(BLANKS);
+    while !rest.is_empty() {
+        let (token, after) = token(rest)?;
+        tokens.push(token);
+        rest = after.trim_start_matches(BLANKS);
+    }
+    Ok(tokens)
+}
+
+/// The first token of a text that is not empty, and what follows it.
+fn token(text: &str) -> Result<(Token<'_>, &str), RulesetError> {
+    if let Some(after) = text.strip_prefix('\n') {
+        return Ok((Token::LineEnd, after));
+    }
+    if let Some(quoted) = text.strip_prefix('"') {
+        let (name, after) = quoted.split_once('"').ok_or(RulesetError::Unfinished)?;
+        // Of these characters none means anything to nft.
+        let name = DeviceName::new(name).map(|_| name).map_err(|_| unexpected(name))?;
+        return Ok((Token::Device(name), after));
+    }
+    let is_word = |character: char| character.is_ascii_alphanumeric() || "_.:/-".contains(character);
+    let length = text.find(|character| !is_word(character)).unwrap_or(text.len());
+    if let Some((word, after)) = text.split_at_checked(length).filter(|(word, _)| !word.is_empty()) {
+        return Ok((Token::Word(word), after));
+    }
+    let symbol = SYMBOLS.iter().find_map(|symbol| Some((Token::Symbol(symbol), text.strip_prefix(symbol)?)));
+    symbol.ok_or_else(|| unexpected(text))
+}
+
+/// What is left to read, and whose tables it may name.
+struct Reader<'text, 'tokens> {
+    rest: &'tokens [Token<'text>],
+    tables: &'tokens OwnTables,
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "whatever is not listed is refused")]
+impl<'text> Reader<'text, '_> {
+    fn ruleset(&mut self) -> Result<(), RulesetError> {
+        while let Some(token) = self.next() {
+            match token {
+                end if end.is_end() => continue,
+                Token::Word("table") => {
+                    self.table()?;
+                    self.block()?;
+                }
+                Token::Word("add" | "delete") => {
+                    self.expect(Token::Word("table"))?;
+                    self.table()?;
+                }
+                Token::Word("create") => {
+                    self.expect(Token::Word("table"))?;
+                    self.table()?;
+                    if self.peek() == Some(OPENING) {
+                        self.block()?;
+                    }
+                }
+                other => return Err(other.unexpected()),
+            }
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// A family and the name of an own table.
+    fn table(&mut self) -> Result<(), RulesetError> {
+        match self.some()? {
+            Token::Word(family) if TableFamily::is_known(family) => {}
+            other => return Err(other.unexpected()),
+        }
+        match self.some()? {
+            Token::Word(name) if self.tables.has(name) => Ok(()),
+            Token::Word(name) => Err(RulesetError::OtherTable(name.chars().take(LONGEST_QUOTE).collect())),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// A table's flags, chains and sets.
+    fn block(&mut self) -> Result<(), RulesetError> {
+        self.expect(OPENING)?;
+        loop {
+            match self.some()? {
+                CLOSING => return Ok(()),
+                end if end.is_end() => continue,
+                Token::Word("flags") => self.expect(Token::Word("owner"))?,
+                Token::Word("chain" | "set") => {
+                    self.name()?;
+                    self.expect(OPENING)?;
+                    self.body()?;
+                }
+                other => return Err(other.unexpected()),
+            }
+            self.end()?;
+        }
+    }
+
+    /// What is in a chain or a set, to its end.
+    fn body(&mut self) -> Result<(), RulesetError> {
+        let mut depth = 1;
+        while depth > 0 {
+            match self.some()? {
+                OPENING if depth < DEEPEST => depth += 1,
+                CLOSING => depth -= 1,
+                // A set within a rule has commas.
+                Token::Symbol(";") if depth == 1 => {}
+                Token::Word("jump" | "goto") => self.name()?,
+                Token::Symbol("@") => {
+                    self.name()?;
+                    self.key()?;
+                }
+                Token::Word(word) if DEVICE_WORDS.contains(&word) => self.devices()?,
+                Token::Word(word) if LOOKED_UP_WORDS.contains(&word) => self.values()?,
+                Token::Word(word) if WORDS.contains(&word) || is_value(word) => {}
+                Token::Symbol(symbol) if !["{", ";"].contains(&symbol) => {}
+                Token::LineEnd => {}
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of devices that something is compared with, if there are any. nft takes quoted text elsewhere for the name of a
+    /// host or a user.
+    fn devices(&mut self) -> Result<(), RulesetError> {
+        if let Some(Token::Symbol("!=" | "==")) = self.peek() {
+            self.next();
+        }
+        match self.rest {
+            [Token::Device(_), ..] => self.next(),
+            [OPENING, Token::Device(_), ..] => loop {
+                self.next();
+                let Token::Device(_) = self.some()? else { return Err(unexpected("{")) };
+                match self.peek() {
+                    Some(Token::Symbol(",")) => continue,
+                    _ => break self.expect(CLOSING).map(|()| None)?,
+                }
+            },
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// What an address or a port is compared with or set to. Any other word would be a name for nft to look up.
+    fn values(&mut self) -> Result<(), RulesetError> {
+        if let Some(Token::Symbol("!=" | "==" | "=")) = self.peek() {
+            self.next();
+        }
+        match self.peek() {
+            // Of ARP, whose addresses are of two kinds.
+            Some(Token::Word("ip")) => {
+                self.next();
+                return self.values();
+            }
+            Some(Token::Word(word)) if is_value(word) || BESIDE_VALUES.contains(&word) => drop(self.next()),
+            // Whose name the loop of whatever this is in reads.
+            Some(Token::Symbol("@")) => {}
+            Some(OPENING) => {
+                self.next();
+                loop {
+                    match self.some()? {
+                        CLOSING => break,
+                        Token::Word(word) if is_value(word) || word == "." => {}
+                        Token::Symbol(",") | Token::LineEnd => {}
+                        other => return Err(other.unexpected()),
+                    }
+                }
+            }
+            Some(other) => return Err(other.unexpected()),
+            None => return Err(RulesetError::Unfinished),
+        }
+        Ok(())
+    }
+
+    /// What is put into a set, if a rule does that: a field of the packet.
+    fn key(&self) -> Result<(), RulesetError> {
+        match self.rest {
+            [OPENING, Token::Word("ip" | "ip6" | "ct" | "meta" | "tcp" | "udp" | "th"), ..] => Ok(()),
+            [OPENING, ..] => Err(unexpected("{")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a chain or a set is called.
+    fn name(&mut self) -> Result<(), RulesetError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        match self.some()? {
+            Token::Word(name) if name.starts_with(|first: char| first.is_ascii_lowercase()) => {
+                if name.bytes().all(allowed) { Ok(()) } else { Err(unexpected(name)) }
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// The end of a statement, which the end of its block is too.
+    fn end(&self) -> Result<(), RulesetError> {
+        match self.peek() {
+            None | Some(CLOSING) => Ok(()),
+            Some(token) if token.is_end() => Ok(()),
+            Some(other) => Err(other.unexpected()),
+        }
+    }
+
+    fn expect(&mut self, wanted: Token<'_>) -> Result<(), RulesetError> {
+        let token = self.some()?;
+        if token == wanted { Ok(()) } else { Err(token.unexpected()) }
+    }
+
+    fn some(&mut self) -> Result<Token<'text>, RulesetError> {
+        self.next().ok_or(RulesetError::Unfinished)
+    }
+
+    fn next(&mut self) -> Option<Token<'text>> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    fn peek(&self) -> Option<Token<'text>> {
+        self.rest.first().copied()
+    }
+}
+
+/// Whether a word is a number, an address, a network, a range of either, a time, or a port after a colon.
+fn is_value(word: &str) -> bool {
+    let is_number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).is_ok() && !digits.starts_with('+'),
+        None => text.parse::<u64>().is_ok() && !text.starts_with('+'),
+    };
+    let is_one = |text: &str| is_number(text) || text.parse::<IpAddr>().is_ok();
+    let is_range =
+        |text: &str| text.split_once('-').is_some_and(|(first, last)| is_one(first) && is_one(last));
+    is_one(word)
+        || is_range(word)
+        || word.parse::<IpNet>().is_ok()
+        || word.strip_prefix(['-', ':']).is_some_and(|rest| is_number(rest) || is_range(rest))
+        || word.strip_suffix(['s', 'm', 'h']).is_some_and(is_number)
+}
+
+const BLANKS: [char; 2] = [' ', '\t'];
+const OPENING: Token<'_> = Token::Symbol("{");
+const CLOSING: Token<'_> = Token::Symbol("}");
+const SYMBOLS: [&str; 13] = ["==", "!=", "{", "}", "(", ")", ",", ";", "&", "|", "@", "+", "="];
+/// A set in a rule in a chain, and one more.
+const DEEPEST: u8 = 3;
+/// Characters of what is refused that an error shows.
+const LONGEST_QUOTE: usize = 40;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use super::*;
+use crate::{
+    GuestNetwork, Plan, Step, client_plan,
+    client_plan::{ClientFirewall, ClientHost},
+    dns,
+    exit_plan::{self, Egress, ExitHost},
+    kill_switch::{InboundPort, InboundProtocol, KillSwitchRules},
+    plan::table_text,
+};
+
+#[test]
+fn every_table_that_a_plan_makes_is_understood() {
+    for (tables, plan) in [
+        (OwnTables::of_profile("home"), client()),
+        (OwnTables::of_exit(), exit(Egress::Auto)),
+        (OwnTables::of_exit(), exit(Egress::Device("eth0".parse().unwrap()))),
+    ] {
+        for step in plan.steps {
+            let Step::Nftables { family, table, ruleset, owned } = step else { continue };
+            let text = table_text(family, &table, &ruleset, owned);
+            let prepared = format!("add table {family} {table}\ndelete table {family} {table}\n{text}");
+            for text in [text, prepared] {
+                let read = Ruleset::parse(&text, &tables).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert_eq!(Ruleset::parse(&read.to_string(), &tables).unwrap(), read);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_loaded_is_what_was_read_with_single_spaces() {
+    let text = "create table inet warren_exit {\n\tflags owner;\n}\ntable  inet\twarren_exit {\n\tchain a {\n\
+                \t\toifname != {\"lo\",\"a@b\"} tcp dport != 1024-65535 jump b; counter drop\n}\n}\n";
+
+    assert_eq!(
+        Ruleset::parse(text, &OwnTables::of_exit()).unwrap().to_string(),
+        "create table inet warren_exit {\nflags owner ;\n}\ntable inet warren_exit {\nchain a {\n\
+         oifname != { \"lo\" , \"a@b\" } tcp dport != 1024-65535 jump b ; counter drop\n}\n}\n"
+    );
+}
+
+#[test]
+fn other_tables_are_out_of_reach() {
+    for text in [
+        "table inet filter {\n}\n",
+        "table inet warren_work {\n}\n",
+        "add table inet warren_work\n",
+        "delete table inet warren-kill-switch_work",
+        "table inet warren_home_dns_x {\n}\n",
+    ] {
+        assert!(matches!(home(text), Err(RulesetError::OtherTable(_))), "{text}");
+    }
+    for text in [
+        "}; flush ruleset; table inet x {",
+        "chain a {\n}; flush ruleset; table inet x {\n}",
+        "}\nflush ruleset\ntable inet warren_home {",
+        "} flush ruleset\ntable inet warren_home {",
+        "chain a {\n}\n}\n}\nflush ruleset\n{ {",
+        "chain a {\naccept } } ; flush ruleset ; table inet warren_home { chain a {\n}",
+        "flush ruleset",
+        "delete table inet filter",
+        "chain a {\nflush ruleset\n}",
+        "# {\n}\nflush ruleset\n# }",
+        "comment \"{\"\n}\nflush ruleset\ncomment \"}\"",
+        "chain a {\noifname \"lo}\nflush ruleset\n{\"\n}",
+        "chain a {\naccept \\\n}\n}",
+        "chain a {\naccept\r}\r}\rflush ruleset\n}",
+        "chain \u{37e} {\n}",
+    ] {
+        let text = format!("table inet warren_home {{\n{text}\n}}\n");
+        assert!(home(&text).is_err(), "{text}");
+    }
+    for text in [
+        "flush ruleset",
+        "table inet warren_home { }\nflush ruleset",
+        "add table inet warren_home; flush ruleset",
+        "table inet warren_home { } flush ruleset",
+        "table inet warren_home {\n",
+        "}\n",
+        "table ip warren_home {\n}\n",
+        "add rule inet filter input accept",
+        "reset counters",
+        "monitor",
+    ] {
+        assert!(home(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn neither_files_nor_names_are_looked_up() {
+    for rule in [
+        "include \"/etc/shadow\"",
+        "define a = 1",
+        "ip daddr $a accept",
+        "ip daddr exit.example accept",
+        "ip daddr \"exit.example\" accept",
+        "ip daddr local accept",
+        "ip daddr { 10.0.0.1, local } accept",
+        "ip daddr . tcp dport { local . 443 } accept",
+        "ip daddr != local accept",
+        "arp daddr ip local drop",
+        "add @flows_ip { local } drop",
+        "tcp dport https accept",
+        "tcp dport 22-ssh accept",
+        "meta skuid root accept",
+        "oifname { \"lo\", local } accept",
+        "ip saddr 10.0.0.1/evil accept",
+        "ip saddr 10.0.0.1-a.b accept",
+        "comment \"x\"",
+        "log prefix \"x\"",
+    ] {
+        let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
+        assert!(home(&text).is_err(), "{rule}");
+    }
+    let set = "table inet warren_home {\nset a {\ntype ipv4_addr\nelements = { local }\n}\n}\n";
+    assert!(home(set).is_err());
+    assert!(home(&set.replace("local", "10.0.0.1,\n10.0.0.2")).is_ok());
+}
+
+fn home(text: &str) -> Result<Ruleset<'_>, RulesetError> {
+    Ruleset::parse(text, &OwnTables::of_profile("home"))
+}
+
+/// All tables of a client that uses everything.
+fn client() -> Plan {
+    let guests = vec![GuestNetwork {
+        device: "br-1_a.b@c".parse().unwrap(),
+        network: "172.17.0.0/16".parse().unwrap(),
+    }];
+    let host = ClientHost {
+        device: "warren0".parse().unwrap(),
+        void: None,
+        mtu: 1_380,
+        ipv4: Some("10.66.0.2".parse().unwrap()),
+        ipv6: Some("fd66::2".parse().unwrap()),
+        kernel_has_ipv6: true,
+        include: networks(&["0.0.0.0/0", "::/0"]),
+        exclude: Vec::new(),
+        guests: guests.clone(),
+        prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
+        router_advertisements: Vec::new(),
+        firewall: Some(ClientFirewall {
+            table: client_plan::firewall_table("home"),
+            listening: vec![22, 80],
+        }),
+        mark: crate::CARRIER_MARK,
+        slot: 0,
+        band: crate::Band::USUAL,
+        strict_reverse_path: Vec::new(),
+    };
+    let rules = KillSwitchRules {
+        include: networks(&["10.0.0.0/8", "fd00::/8"]),
+        exclude: networks(&["10.1.0.0/16"]),
+        lan: networks(&["192.168.1.0/24", "fe80::/64"]),
+        guests: guests.clone(),
+        prefixes: host.prefixes.clone(),
+        allow_inbound: [InboundProtocol::Tcp, InboundProtocol::Udp]
+            .map(|protocol| InboundPort { protocol, port: 22 })
+            .to_vec(),
+        carriers: ["198.51.100.2:443", "[2001:db8::2]:443"].map(|end| end.parse().unwrap()).to_vec(),
+    };
+    let mut plan = client_plan::client(&host);
+    plan.steps.push(rules.step("home"));
+    plan.steps.push(dns::guard("home", crate::CARRIER_MARK, true, &guests));
+    plan.steps.push(dns::guard("home", crate::CARRIER_MARK, false, &[]));
+    plan
+}
+
+fn exit(interface: Egress) -> Plan {
+    exit_plan::exit(&ExitHost {
+        device: "warren-exit".parse().unwrap(),
+        mtu: 1_380,
+        ipv4: Some("10.66.0.0/16".parse().unwrap()),
+        ipv6: Some("fd66::/64".parse().unwrap()),
+        nat_ipv4: true,
+        nat_ipv6: true,
+        interface,
+        listen_ports: vec![443],
+        allow: networks(&["192.168.9.0/24", "fd09::/64"]),
+        prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
+        isolation: true,
+        router_advertisements: Vec::new(),
+    })
+}
+
+fn networks(networks: &[&str]) -> Vec<IpNet> {
+    networks.iter().map(|network| network.parse().unwrap()).collect()
+}
