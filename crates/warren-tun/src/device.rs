@@ -134,7 +134,8 @@ fn check_name(name: &str) -> Result<(), TunError> {
 /// Looks up the interface index of a network device, if there is one of that name.
 fn interface_index(name: &str) -> Result<Option<u32>, TunError> {
     let look_up = || {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // The kernel answers on a socket of any family; a daemon in its sandbox has none of AF_UNIX.
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         netdevice::name_to_index(&socket, name)
     };
     match look_up() {

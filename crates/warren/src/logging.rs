@@ -1,12 +1,14 @@
 //! Logs: to standard error, filtered by `--log`, as text or JSON, and bounded.
 
 mod limit;
+mod standard_error;
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
 use self::limit::LimitedLog;
+pub(crate) use self::standard_error::write_to;
 use crate::cli::args::{GlobalArgs, LogFormat};
 use crate::exit_code::{ExitCode, Failure};
 

@@ -1,23 +1,47 @@
 //! Readiness towards whoever started the daemon: systemd, or `warren up`, which listens as systemd does.
+//!
+//! A daemon has no socket to its starter, which any other program's socket could be put in the place of: its helper says it.
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use rustix::net::{SendFlags, send};
 use sd_notify::NotifyState;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior};
+
+/// What a daemon tells its starter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Notice {
+    Ready(String),
+    Status(String),
+    Stopping,
+    Alive,
+}
 
 /// The daemon carries traffic.
 pub(crate) fn ready(status: &str) {
-    send(&[NotifyState::Ready, NotifyState::Status(status)]);
+    say(&Notice::Ready(status.into()));
 }
 
 /// One sentence on what the daemon is doing, or why it ends.
 pub(crate) fn status(status: &str) {
-    send(&[NotifyState::Status(status)]);
+    say(&Notice::Status(status.into()));
 }
 
 /// The daemon undoes what it did.
 pub(crate) fn stopping() {
-    send(&[NotifyState::Stopping]);
+    say(&Notice::Stopping);
+}
+
+/// Has everything from now on said by the process at the other end of `channel`, a message each, if anybody listens at all.
+pub(crate) fn speak_by(channel: OwnedFd) {
+    if std::env::var_os(SOCKET).is_some() {
+        // A daemon has one helper.
+        drop(CHANNEL.set(channel));
+    }
 }
 
 /// The service manager's watchdog, which ends a daemon that it has not heard from for too long.
@@ -43,7 +67,7 @@ impl Watchdog {
 
     /// Tells it. To be called from the daemon's own loop, so that one which hangs is found out.
     pub(crate) fn alive(&self) {
-        send(&[NotifyState::Watchdog]);
+        say(&Notice::Alive);
     }
 
     /// Three times within what the watchdog allows, so that one delay is no end.
@@ -54,8 +78,58 @@ impl Watchdog {
     }
 }
 
-fn send(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+impl Notice {
+    /// Tells the starter that the environment names, by a socket that is made for it.
+    ///
+    /// # Errors
+    /// When there is nobody to tell.
+    pub(crate) fn tell(&self) -> io::Result<()> {
+        match self {
+            Self::Ready(status) => {
+                sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(&one_line(status))])
+            }
+            Self::Status(status) => sd_notify::notify(&[NotifyState::Status(&one_line(status))]),
+            Self::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+            Self::Alive => sd_notify::notify(&[NotifyState::Watchdog]),
+        }
+    }
+
+    fn hand_over(&self, channel: &OwnedFd) -> io::Result<()> {
+        send(channel, &serde_json::to_vec(self)?, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+/// A line break would begin another of sd_notify(3)'s fields.
+fn one_line(status: &str) -> String {
+    let character = |character: char| if character.is_control() { ' ' } else { character };
+    status.chars().take(LONGEST_STATUS).map(character).collect()
+}
+
+fn say(notice: &Notice) {
+    let said = match CHANNEL.get() {
+        // A helper that does not get on with it costs a notice, and holds up nobody. Before the sandbox it can go without.
+        Some(channel) => notice.hand_over(channel).or_else(|_| notice.tell()),
+        None => notice.tell(),
+    };
+    if let Err(error) = said {
         tracing::debug!("cannot notify the starter: {error}");
+    }
+}
+
+/// The environment variable with the starter's socket.
+pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
+/// Characters of a sentence, of which a service manager shows a line.
+const LONGEST_STATUS: usize = 2_000;
+static CHANNEL: OnceLock<OwnedFd> = OnceLock::new();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_line() {
+        assert_eq!(one_line("cannot reach it\nMAINPID=1"), "cannot reach it MAINPID=1");
+        assert_eq!(one_line(&"a".repeat(9_000)).len(), LONGEST_STATUS);
     }
 }

@@ -88,6 +88,7 @@ pub(crate) fn enter(files: &Files) -> anyhow::Result<()> {
 pub(crate) fn enter_for_look_up() {
     let confined = hide().and_then(|()| files::confine_to_look_ups());
     let confined = confined.and_then(|()| capabilities::drop_all());
+    let confined = confined.and_then(|()| system_calls::confine_to_streams());
     if let Err(error) = confined {
         tracing::debug!("{error:#}");
     }

@@ -2,11 +2,12 @@
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::io::{IoSlice, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Child;
 
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use serde_json::{Value, json};
 
 use crate::support::{Exit, Namespace, Net};
@@ -109,6 +110,8 @@ struct Helper {
     process: Child,
     socket: UnixStream,
     asked: u64,
+    /// What its notices go through.
+    _channel: OwnedFd,
     directories: tempfile::TempDir,
 }
 
@@ -122,8 +125,12 @@ impl Helper {
         let mut command = host.command(&[program, config, runtime, state, "helper", "--", name]);
         let (socket, theirs) = UnixStream::pair().unwrap();
         let lock = File::create(directories.path().join("lock")).unwrap();
+        let (channel, its) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let handed = [ControlMessage::ScmRights(&[its.as_raw_fd()])];
+        sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&[0])], &handed, MsgFlags::empty(), None).unwrap();
         let process = command.stdin(OwnedFd::from(theirs)).stdout(lock).spawn().unwrap();
-        Self { process, socket, asked: 0, directories }
+        Self { process, socket, asked: 0, _channel: channel, directories }
     }
 
     /// What it answers to a request.

@@ -1,6 +1,6 @@
 //! What a daemon that was taken over could do: system calls are put into running daemons, with a debugger, and refused.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::injection::{Injected, Outcome};
 use crate::support::rights::{assert_rights_are_few, of_each_thread};
@@ -58,6 +58,56 @@ fn without_the_sandbox_all_of_it_can_be_done() {
         // The kernel may have reasons of its own to refuse it.
         assert_ne!(act(&daemon), Outcome::Killed, "{what}");
     }
+}
+
+/// A datagram to a socket that root alone may write to, as wpa_supplicant's.
+#[test]
+fn no_datagram_reaches_another_programs_unix_socket() {
+    let Some(net) = Net::new() else { return };
+    let mut exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let receiver = Receiver::bind();
+
+    for warren in [&exit.warren, &client.warren] {
+        let pid = i32::try_from(warren.status().expect("the daemon answers").number("/pid")).unwrap();
+        let sockets = sockets_of(pid);
+        assert!(!sockets.is_empty());
+        let daemon = Injected::into(pid);
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET, libc::SOCK_STREAM] {
+            let made = daemon.call(libc::SYS_socket, [libc::AF_UNIX, kind, 0]);
+            assert!(made.is_refused(), "a socket of kind {kind} in {pid}: {made:?}");
+            let pair = daemon.call(libc::SYS_socketpair, [libc::AF_UNIX, kind, 0, 0]);
+            assert!(pair.is_refused(), "a pair of kind {kind} in {pid}: {pair:?}");
+        }
+        // No socket that it has had before can be turned to another program's either.
+        for socket in sockets {
+            let connected = daemon.connect(socket, &receiver.path);
+            assert!(matches!(connected, Outcome::Failed(_)), "socket {socket} of {pid} was connected");
+            // On a connected socket of packets the kernel passes over the address.
+            daemon.send_to(socket, "attack", &receiver.path);
+        }
+    }
+
+    assert_eq!(receiver.received(), None);
+    client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    client.down();
+    exit.stop(rustix::process::Signal::TERM);
+}
+
+#[test]
+fn without_the_sandbox_a_datagram_reaches_another_programs_unix_socket() {
+    let Some(net) = Net::new() else { return };
+    let (client, _shell) = running(&net, "off");
+    let receiver = Receiver::bind();
+    let daemon = Injected::into(pid_of(&client));
+
+    let made = daemon.call(libc::SYS_socket, [libc::AF_UNIX, libc::SOCK_DGRAM, 0]);
+    let Outcome::Done(socket) = made else { panic!("no socket: {made:?}") };
+    let socket = i32::try_from(socket).unwrap();
+    assert_eq!(daemon.send_to(socket, "first", &receiver.path), Outcome::Done(5));
+    assert_eq!(receiver.received().as_deref(), Some("first"));
+    assert_eq!(daemon.connect(socket, &receiver.path), Outcome::Done(0));
 }
 
 type Act = fn(&Injected) -> Outcome;
@@ -137,4 +187,40 @@ fn assert_rights_and_core(pid: i32) {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().filter(|word| *word == "0").count(), 2, "{core}");
+}
+
+/// A socket that only root may write to.
+struct Receiver {
+    socket: std::os::unix::net::UnixDatagram,
+    path: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Receiver {
+    fn bind() -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self { socket, path: path.to_str().unwrap().to_owned(), _directory: directory }
+    }
+
+    /// What has arrived.
+    fn received(&self) -> Option<String> {
+        let mut buffer = [0; 64];
+        let length = self.socket.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    }
+}
+
+/// The descriptors of a process that are sockets.
+fn sockets_of(pid: i32) -> Vec<i32> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|fd| fd.unwrap().path());
+    let is_socket = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let number = |path: std::path::PathBuf| path.file_name()?.to_str()?.parse().ok();
+    descriptors.filter(is_socket).filter_map(number).collect()
 }

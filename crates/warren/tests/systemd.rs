@@ -141,6 +141,39 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
 }
 
 #[test]
+fn a_restarted_journal_hears_the_daemon_again() {
+    let Some(net) = Net::new() else { return };
+    if !Systemd::is_here() {
+        return;
+    }
+    let exit = exit_on(&net);
+    // Each reload is a line.
+    let lines = || exit.journal("warren-exit").matches("configuration read again").count();
+    let logs = |how: &str| {
+        let before = lines();
+        exit.sh("warren reload exit").ok();
+        eventually(seconds(20), &format!("the exit's log is in the journal {how}"), || lines() > before);
+    };
+    logs("as ever");
+
+    exit.sh("systemctl restart systemd-journald").ok();
+    logs("after a restart");
+
+    // A journal that was stopped has let go of all that were connected. What is logged meanwhile comes after.
+    let before = lines();
+    exit.sh("systemctl stop systemd-journald.socket systemd-journald-dev-log.socket systemd-journald").ok();
+    exit.sh("warren reload exit").ok();
+    exit.sh("systemctl start systemd-journald.socket systemd-journald").ok();
+    eventually(seconds(20), "what was said meanwhile is in the new journal", || lines() > before);
+    logs("after a stop and a start");
+
+    // The service manager has heard the daemon all the while, and hears it to the end.
+    assert_eq!(exit.property("warren-exit", "StatusText"), "serving clients");
+    exit.run(&["systemctl", "stop", "warren-exit"]).ok();
+    assert_eq!(exit.property("warren-exit", "Result"), "success");
+}
+
+#[test]
 fn kill_switch_is_closed_before_the_network_and_opened_by_down() {
     let Some(net) = Net::new() else { return };
     if !Systemd::is_here() {

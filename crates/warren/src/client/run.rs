@@ -76,11 +76,11 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         helper: Some(helper),
     };
     let outcome = run_sandboxed(start).await;
-    process.end().await;
     if let Err(error) = &outcome {
-        // As long as there is a socket to say it to: the log may be on a full disk.
+        // As long as there is somebody to say it to: the log may be on a full disk.
         notify::status(&output::sentence(error));
     }
+    process.end().await;
     directory.clear(&lock);
     if is_closed {
         tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");

@@ -12,6 +12,7 @@ use super::daemon::Ending;
 use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::{DaemonDir, EXIT};
 use crate::helper::Helper;
+use crate::notify::SOCKET;
 
 /// How long a stopped exit's flows wait for another exit to start.
 const LINGER: Duration = Duration::from_secs(2);
@@ -23,7 +24,7 @@ pub(super) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
     if ending == Ending::Restart {
         return Ok(());
     }
-    if std::env::var_os("NOTIFY_SOCKET").is_some() {
+    if std::env::var_os(SOCKET).is_some() {
         return Ok(hold.remove().await?);
     }
     match helper.release_hold().await {
@@ -60,6 +61,7 @@ pub(crate) fn release_hold(global: &GlobalArgs) -> std::io::Result<()> {
         .stderr(Stdio::null())
         .current_dir("/")
         .process_group(0)
+        .env_remove(SOCKET)
         .spawn()
         .map(drop)
 }

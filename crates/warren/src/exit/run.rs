@@ -18,11 +18,13 @@ use super::daemon::{self, Ending, ExitStart};
 use super::upkeep::Upkeep;
 use super::{files, other_firewalls, sockets};
 use crate::cli::args::GlobalArgs;
+use crate::cli::output;
 use crate::config::{ClientsFile, ExitConfig, NatInterface, WebListen, load_exit, lock_clients};
 use crate::daemon_dir::{DaemonDir, DaemonLock, EXIT};
 use crate::device_watch;
 use crate::exit_code::{ExitCode, Failure};
 use crate::helper::Helper;
+use crate::notify;
 use crate::sandbox::{self, Files};
 
 /// The exit's TUN device.
@@ -131,9 +133,13 @@ async fn prepare_and_run(
     .await;
     let left = super::hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
     drop(helper);
+    let ended = left.and(ended.map(drop));
+    if let Err(error) = &ended {
+        // It is the helper that says it.
+        notify::status(&output::sentence(error));
+    }
     process.end().await;
-    left?;
-    ended.map(drop)
+    ended
 }
 
 /// The files of a running exit.

@@ -2,21 +2,27 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
 use std::process::Stdio;
 use std::time::Duration;
+use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
 use anyhow::Context as _;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
+use super::outlets;
 use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
 use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::DaemonLock;
+use crate::logging;
+use crate::notify;
 
 /// A daemon's helper, by which it asks for what it may not do itself.
 #[derive(Clone, Debug)]
@@ -50,22 +56,26 @@ impl Helper {
         lock: &DaemonLock,
     ) -> anyhow::Result<(Self, HelperProcess)> {
         let cannot = "cannot start this daemon's helper process; check the limits on processes";
-        let (ours, theirs) = UnixStream::pair().context(cannot)?;
-        let theirs = OwnedFd::from(theirs.into_std().context(cannot)?);
+        let (ours, theirs) = StdUnixStream::pair().context(cannot)?;
+        let theirs = OwnedFd::from(theirs);
+        let channel = share_channel(&ours).context(cannot)?;
+        ours.set_nonblocking(true).context(cannot)?;
+        let ours = UnixStream::from_std(ours).context(cannot)?;
         let mut command = Command::new(ITSELF);
         command.arg("--config-dir").arg(&global.config_dir);
         command.arg("--runtime-dir").arg(&global.runtime_dir);
         command.arg("--state-dir").arg(&global.state_dir);
         command.arg("--log").arg(&global.log).args(["--log-format", global.log_format.name()]);
         command.args(["helper", "--", name]);
-        // What the daemon tells its service manager is the daemon's alone to say.
-        command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
+        command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         // Whoever undoes what a killed daemon left waits until its helper has ended too.
         command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
         // A Ctrl-C in the terminal is for the daemon, which still needs it while it stops.
         let child = command.current_dir("/").process_group(0).spawn().context(cannot)?;
         let (orders, ordered) = mpsc::channel(16);
         tokio::spawn(carry(ours, ordered));
+        notify::speak_by(channel.try_clone().context(cannot)?);
+        tokio::spawn(take_logs(channel));
         let helper = Self { orders: orders.clone() };
         Ok((helper, HelperProcess { child, orders }))
     }
@@ -202,6 +212,28 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
         }
     }
     reading.abort();
+}
+
+/// Hands the helper one end of a channel for [`outlets`] and returns the other.
+fn share_channel(helper: &StdUnixStream) -> io::Result<OwnedFd> {
+    let (ours, theirs) = outlets::channel()?;
+    outlets::hand_over(helper.as_fd(), theirs.as_fd())?;
+    Ok(ours)
+}
+
+/// Takes the logs that the helper has connected anew, until it ends.
+#[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
+async fn take_logs(channel: OwnedFd) {
+    let Ok(channel) = AsyncFd::with_interest(channel, Interest::READABLE) else { return };
+    while let Ok(mut ready) = channel.readable().await {
+        let taken = ready.try_io(|channel| outlets::take_over(channel.as_fd()));
+        match taken {
+            // One that cannot be written to is connected anew in its turn.
+            Ok(Ok(Some(log))) => drop(logging::write_to(log)),
+            Ok(Ok(None) | Err(_)) => return,
+            Err(_) => {}
+        }
+    }
 }
 
 fn failure(reply: Reply) -> anyhow::Error {

@@ -9,6 +9,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::cli::output;
+use crate::notify::SOCKET;
 use crate::sandbox;
 
 /// Looks a name up in a process that is started for it.
@@ -18,6 +19,8 @@ use crate::sandbox;
 pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--log", "off", "look-up", "--", host]).current_dir("/").kill_on_drop(true);
+    // What the daemon tells its service manager is the daemon's alone to say.
+    command.env_remove(SOCKET);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = timeout(PATIENCE, command.output()).await;
     let ended = ended.map_err(|_| anyhow::anyhow!("no answer within {} s", PATIENCE.as_secs()))??;

@@ -13,6 +13,7 @@ use warren_host::dns::{Dns, DnsPlan};
 use warren_host::{DeviceName, NftCall, NftService, OwnTables};
 
 use super::look_up;
+use super::outlets::{self, Outlets};
 use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
 use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::EXIT;
@@ -26,10 +27,14 @@ use crate::sandbox;
 /// When standard input is no daemon's socket, or what it says is not understood.
 pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
     sandbox::hide()?;
+    let by_daemons = "the helper is started by daemons alone";
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let stream = StdUnixStream::from(input);
+    // It was sent before this process was started.
+    let channel = outlets::take_over(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
+    let outlets = Outlets::open(channel)?;
     stream.set_nonblocking(true)?;
-    let stream = UnixStream::from_std(stream).context("the helper is started by daemons alone")?;
+    let stream = UnixStream::from_std(stream).context(by_daemons)?;
     let (mut reader, mut writer) = stream.into_split();
     let duties = Arc::new(Duties {
         global: global.clone(),
@@ -82,6 +87,7 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
     awaiting_ends.shutdown().await;
     while running.join_next().await.is_some() {}
     writing.abort();
+    outlets.close();
     Ok(ended?)
 }
 

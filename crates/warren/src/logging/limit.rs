@@ -1,7 +1,7 @@
 //! Bounds what one place in the code writes to the log, whatever peers and the path do to make it write.
 
 use std::collections::HashMap;
-use std::io::{self, Stderr, Write};
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::standard_error::StandardError;
 use crate::cli::args::LogFormat;
 
 /// Lines that a place may write at once, after it was silent for long enough.
@@ -42,7 +43,7 @@ impl<'log> MakeWriter<'log> for LimitedLog {
     type Writer = Line;
 
     fn make_writer(&'log self) -> Line {
-        Line::Written(io::stderr())
+        Line::Written(StandardError)
     }
 
     fn make_writer_for(&'log self, metadata: &Metadata<'_>) -> Line {
@@ -67,7 +68,7 @@ impl<'log> MakeWriter<'log> for LimitedLog {
 /// Where one line goes.
 #[derive(Debug)]
 pub(super) enum Line {
-    Written(Stderr),
+    Written(StandardError),
     LeftOut,
 }
 

@@ -61,7 +61,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
         | AccessFs::MakeSock
         | AccessFs::RemoveFile;
     let set = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-    let mut ruleset = ruleset()?.scope(Scope::Signal)?.create()?;
+    let mut ruleset = ruleset()?.scope(Scope::Signal | Scope::AbstractUnixSocket)?.create()?;
     for directory in &files.readable {
         ruleset = allow(ruleset, directory, read)?;
     }

@@ -39,6 +39,29 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Keeps Unix sockets other than streams, which the services that look names up listen at, from the calling thread and those that
+/// it starts from now on.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn confine_to_streams() -> anyhow::Result<()> {
+    let of_unix = SeccompCondition::new(0, Dword, Eq, number(libc::AF_UNIX))?;
+    // The kernel takes SOCK_RAW for SOCK_DGRAM there.
+    let kinds = [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
+    let refused = kinds.into_iter().map(|kind| {
+        let kind = SeccompCondition::new(1, Dword, MaskedEq(SOCKET_KIND), number(kind))?;
+        SeccompRule::new(vec![of_unix.clone(), kind])
+    });
+    let refused: Vec<SeccompRule> = refused.collect::<Result<_, _>>()?;
+    let calls = [(libc::SYS_socket, refused.clone()), (libc::SYS_socketpair, refused)].into();
+    let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, eperm, ARCHITECTURE)?;
+    match seccompiler::apply_filter(&BpfProgram::try_from(filter)?) {
+        Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => Ok(()),
+        applied => applied.context("seccomp refuses"),
+    }
+}
+
 fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
 }
@@ -63,10 +86,9 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     }
     // Threads, but no processes and no namespaces.
     calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
-    // To tell the service manager and the log something, and for ioctl. No streams: who listens at docker's socket, the system
-    // bus's and others' takes root's word. A daemon's own listeners are made before.
-    let datagrams = (1, MaskedEq(SOCKET_KIND), number(libc::SOCK_DGRAM));
-    let mut sockets = vec![rule(&[(0, Eq, number(libc::AF_UNIX)), datagrams], &dword)?];
+    // No Unix sockets: who listens at docker's, the system bus's and others' takes root's word, and one that carries datagrams can be
+    // connected to another at any time. A daemon's own listeners are made before, and its helper speaks to the service manager.
+    let mut sockets = Vec::new();
     for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {
         let netlink = [(0, Eq, number(libc::AF_NETLINK)), (2, Eq, number(protocol))];
         sockets.push(rule(&netlink, &dword)?);
@@ -152,7 +174,6 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_sendto,
     libc::SYS_setsockopt,
     libc::SYS_shutdown,
-    libc::SYS_socketpair,
     // Files.
     libc::SYS_close,
     libc::SYS_dup,
@@ -231,6 +252,7 @@ const OWN: &[libc::c_long] = &[
 const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[
     libc::SYS_access,
     libc::SYS_chmod,
+    libc::SYS_dup2,
     libc::SYS_epoll_wait,
     libc::SYS_gettimeofday,
     libc::SYS_lstat,
@@ -244,3 +266,24 @@ const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[
 ];
 #[cfg(target_arch = "aarch64")]
 const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[libc::SYS_gettimeofday];
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_look_up_has_streams_and_no_datagrams_of_unix() {
+        // A filter holds for the thread that asks for it.
+        let confined = std::thread::spawn(|| {
+            confine_to_streams().unwrap();
+            let refused = [UnixDatagram::unbound().map(drop), UnixDatagram::pair().map(drop)];
+            (refused.map(|made| made.unwrap_err().kind()), UnixStream::pair().is_ok())
+        });
+
+        assert_eq!(confined.join().unwrap(), ([ErrorKind::PermissionDenied; 2], true));
+        assert!(UnixDatagram::unbound().is_ok(), "the control");
+    }
+}

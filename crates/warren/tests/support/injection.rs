@@ -20,7 +20,8 @@ pub struct Injected {
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Done,
+    /// What it returned.
+    Done(i64),
     /// It failed with this error's number.
     Failed(i32),
     /// The kernel ended the process.
@@ -52,6 +53,23 @@ impl Injected {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         panic!("process {pid} never waits");
+    }
+
+    /// Sends a datagram to the Unix socket at `path` by a descriptor of the process's.
+    pub fn send_to(&self, descriptor: i32, text: &str, path: &str) -> Outcome {
+        let (address, length) = self.write_address(path);
+        // Behind the address.
+        let sent = address + 128;
+        self.memory.write_all_at(text.as_bytes(), sent.cast_unsigned()).unwrap();
+        let bytes = c_long::try_from(text.len()).unwrap();
+        let flags = c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        self.call_with(libc::SYS_sendto, &[c_long::from(descriptor), sent, bytes, flags, address, length])
+    }
+
+    /// Connects a descriptor of the process's to the Unix socket at `path`.
+    pub fn connect(&self, descriptor: i32, path: &str) -> Outcome {
+        let (address, length) = self.write_address(path);
+        self.call_with(libc::SYS_connect, &[c_long::from(descriptor), address, length])
     }
 
     /// Opens a file.
@@ -96,8 +114,17 @@ impl Injected {
         assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
         match ptrace::getregs(self.pid).unwrap().rax.cast_signed() {
             error @ -4095..0 => Outcome::Failed(i32::try_from(-error).unwrap()),
-            _ => Outcome::Done,
+            value => Outcome::Done(value),
         }
+    }
+
+    /// Puts the address of a Unix socket into the process's memory; returns where that is, and its length.
+    fn write_address(&self, path: &str) -> (c_long, c_long) {
+        let family = u16::try_from(libc::AF_UNIX).unwrap().to_ne_bytes();
+        let bytes = [&family, path.as_bytes(), &[0]].concat();
+        let address = self.before.rsp - 4096;
+        self.memory.write_all_at(&bytes, address).unwrap();
+        (address.cast_signed(), c_long::try_from(bytes.len()).unwrap())
     }
 
     /// Puts a text where the stack will grow to, and returns its address.
