@@ -35,7 +35,7 @@ use crate::{
     driver::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
     socket::SocketUse,
-    strangers::{ExitSecrets, IdKey},
+    strangers::{ExitSecrets, IdKey, RETRY_TOKEN_LIFETIME_IN_LIBRARY},
 };
 
 /// Bytes by which IPv6's header is longer than IPv4's.
@@ -191,7 +191,7 @@ pub(crate) fn exit(
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
-        .retry_token_lifetime(Duration::from_secs(10));
+        .retry_token_lifetime(RETRY_TOKEN_LIFETIME_IN_LIBRARY);
     config.validation_token.sent(0);
     config
 }

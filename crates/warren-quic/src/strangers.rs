@@ -8,6 +8,7 @@ mod gate;
 mod initial;
 mod proof;
 mod replays;
+mod retry_tokens;
 mod secrets;
 
 use std::sync::{
@@ -21,6 +22,7 @@ pub(crate) use self::{
     admission::{Admission, Crowd, Seat},
     gate::Gate,
     proof::token,
+    retry_tokens::RETRY_TOKEN_LIFETIME_IN_LIBRARY,
     secrets::{ExitSecrets, IdKey, OWN_ID_LENGTH},
 };
 

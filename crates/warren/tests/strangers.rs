@@ -1,8 +1,13 @@
 //! What somebody hears from an exit whose key he does not know.
-#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
+use std::time::Instant;
 
+use warren_quic::key::PublicKey;
+
+use crate::support::attacker::{Attacker, Retry};
+use crate::support::hostile::proof;
 use crate::support::{Client, Exit, Namespace, Net, eventually, peer, seconds};
 
 #[test]
@@ -75,6 +80,65 @@ fn a_client_s_first_packets_are_worth_nothing_to_who_repeats_them() {
         turned_away(&exit, "replayed_proof") >= flight.len() as u64
     });
     assert_eq!(heard(&repeater), 0);
+}
+
+#[test]
+fn a_retry_token_is_worth_nothing_at_another_address_or_later() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let asked = asked_for_proofs_of_their_addresses(&net, exit_key);
+    let retried = Instant::now();
+    let [prompt, late] = asked.map(|(socket, attacker, retry)| {
+        let parameters = attacker.usual_parameters();
+        (socket, attacker.after_retry(&retry).hello_with(&parameters, &retry.token))
+    });
+    let observer = socket_on(&net.second_client());
+    let refused = |socket: &UdpSocket, packets: &[Vec<u8>]| {
+        let before = turned_away(&exit, "no_proof");
+        send(socket, packets);
+        eventually(seconds(10), "all was looked at", || {
+            assert_eq!(heard(socket), 0);
+            turned_away(&exit, "no_proof") >= before + packets.len() as u64
+        });
+        assert_eq!(heard(socket), 0);
+    };
+
+    refused(&observer, &prompt.1);
+
+    // The second datagram of each hello got a Retry as well.
+    let _retries = heard(&prompt.0) + heard(&late.0);
+    send(&prompt.0, &prompt.1);
+    eventually(seconds(5), "the control: its own address is answered", || heard(&prompt.0) > 0);
+    assert!(retried.elapsed() < seconds(10), "while the token is new");
+
+    std::thread::sleep(seconds(12).saturating_sub(retried.elapsed()));
+    refused(&late.0, &late.1);
+}
+
+/// Begins handshakes that are never finished, until the exit has asked two of them for a proof of their addresses.
+fn asked_for_proofs_of_their_addresses(net: &Net, exit_key: PublicKey) -> [(UdpSocket, Attacker, Retry); 2] {
+    let mut asked = Vec::new();
+    let mut others = Vec::new();
+    for number in 0..400 {
+        let (socket, attacker) = (socket_on(&net.client), Attacker::new(number));
+        let proof = proof(exit_key, &attacker.destination);
+        send(&socket, &attacker.hello_with(&attacker.usual_parameters(), &proof));
+        let mut answer = [0; 2_048];
+        let mut length = None;
+        eventually(seconds(5), "it is answered", || {
+            length = socket.recv(&mut answer).ok();
+            length.is_some()
+        });
+        match Retry::read(&attacker, &answer[..length.unwrap()]) {
+            Some(retry) => asked.push((socket, attacker, retry)),
+            None => others.push(socket),
+        }
+        if asked.len() == 2 {
+            break;
+        }
+    }
+    asked.try_into().unwrap_or_else(|_| panic!("nobody was asked"))
 }
 
 /// Bytes without a meaning, what looks like packets of connections that there never were, and an Initial without a token.

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use super::{
     ExitSecrets, OWN_ID_LENGTH, Strangers, Turned,
@@ -66,7 +67,7 @@ impl Gate {
         // Once the client knows an ID of the exit's, its Initials go there with the token of the first, or with that of a Retry.
         if destination.len() == OWN_ID_LENGTH && self.secrets.ids.has_signed(destination) {
             let known = self.strangers.replays().know(proofs(token), from);
-            if known || self.secrets.retry_tokens.made(token) {
+            if known || self.secrets.retry_tokens.are_good(token, from, SystemTime::now()) {
                 return Ok(());
             }
         }
@@ -97,8 +98,13 @@ impl Gate {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::{key::PrivateKey, strangers::proof};
+    use crate::{
+        key::PrivateKey,
+        strangers::{proof, retry_tokens},
+    };
 
     const RESET_KEY: [u8; 64] = [7; 64];
     const FIRST_ID: [u8; FIRST_ID_LENGTH] = [3; FIRST_ID_LENGTH];
@@ -137,7 +143,7 @@ mod tests {
     }
 
     fn own_id() -> [u8; OWN_ID_LENGTH] {
-        let mut id = [0, 1, 2, 3, 4, 0, 0, 0];
+        let mut id = [5; OWN_ID_LENGTH];
         ExitSecrets::new(&RESET_KEY).ids.sign(&mut id);
         id
     }
@@ -196,16 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_token_of_the_exit_s_own_is_let_in() {
-        use noq_proto::crypto::HandshakeTokenKey as _;
+    fn a_retry_token_of_the_exit_s_own_is_let_in_from_its_address_while_it_is_new() {
         let gate = exit(true).gate;
-        let mut token = vec![1; 40];
-        ExitSecrets::new(&RESET_KEY).retry_tokens.seal(5, &mut token).unwrap();
-        token.extend(5_u128.to_le_bytes());
-        assert!(gate.lets_in(peer(1), &initial(&own_id(), &token)));
-        assert!(!gate.lets_in(peer(1), &initial(&[0; OWN_ID_LENGTH], &token)));
-        token[0] ^= 1;
-        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &token)));
+        let now = SystemTime::now();
+        let tokens = ExitSecrets::new(&RESET_KEY).retry_tokens;
+        let fresh = retry_tokens::tests::token(&tokens, peer(1), now);
+        assert!(gate.lets_in(peer(1), &initial(&own_id(), &fresh)));
+        assert!(!gate.lets_in(peer(2), &initial(&own_id(), &fresh)));
+        assert!(!gate.lets_in(peer(1), &initial(&[0; OWN_ID_LENGTH], &fresh)));
+        let old = retry_tokens::tests::token(&tokens, peer(1), now - Duration::from_secs(12));
+        assert!(!gate.lets_in(peer(1), &initial(&own_id(), &old)));
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! What an exit derives from its reset key: the tags of its connection IDs and the key of its Retry tokens. The reset key is
 //! kept over restarts, so that a new process knows the old one's connection IDs from a stranger's.
 
-use aws_lc_rs::{
-    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
-    constant_time, hmac,
-};
-use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
+use aws_lc_rs::{constant_time, hmac};
+
+use super::retry_tokens::RetryTokens;
 
 /// Bytes of the connection IDs that are given out: the worker's byte, a random part, a keyed tag.
 pub(crate) const OWN_ID_LENGTH: usize = 8;
@@ -62,41 +60,6 @@ impl IdKey {
     }
 }
 
-/// Seals what a Retry token says, under a key of its own for each token (its nonce is random, and longer than AES-GCM's).
-#[derive(Clone, Debug)]
-pub(crate) struct RetryTokens(hmac::Key);
-
-impl RetryTokens {
-    /// Whether a token is one of this exit's; what it says is the QUIC library's to check.
-    pub(crate) fn made(&self, token: &[u8]) -> bool {
-        // The library puts the nonce behind what is sealed (`noq-proto/src/token.rs`).
-        let Some((sealed, nonce)) = token.split_last_chunk() else { return false };
-        self.open(u128::from_le_bytes(*nonce), &mut sealed.to_vec()).is_ok()
-    }
-
-    fn key(&self, nonce: u128) -> LessSafeKey {
-        let key = hmac::sign(&self.0, &nonce.to_le_bytes());
-        let key = UnboundKey::new(&AES_256_GCM, key.as_ref()).expect("an HMAC-SHA256 has AES-256's 32 bytes");
-        LessSafeKey::new(key)
-    }
-
-    fn once() -> Nonce {
-        Nonce::assume_unique_for_key([0; NONCE_LEN])
-    }
-}
-
-impl HandshakeTokenKey for RetryTokens {
-    fn seal(&self, token_nonce: u128, data: &mut Vec<u8>) -> Result<(), CryptoError> {
-        let sealed = self.key(token_nonce).seal_in_place_append_tag(Self::once(), Aad::empty(), data);
-        sealed.map_err(|_| CryptoError)
-    }
-
-    fn open<'a>(&self, token_nonce: u128, data: &'a mut [u8]) -> Result<&'a [u8], CryptoError> {
-        let opened = self.key(token_nonce).open_in_place(Self::once(), Aad::empty(), data);
-        opened.map(|opened| &*opened).map_err(|_| CryptoError)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,21 +77,5 @@ mod tests {
             assert!(!key.has_signed(&other), "byte {index}");
         }
         assert!(!key.has_signed(&id[..7]));
-    }
-
-    #[test]
-    fn retry_tokens_open_with_their_own_nonce_and_key_alone() {
-        let tokens = ExitSecrets::new(&[7; 64]).retry_tokens;
-        let (nonce, mut token) = (u128::MAX / 3, b"what it says".to_vec());
-        tokens.seal(nonce, &mut token).unwrap();
-        token.extend(nonce.to_le_bytes());
-        assert!(tokens.made(&token));
-        assert!(!ExitSecrets::new(&[8; 64]).retry_tokens.made(&token));
-        for index in 0..token.len() {
-            let mut other = token.clone();
-            other[index] ^= 1;
-            assert!(!tokens.made(&other), "byte {index}");
-            assert!(!tokens.made(&token[..index]));
-        }
     }
 }

@@ -127,7 +127,7 @@ impl Hostile {
 }
 
 /// The token of who knows the exit's key, as `docs/silent-mode.md` has it.
-fn proof(key: PublicKey, first_id: &[u8]) -> Vec<u8> {
+pub fn proof(key: PublicKey, first_id: &[u8]) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &key.0);
     let message = [b"warren/1 initial proof", first_id].concat();
     hmac::sign(&key, &message).as_ref()[..16].to_vec()
