@@ -34,7 +34,7 @@ use crate::{
         MAX_EVENTS_PER_POLL, SHUTDOWN_TIMEOUT, SendError, SocketStats,
     },
     key::{PrivateKey, PublicKey},
-    quic_config,
+    quic_config::{self, ListenerPlace},
     settings::TransportSettings,
     socket::QuicSocket,
     stats::SocketCounters,
@@ -75,13 +75,13 @@ impl NoqEndpoint {
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         let identities = tls::Identities::new(identities);
         let mut gates = Vec::new();
-        let listeners = sockets.len();
-        for (index, socket) in sockets.into_iter().enumerate() {
+        let places = ListenerPlace::all(sockets.len());
+        for (index, (socket, place)) in sockets.into_iter().zip(places).enumerate() {
             let tls = tls::exit_of(identities.clone())?;
             let config = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
             gates.push(gate.clone());
-            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)), listeners)?;
+            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)), Some(place))?;
             this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
         }
         this.identities = Some((identities, gates));
@@ -119,7 +119,7 @@ impl NoqEndpoint {
     ) -> Result<ConnectionId, ConnectError> {
         let Attempt { config, presented, reset_key } =
             Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
-        let endpoint = self.noq_endpoint(socket, &*reset_key, None, 0)?;
+        let endpoint = self.noq_endpoint(socket, &*reset_key, None, None)?;
         let connecting = endpoint
             .connect_with(config, remote, SERVER_NAME)
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
@@ -258,12 +258,12 @@ impl NoqEndpoint {
         socket: UdpSocket,
         reset_key: &[u8],
         exit: Option<(noq::ServerConfig, Gate)>,
-        listeners: usize,
+        place: Option<ListenerPlace>,
     ) -> std::io::Result<noq::Endpoint> {
         let using = quic_config::socket_use(&self.settings, exit.is_some());
         let (server, gate) = exit.unzip();
         let socket = QuicSocket::new(socket, using, self.counters.clone(), gate)?;
-        let config = quic_config::endpoint(&self.settings, reset_key, listeners);
+        let config = quic_config::endpoint(&self.settings, reset_key, place);
         noq::Endpoint::new_with_abstract_socket(config, server, Box::new(socket), Arc::new(TokioRuntime))
     }
 

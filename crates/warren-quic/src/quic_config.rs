@@ -30,7 +30,11 @@ use noq_proto::{
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 
-use self::{congestion::ControllerFactory, connection_ids::ConnectionIds};
+pub(crate) use self::connection_ids::ListenerPlace;
+use self::{
+    congestion::ControllerFactory,
+    connection_ids::{ClientIds, ExitIds},
+};
 use crate::{
     driver::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
@@ -127,19 +131,30 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
 }
 
 /// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`. Only an exit,
-/// each of whose workers has so many `listeners`, resets anything: a client, which has none, has a port for each connection, which
-/// takes the port along.
-pub(crate) fn endpoint(settings: &TransportSettings, reset_key: &[u8], listeners: usize) -> EndpointConfig {
+/// which has a `listener`, resets anything: a client has a port for each connection, which takes the port along.
+pub(crate) fn endpoint(
+    settings: &TransportSettings,
+    reset_key: &[u8],
+    listener: Option<ListenerPlace>,
+) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key)));
-    let (worker, id_key) = (settings.worker, IdKey::new(reset_key));
+    match listener {
+        Some(listener) => {
+            let ids = ExitIds::new(settings, IdKey::new(reset_key), listener);
+            config.cid_generator(Arc::new(move || Box::new(ids.clone())));
+        }
+        None => {
+            config.cid_generator(Arc::new(|| Box::new(ClientIds)));
+        }
+    }
+    let endpoints = u64::from(settings.worker.count()) * listener.map_or(1, ListenerPlace::count);
     config
-        .cid_generator(Arc::new(move || Box::new(ConnectionIds::new(worker, id_key.clone(), listeners > 0))))
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
         .supported_versions(vec![1])
         // One random draw per packet, to no purpose where nothing between the peers should care.
         .grease_quic_bit(false)
-        .min_reset_interval(reset_interval(u64::from(worker.count()) * listeners as u64));
+        .min_reset_interval(reset_interval(endpoints));
     config
 }
 

@@ -76,7 +76,8 @@ pub struct TransportSettings {
     pub cipher: Option<Cipher>,
     /// Bytes of a control stream that may be under way.
     pub stream_window: u32,
-    /// Whether an exit answers strangers; a clone of the settings shares it, and it acts at once.
+    /// Whether an exit answers strangers, and which connection IDs are this process's; a clone of the settings shares it, and it acts
+    /// at once.
     pub strangers: Strangers,
     /// Which worker the endpoint belongs to. It is said by the first byte of every connection ID that the endpoint gives
     /// out: a packet with another worker's byte is dropped, never answered with a reset.

@@ -6,6 +6,7 @@
 mod admission;
 mod gate;
 mod initial;
+mod process;
 mod proof;
 mod replays;
 mod retry_tokens;
@@ -21,13 +22,14 @@ use self::replays::Replays;
 pub(crate) use self::{
     admission::{Admission, Crowd, Seat},
     gate::Gate,
+    process::ProcessKey,
     proof::token,
     retry_tokens::RETRY_TOKEN_LIFETIME_IN_LIBRARY,
     secrets::{ExitSecrets, IdKey, OWN_ID_LENGTH},
 };
 
-/// Whether an exit is silent to strangers, which proofs it has seen, how many handshakes it has under way, and what it turned
-/// away. Clones share it: the workers of an exit are one to strangers.
+/// Whether an exit is silent to strangers, which proofs it has seen, how many handshakes it has under way, what it turned away, and
+/// which connection IDs are its own. Clones share it: the workers of an exit are one to strangers. Another process has another.
 #[derive(Clone, Debug, Default)]
 pub struct Strangers(Arc<Shared>);
 
@@ -36,6 +38,7 @@ struct Shared {
     silent: AtomicBool,
     replays: Mutex<Replays>,
     crowd: Crowd,
+    process: ProcessKey,
     counts: [AtomicU64; Turned::ALL.len()],
 }
 
@@ -80,6 +83,11 @@ impl Strangers {
     /// The handshakes under way.
     pub(crate) fn crowd(&self) -> &Crowd {
         &self.0.crowd
+    }
+
+    /// Tells the connection IDs of this process from its predecessor's.
+    pub(crate) fn process(&self) -> &ProcessKey {
+        &self.0.process
     }
 
     /// Asked once for an Initial whose proof is right, never for a packet of a connection.

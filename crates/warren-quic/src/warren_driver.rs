@@ -39,7 +39,7 @@ use crate::{
         SocketStats,
     },
     key::{PrivateKey, PublicKey},
-    quic_config,
+    quic_config::{self, ListenerPlace},
     settings::TransportSettings,
     socket::Slabs,
     stats::SocketCounters,
@@ -99,11 +99,11 @@ impl WarrenEndpoint {
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
         let identities = tls::Identities::new(identities);
-        let listeners = sockets.len();
-        for socket in sockets {
+        let listeners = ListenerPlace::all(sockets.len());
+        for (socket, listener) in sockets.into_iter().zip(listeners) {
             let tls = tls::exit_of(identities.clone())?;
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
-            let mut port = this.port(socket, reset_key, Some((server, listeners)))?;
+            let mut port = this.port(socket, reset_key, Some((server, listener)))?;
             port.gate = Some(Gate::new(&this.settings.strangers, &known, &secrets));
             this.ports.push(Some(port));
         }
@@ -149,15 +149,15 @@ impl WarrenEndpoint {
         &self,
         socket: UdpSocket,
         reset_key: &[u8],
-        exit: Option<(noq_proto::ServerConfig, usize)>,
+        exit: Option<(noq_proto::ServerConfig, ListenerPlace)>,
     ) -> std::io::Result<Port> {
-        let (server, listeners) = exit.unzip();
+        let (server, listener) = exit.unzip();
         let using = quic_config::socket_use(&self.settings, server.is_some());
         Port::new(
             socket,
             using,
             self.counters.clone(),
-            quic_config::endpoint(&self.settings, reset_key, listeners.unwrap_or_default()),
+            quic_config::endpoint(&self.settings, reset_key, listener),
             server,
         )
     }

@@ -132,6 +132,79 @@ fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_
     assert!(most <= asked("WARREN_RESETS").unwrap_or(75), "{most} in a second");
 }
 
+/// A reset ends a connection for whoever hears its token first (RFC 9000 section 21.11).
+#[test]
+fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
+    const CONNECTIONS: usize = 8;
+    for driver in ["warren", "noq"] {
+        let Some(net) = Net::new() else { return };
+        let mut exit = Exit::init(&net, &ExitOptions::default());
+        let listen = LISTENERS.map(|(_, address)| address.to_owned()).to_vec();
+        exit.configure(|config| {
+            config.with("exit", "listen", listen).with("transport", "workers", 2).with(
+                "transport",
+                "driver",
+                driver,
+            )
+        });
+        exit.run();
+        let exit_key = exit.status().text("/public_key").parse().unwrap();
+        let (to_test, asked) = std::sync::mpsc::channel();
+        let (go_on, may_go_on) = std::sync::mpsc::channel();
+        let observer = net.second_client();
+        let clients = net.client.enter(move || {
+            let clients: Vec<_> = (0..CONNECTIONS).map(|_| TappedClient::connect(exit_key)).collect();
+            to_test.send(clients.iter().map(TappedClient::id).collect::<Vec<Id>>()).unwrap();
+            // Until then they are open.
+            may_go_on.recv().unwrap();
+        });
+        let ids = asked.recv().unwrap();
+        let workers: HashSet<u8> = ids.iter().map(|id| id[0] % 2).collect();
+        assert_eq!(workers.len(), 2, "each has connections");
+
+        let observed = ids.clone();
+        let of_live = observer.enter(move || answering(&observed)).join().unwrap();
+        go_on.send(()).unwrap();
+        clients.join().unwrap();
+        assert_eq!(of_live, HashSet::new(), "{driver}");
+
+        // The control: for connections of an earlier life all of them answer.
+        exit.stop(Signal::KILL);
+        exit.run();
+        let of_dead = observer.enter(move || answering(&ids)).join().unwrap();
+        assert_eq!(of_dead.len(), LISTENERS.len(), "{driver}, {of_dead:?}");
+    }
+}
+
+/// Where the exit of that test is asked, and what it listens at there.
+const LISTENERS: [((&str, u16), &str); 3] = [
+    ((Net::EXIT_V4, 443), "0.0.0.0:443"),
+    ((Net::EXIT_V6, 443), "[::]:443"),
+    ((Net::EXIT_V4, 4443), "0.0.0.0:4443"),
+];
+
+/// Sends packets with these IDs to every listener for a while. Returns those that answered.
+fn answering(ids: &[Id]) -> HashSet<SocketAddr> {
+    let mut heard = Heard::default();
+    let mut answering = HashSet::new();
+    let exits = LISTENERS.map(|((ip, port), _)| SocketAddr::new(ip.parse().unwrap(), port));
+    let at = |exit| ids.iter().zip(LENGTHS).map(move |(id, length)| Repeater::new(exit, *id, length, true));
+    let repeaters: Vec<Repeater> = exits.into_iter().flat_map(at).collect();
+    let start = Instant::now();
+    while start.elapsed() < REPEATING {
+        for repeater in &repeaters {
+            repeater.send();
+            let before = heard.resets.len();
+            repeater.listen(&mut heard);
+            if heard.resets.len() > before {
+                answering.insert(repeater.socket.peer_addr().unwrap());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    answering
+}
+
 /// How long packets are repeated, at all of the exit's addresses.
 const REPEATING: Duration = seconds(3);
 
@@ -169,6 +242,7 @@ impl Heard {
         foreign[7] ^= 1;
         let mut repeaters = Vec::new();
         for address in [Net::EXIT_V4, Net::EXIT_V6] {
+            let address = SocketAddr::new(address.parse().unwrap(), 443);
             let lengths = LENGTHS.into_iter().cycle();
             repeaters.extend(
                 ids.iter().zip(lengths).map(|(id, length)| Repeater::new(address, *id, length, true)),
@@ -202,8 +276,7 @@ impl Heard {
 }
 
 impl Repeater {
-    fn new(address: &str, id: Id, length: usize, is_due: bool) -> Self {
-        let exit = SocketAddr::new(address.parse().unwrap(), 443);
+    fn new(exit: SocketAddr, id: Id, length: usize, is_due: bool) -> Self {
         let any = if exit.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).unwrap();
         socket.connect(exit).unwrap();
@@ -215,7 +288,7 @@ impl Repeater {
     fn send(&self) {
         let mut packet = vec![0x5a; self.length];
         packet[0] = 0x40;
-        packet[1..9].copy_from_slice(&self.id);
+        packet[1..=self.id.len()].copy_from_slice(&self.id);
         drop(self.socket.send(&packet));
     }
 

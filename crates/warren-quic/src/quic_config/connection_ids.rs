@@ -1,5 +1,5 @@
-//! Connection IDs whose first byte says which worker's they are, so that packets can be steered to it
-//! ([`steer`](crate::socket::steer)) and no other answers them, and whose tag shows that this exit gave them out, in this life or an earlier one.
+//! Connection IDs. An exit's say by their first byte which worker's they are, so that packets can be steered to it
+//! ([`steer`](crate::socket::steer)), by their mark which process and listener gave them out, and by their tag that it was this exit.
 
 use std::time::Duration;
 
@@ -7,40 +7,77 @@ use noq_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
 use crate::{
     planted::{Bug, is_planted},
-    settings::WorkerPlace,
-    strangers::{IdKey, OWN_ID_LENGTH},
+    settings::{TransportSettings, WorkerPlace},
+    strangers::{IdKey, OWN_ID_LENGTH, ProcessKey},
 };
 
-/// Gives out IDs of one byte of the worker's, four random ones and three of a tag.
-#[derive(Debug)]
-pub(super) struct ConnectionIds {
-    worker: WorkerPlace,
-    key: IdKey,
-    resets: bool,
+/// Bytes of a client's IDs. It has a socket for each connection, so they tell nothing.
+const CLIENT_ID_LENGTH: usize = 8;
+
+/// One of the listening sockets of a worker, each of which has an endpoint. All workers have the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListenerPlace {
+    index: u16,
+    count: u16,
 }
 
-impl ConnectionIds {
-    /// An endpoint that `resets` says so of connections that it no longer knows; others are silent.
-    pub(super) fn new(worker: WorkerPlace, key: IdKey, resets: bool) -> Self {
-        Self { worker, key, resets }
+impl ListenerPlace {
+    /// Makes those of so many sockets, in order.
+    pub(crate) fn all(count: usize) -> impl Iterator<Item = Self> {
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        (0..count).map(move |index| Self { index, count })
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn count(self) -> u64 {
+        self.count.into()
     }
 }
 
-impl ConnectionIdGenerator for ConnectionIds {
+/// Gives out the IDs of one of an exit's endpoints, and says which of all IDs may be reset there.
+#[derive(Clone, Debug)]
+pub(super) struct ExitIds {
+    worker: WorkerPlace,
+    listener: ListenerPlace,
+    process: ProcessKey,
+    key: IdKey,
+}
+
+impl ExitIds {
+    pub(super) fn new(settings: &TransportSettings, key: IdKey, listener: ListenerPlace) -> Self {
+        let process = settings.strangers.process().clone();
+        Self { worker: settings.worker, listener, process, key }
+    }
+
+    /// Whether a reset is due to a packet with this ID, if no connection of the endpoint has it (RFC 9000 section 10.3).
+    ///
+    /// The token ends the connection, and each endpoint knows its own connections alone (section 21.11). So only two IDs are due
+    /// one: the endpoint's own, whose connection has ended, and those of an earlier process, all of whose connections have.
+    fn is_reset_due(&self, id: &[u8; OWN_ID_LENGTH]) -> bool {
+        let [first, ..] = id;
+        if !self.worker.owns(*first) || !self.key.has_signed(id) {
+            return false;
+        }
+        let ListenerPlace { index, count } = self.listener;
+        let named = self.process.listener(id);
+        named == index || named >= count
+    }
+}
+
+impl ConnectionIdGenerator for ExitIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id = [0; OWN_ID_LENGTH];
-        getrandom::fill(&mut id)
-            .expect("the operating system's random source, once initialized, does not fail");
+        fill(&mut id);
         id[0] = self.worker.first_byte(id[0]);
+        self.process.mark(&mut id, self.listener.index);
         self.key.sign(&mut id);
         ConnectionId::new(&id)
     }
 
-    /// Whether a reset is due to a packet with this ID, if no connection has it: only who was given it knows one.
     fn validate(&self, id: ConnectionId) -> Result<(), InvalidCid> {
-        let ours = id.first().is_some_and(|first| self.worker.owns(*first)) && self.key.has_signed(&id);
-        let ours = (ours || is_planted(Bug::ForeignIdsReset)) && !is_planted(Bug::OwnIdsDisowned);
-        if self.resets && ours { Ok(()) } else { Err(InvalidCid) }
+        let is_due = <&[u8; OWN_ID_LENGTH]>::try_from(&*id).is_ok_and(|id| self.is_reset_due(id));
+        let is_due = (is_due || is_planted(Bug::ForeignIdsReset)) && !is_planted(Bug::OwnIdsDisowned);
+        if is_due { Ok(()) } else { Err(InvalidCid) }
     }
 
     fn cid_len(&self) -> usize {
@@ -52,39 +89,117 @@ impl ConnectionIdGenerator for ConnectionIds {
     }
 }
 
+/// Gives out a client's IDs, and resets nothing.
+#[derive(Debug)]
+pub(super) struct ClientIds;
+
+impl ConnectionIdGenerator for ClientIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; CLIENT_ID_LENGTH];
+        fill(&mut id);
+        ConnectionId::new(&id)
+    }
+
+    fn validate(&self, _id: ConnectionId) -> Result<(), InvalidCid> {
+        Err(InvalidCid)
+    }
+
+    fn cid_len(&self) -> usize {
+        CLIENT_ID_LENGTH
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+fn fill(id: &mut [u8]) {
+    getrandom::fill(id).expect("the operating system's random source, once initialized, does not fail");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strangers::Strangers;
 
-    /// The IDs of one of eight workers.
-    fn ids(worker: usize) -> ConnectionIds {
-        ConnectionIds::new(WorkerPlace::all(8).nth(worker).unwrap(), IdKey::new(&[7; 64]), true)
+    const KEY: [u8; 64] = [7; 64];
+    const LISTENERS: usize = 3;
+
+    /// A process of an exit with so many workers.
+    struct Process {
+        workers: u8,
+        strangers: Strangers,
+    }
+
+    impl Process {
+        fn with(workers: u8) -> Self {
+            Self { workers, strangers: Strangers::default() }
+        }
+
+        fn ids(&self, worker: u8, listener: usize) -> ExitIds {
+            self.ids_under(&KEY, worker, listener)
+        }
+
+        fn ids_under(&self, key: &[u8], worker: u8, listener: usize) -> ExitIds {
+            let settings = TransportSettings {
+                worker: WorkerPlace::all(self.workers).nth(worker.into()).unwrap(),
+                strangers: self.strangers.clone(),
+                ..TransportSettings::default()
+            };
+            ExitIds::new(&settings, IdKey::new(key), ListenerPlace::all(LISTENERS).nth(listener).unwrap())
+        }
+
+        /// The endpoints that would reset this ID if they do not know it.
+        fn resetting(&self, id: ConnectionId) -> Vec<(u8, usize)> {
+            let all = (0..self.workers).flat_map(|worker| (0..LISTENERS).map(move |at| (worker, at)));
+            all.filter(|(worker, at)| self.ids(*worker, *at).validate(id).is_ok()).collect()
+        }
     }
 
     #[test]
-    fn ids_name_their_worker_and_differ() {
-        let mut ids_of_7 = ids(7);
-        let (one, other) = (ids_of_7.generate_cid(), ids_of_7.generate_cid());
-        assert_ne!(one, other);
-        assert!(ids_of_7.validate(one).is_ok());
-        assert!(ids(6).validate(one).is_err());
+    fn an_id_is_reset_by_the_endpoint_that_gave_it_out_and_no_other_of_its_process() {
+        let process = Process::with(8);
+        for worker in 0..8 {
+            for listener in 0..LISTENERS {
+                let mut ids = process.ids(worker, listener);
+                let (one, other) = (ids.generate_cid(), ids.generate_cid());
+                assert_ne!(one, other);
+                assert_eq!(process.resetting(one), [(worker, listener)]);
+            }
+        }
     }
 
     #[test]
-    fn only_ids_that_were_given_out_under_the_key_are_valid() {
-        let id = ids(7).generate_cid();
-        assert!(ids(7).validate(id).is_ok(), "after a restart");
-        let only = |key| ConnectionIds::new(WorkerPlace::ONLY, IdKey::new(key), true);
-        assert!(only(&[7; 64]).validate(id).is_ok(), "after a restart with another number of workers");
-        assert!(only(&[8; 64]).validate(id).is_err());
-        let guessed = [7, 1, 2, 3, 4, 5, 6, 7];
-        assert!(ids(7).validate(ConnectionId::new(&guessed)).is_err());
+    fn an_id_of_an_earlier_process_is_reset_by_its_worker_at_every_listener() {
+        let (earlier, process) = (Process::with(8), Process::with(8));
+        // By a mark that happens to be one of the later process, some are not.
+        let ids: Vec<_> = (0..100).map(|_| earlier.ids(7, 1).generate_cid()).collect();
+        let reset = ids.iter().filter(|id| process.resetting(**id) == [(7, 0), (7, 1), (7, 2)]);
+        assert!(reset.count() >= 98);
+        let with_fewer_workers = Process::with(1);
+        let reset = ids.iter().filter(|id| with_fewer_workers.resetting(**id).len() == LISTENERS);
+        assert!(reset.count() >= 98, "by whoever has its worker's byte now");
+    }
+
+    #[test]
+    fn an_id_that_was_never_given_out_is_reset_by_nobody() {
+        let process = Process::with(1);
+        let id = process.ids_under(&[8; 64], 0, 0).generate_cid();
+        assert!(process.ids_under(&[8; 64], 0, 0).validate(id).is_ok());
+        assert_eq!(process.resetting(id), []);
+        let own = process.ids(0, 0).generate_cid();
+        for index in 0..own.len() {
+            let mut changed = own.to_vec();
+            changed[index] ^= 1;
+            assert_eq!(process.resetting(ConnectionId::new(&changed)), [], "byte {index}");
+        }
+        assert_eq!(process.resetting(ConnectionId::new(&own[..8])), []);
     }
 
     #[test]
     fn a_client_answers_nobody_even_with_an_id_of_its_own() {
-        let mut ids = ConnectionIds::new(WorkerPlace::ONLY, IdKey::new(&[7; 64]), false);
-        let id = ids.generate_cid();
-        assert!(ids.validate(id).is_err());
+        let id = ClientIds.generate_cid();
+        assert_ne!(id, ClientIds.generate_cid());
+        assert!(ClientIds.validate(id).is_err());
     }
 }

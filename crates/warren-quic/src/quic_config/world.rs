@@ -108,9 +108,10 @@ impl Configs {
         settings: &TransportSettings,
         now: Instant,
     ) -> ((Endpoint, (ConnectionHandle, Connection)), Endpoint) {
-        let own = |listeners, key: &[u8]| Arc::new(endpoint(settings, key, listeners));
-        let mut first = Endpoint::new(own(0, &[1; 32]), None, true);
-        let second = Endpoint::new(own(1, &[2; 32]), Some(Arc::new(self.exit)), true);
+        let own = |listener, key: &[u8]| Arc::new(endpoint(settings, key, listener));
+        let mut first = Endpoint::new(own(None, &[1; 32]), None, true);
+        let listener = ListenerPlace::all(1).next();
+        let second = Endpoint::new(own(listener, &[2; 32]), Some(Arc::new(self.exit)), true);
         let connection = first.connect(now, self.client, ADDRESSES[EXIT].into(), "exit.invalid").unwrap();
         ((first, connection), second)
     }

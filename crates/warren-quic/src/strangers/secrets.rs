@@ -5,11 +5,13 @@ use aws_lc_rs::{constant_time, hmac};
 
 use super::retry_tokens::RetryTokens;
 
-/// Bytes of the connection IDs that are given out: the worker's byte, a random part, a keyed tag.
-pub(crate) const OWN_ID_LENGTH: usize = 8;
+/// Bytes of the connection IDs that an exit gives out: the worker's byte, four random ones, the process's mark
+/// ([`ProcessKey`](super::ProcessKey)), and a keyed tag.
+pub(crate) const OWN_ID_LENGTH: usize = 12;
 
-/// Where the tag starts.
-const TAG: usize = 5;
+/// Where the mark of two bytes starts, and the tag of five.
+pub(super) const MARK: usize = 5;
+const TAG: usize = 7;
 
 /// Labels are longer than any connection ID, which the reset key signs as they are.
 const ID_LABEL: &[u8] = b"warren/1 tags of connection IDs";
@@ -51,7 +53,7 @@ impl IdKey {
         }
     }
 
-    /// Whether an ID has the tag that it must have; of all others one in 16 million does.
+    /// Whether an ID has the tag that it must have; of all others one in 2^40 does.
     pub(crate) fn has_signed(&self, id: &[u8]) -> bool {
         let Ok(id) = <&[u8; OWN_ID_LENGTH]>::try_from(id) else { return false };
         let mut signed = *id;
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn an_id_is_known_by_whoever_has_the_reset_key() {
         let (key, after_restart) = (IdKey::new(&[7; 64]), IdKey::new(&[7; 64]));
-        let mut id = [1, 2, 3, 4, 5, 0, 0, 0];
+        let mut id = [1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0];
         key.sign(&mut id);
         assert!(after_restart.has_signed(&id));
         assert!(!IdKey::new(&[8; 64]).has_signed(&id));
@@ -76,6 +78,6 @@ mod tests {
             other[index] ^= 1;
             assert!(!key.has_signed(&other), "byte {index}");
         }
-        assert!(!key.has_signed(&id[..7]));
+        assert!(!key.has_signed(&id[..11]));
     }
 }

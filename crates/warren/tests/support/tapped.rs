@@ -16,7 +16,7 @@ use super::Net;
 use super::library_client::runtime;
 
 /// A connection ID of an exit's.
-pub type Id = [u8; 8];
+pub type Id = [u8; 12];
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -112,7 +112,7 @@ async fn pass(client: UdpSocket, tap: Arc<Tap>) {
                 let (length, from) = received.unwrap();
                 address = Some(from);
                 if said[0] & 0xc0 == 0x40 {
-                    *tap.id.lock().unwrap() = said[1..9].try_into().ok();
+                    *tap.id.lock().unwrap() = said[1..13].try_into().ok();
                 }
                 drop(exit.send(&said[..length]).await);
             }

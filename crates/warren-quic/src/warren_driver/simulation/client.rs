@@ -248,7 +248,7 @@ impl Client {
         let mut config = quic_config::client(&self.settings, EXIT, tls);
         introduce(&mut config, &keys).unwrap();
         let address = self.new_address();
-        let mut own = quic_config::endpoint(&self.settings, &self.random.bytes(), 0);
+        let mut own = quic_config::endpoint(&self.settings, &self.random.bytes(), None);
         own.rng_seed(Some(self.random.bytes()));
         let mut endpoint = Endpoint::new(Arc::new(own), None, true);
         let made = endpoint.connect(now, config, EXIT, SERVER_NAME).unwrap();

@@ -20,7 +20,7 @@ use crate::{
     driver::{CloseReason, ConnectionId, Event},
     key::{PrivateKey, PublicKey},
     planted::{Bug, is_planted},
-    quic_config,
+    quic_config::{self, ListenerPlace},
     settings::TransportSettings,
     strangers::{ExitSecrets, Gate, Network, Strangers},
     tls,
@@ -197,7 +197,7 @@ impl Life {
         let secrets = ExitSecrets::new(reset_key);
         let server =
             quic_config::exit(settings, EXIT, tls::exit(std::slice::from_ref(key)).unwrap(), &secrets);
-        let mut config = quic_config::endpoint(settings, reset_key, 1);
+        let mut config = quic_config::endpoint(settings, reset_key, ListenerPlace::all(1).next());
         config.rng_seed(Some(random.bytes()));
         let sessions = ExitConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),

@@ -1,0 +1,224 @@
+//! Which connection IDs an exit resets: those of connections that have ended, and none of a live one, wherever somebody asks.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
+
+mod common;
+
+use std::{
+    future::poll_fn,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    task::Poll,
+    time::Duration,
+};
+
+use common::{Drivers, PATIENCE, RESET_KEY, Side, loopback_socket};
+use tokio::time::{interval, timeout};
+use warren_quic::{
+    driver::{ConnectionId, Endpoint},
+    key::PrivateKey,
+    settings::{Driver, TransportSettings, WorkerPlace},
+    socket::{SocketConfig, bind},
+    strangers::Strangers,
+};
+
+test_every_driver!(
+    an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker,
+);
+
+async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(drivers: Drivers) {
+    let mut world = World::new(drivers);
+    let (_, at_exit) = world.connect().await;
+    let id = world.tap.id();
+
+    assert_eq!(world.asked_everywhere(&id).await, []);
+
+    // The control: once the connection has ended, the listener that gave the ID out resets it, and still no other.
+    world.workers[0].endpoint.close(at_exit, 0, "");
+    world.until_reset(&id).await;
+    world.run_for(Duration::from_millis(200)).await;
+    assert_eq!(world.asked_everywhere(&id).await, [world.addresses[0][0]]);
+}
+
+/// noq's driver takes leave when it is dropped; Warren's is forgotten as by a kill.
+#[tokio::test]
+async fn ids_of_an_earlier_process_are_reset_at_every_listener_of_their_worker() {
+    let mut world = World::new(Drivers { client: Driver::Warren, exit: Driver::Warren });
+    world.connect().await;
+    let id = world.tap.id();
+    world.restart();
+    assert_eq!(world.asked_everywhere(&id).await, world.addresses[0]);
+}
+
+/// A client, an exit of two workers that each listen at an IPv4 and an IPv6 address, and a tap on the way to the first of these.
+struct World {
+    drivers: Drivers,
+    identity: PrivateKey,
+    client: Side,
+    workers: Vec<Side>,
+    addresses: Vec<Vec<SocketAddr>>,
+    tap: Tap,
+}
+
+impl World {
+    fn new(drivers: Drivers) -> Self {
+        let settings = drivers.client(TransportSettings::default());
+        let ips = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        let mut world = Self {
+            drivers,
+            identity: PrivateKey::generate().unwrap(),
+            client: Side::new(Endpoint::client(settings, PrivateKey::generate().unwrap()).unwrap()),
+            workers: Vec::new(),
+            addresses: vec![ips.map(|ip| SocketAddr::new(ip, 0)).to_vec(); 2],
+            tap: Tap::new(),
+        };
+        world.restart();
+        world.tap.exit = world.addresses[0][0];
+        world
+    }
+
+    /// Forgets every worker at once, and starts another process at the same addresses.
+    fn restart(&mut self) {
+        self.workers.clear();
+        let strangers = Strangers::new(true);
+        for (place, addresses) in WorkerPlace::all(2).zip(&mut self.addresses) {
+            let mut sockets = Vec::new();
+            for address in addresses {
+                let socket = bind(SocketConfig::new(*address)).unwrap();
+                *address = socket.local_addr().unwrap();
+                sockets.push(socket);
+            }
+            let settings = TransportSettings {
+                worker: place,
+                strangers: strangers.clone(),
+                ..TransportSettings::default()
+            };
+            let settings = self.drivers.exit(settings);
+            let endpoint = Endpoint::exit(settings, vec![self.identity.clone()], sockets, RESET_KEY);
+            self.workers.push(Side::new(endpoint.unwrap()));
+        }
+    }
+
+    /// Connects to the first listener of the first worker, and waits until the tap has learnt an ID.
+    async fn connect(&mut self) -> (ConnectionId, ConnectionId) {
+        let key = self.identity.public();
+        let at_client = self.client.endpoint.connect(loopback_socket(), self.tap.address(), &[key]).unwrap();
+        self.until("both sides are connected", |world| {
+            !world.client.connected.is_empty()
+                && !world.workers[0].connected.is_empty()
+                && world.tap.id.is_some()
+        })
+        .await;
+        (at_client, self.workers[0].connected[0].0)
+    }
+
+    /// Sends a packet with this ID to every listener. Returns those that answered, once all have looked at it.
+    async fn asked_everywhere(&mut self, id: &[u8]) -> Vec<SocketAddr> {
+        let received = |world: &Self| -> u64 {
+            world.workers.iter().map(|worker| worker.endpoint.socket_stats().datagrams_received).sum()
+        };
+        let before = received(self);
+        let askers: Vec<Asker> = self.addresses.concat().into_iter().map(Asker::new).collect();
+        askers.iter().for_each(|asker| asker.ask(id));
+        self.until("all was received", |world| received(world) >= before + askers.len() as u64).await;
+        // Other packets count as well.
+        self.run_for(Duration::from_millis(50)).await;
+        askers.iter().filter(|asker| asker.is_answered()).map(|asker| asker.exit).collect()
+    }
+
+    /// Asks the listener that gave the ID out until it answers.
+    async fn until_reset(&mut self, id: &[u8]) {
+        let asker = Asker::new(self.addresses[0][0]);
+        self.until("its listener resets it", |_| {
+            asker.ask(id);
+            asker.is_answered()
+        })
+        .await;
+    }
+
+    async fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let mut tick = interval(Duration::from_millis(2));
+        let waiting = poll_fn(|cx| {
+            while tick.poll_tick(cx).is_ready() {}
+            self.tap.pass();
+            self.client.poll(cx);
+            self.workers.iter_mut().for_each(|worker| worker.poll(cx));
+            let holds = holds(self);
+            self.client.endpoint.flush(cx);
+            self.workers.iter_mut().for_each(|worker| worker.endpoint.flush(cx));
+            if holds { Poll::Ready(()) } else { Poll::Pending }
+        });
+        if timeout(PATIENCE, waiting).await.is_err() {
+            panic!("waited in vain until {what}");
+        }
+    }
+
+    async fn run_for(&mut self, time: Duration) {
+        let _elapsed = timeout(time, self.until("the time is over", |_| false)).await;
+    }
+}
+
+/// Passes on what a client and an exit say to each other, and reads the IDs that the client's packets go to.
+struct Tap {
+    front: UdpSocket,
+    back: UdpSocket,
+    client: Option<SocketAddr>,
+    exit: SocketAddr,
+    id: Option<Vec<u8>>,
+}
+
+impl Tap {
+    /// Bytes of an exit's connection IDs.
+    const ID: usize = 12;
+
+    fn new() -> Self {
+        let (front, back) = (loopback_socket(), loopback_socket());
+        Self { exit: front.local_addr().unwrap(), front, back, client: None, id: None }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.front.local_addr().unwrap()
+    }
+
+    /// The ID that the client's latest packet with a short header went to.
+    fn id(&self) -> Vec<u8> {
+        self.id.clone().unwrap()
+    }
+
+    fn pass(&mut self) {
+        let mut buffer = [0; 2_048];
+        while let Ok((length, from)) = self.front.recv_from(&mut buffer) {
+            self.client = Some(from);
+            if buffer[0] & 0xc0 == 0x40 {
+                self.id = Some(buffer[1..=Self::ID].to_vec());
+            }
+            drop(self.back.send_to(&buffer[..length], self.exit));
+        }
+        while let Ok(length) = self.back.recv(&mut buffer) {
+            drop(self.front.send_to(&buffer[..length], self.client.unwrap()));
+        }
+    }
+}
+
+/// Somebody who has seen a connection ID and asks a listener with it.
+struct Asker {
+    socket: UdpSocket,
+    exit: SocketAddr,
+}
+
+impl Asker {
+    fn new(exit: SocketAddr) -> Self {
+        let any = SocketAddr::new(if exit.is_ipv6() { [0; 16].into() } else { [0; 4].into() }, 0);
+        let socket = bind(SocketConfig::new(any)).unwrap();
+        socket.connect(exit).unwrap();
+        Self { socket, exit }
+    }
+
+    /// Sends what looks like a packet of a connection, whose keys the asker does not have.
+    fn ask(&self, id: &[u8]) {
+        let packet = [&[0x40][..], id, &[0x5a; 300]].concat();
+        self.socket.send(&packet).unwrap();
+    }
+
+    fn is_answered(&self) -> bool {
+        self.socket.recv(&mut [0; 2_048]).is_ok()
+    }
+}
