@@ -22,6 +22,7 @@ use warren_quic::{
 
 test_every_driver!(
     an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker,
+    an_id_that_an_open_connection_has_retired_is_not_reset,
 );
 
 async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(drivers: Drivers) {
@@ -36,6 +37,21 @@ async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(driver
     world.until_reset(&id).await;
     world.run_for(Duration::from_millis(200)).await;
     assert_eq!(world.asked_everywhere(&id).await, [world.addresses[0][0]]);
+}
+
+async fn an_id_that_an_open_connection_has_retired_is_not_reset(drivers: Drivers) {
+    let mut world = World::new(drivers);
+    let (at_client, at_exit) = world.connect().await;
+    let retired = world.tap.id();
+    world.client.endpoint.rebind(at_client, loopback_socket()).unwrap();
+    world.until("the client goes on with another ID", |world| world.tap.id() != retired).await;
+    // What retires the old one is on its way.
+    world.run_for(Duration::from_millis(200)).await;
+
+    assert_eq!(world.asked_everywhere(&retired).await, []);
+
+    world.workers[0].endpoint.close(at_exit, 0, "");
+    world.until_reset(&retired).await;
 }
 
 /// noq's driver takes leave when it is dropped; Warren's is forgotten as by a kill.
