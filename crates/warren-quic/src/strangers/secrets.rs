@@ -80,4 +80,15 @@ mod tests {
         }
         assert!(!key.has_signed(&id[..11]));
     }
+
+    #[test]
+    fn a_guess_is_right_once_in_two_to_the_forty() {
+        let (mut one, mut other) = ([0; OWN_ID_LENGTH], [0xff; OWN_ID_LENGTH]);
+        let key = IdKey::new(&[7; 64]);
+        key.sign(&mut one);
+        key.sign(&mut other);
+        // Signing wrote the tag, which is what a guess must hit.
+        let tag = (0..OWN_ID_LENGTH).filter(|index| one[*index] != 0 || other[*index] != 0xff);
+        assert!(8 * tag.count() >= 40);
+    }
 }
