@@ -43,7 +43,7 @@ pub(super) fn client(remote: SocketAddr) -> anyhow::Result<(Endpoint, Connection
 
 /// An exit's endpoint.
 pub(super) fn exit() -> anyhow::Result<Endpoint> {
-    let tls = tls::exit(&[PrivateKey::from_base64(EXIT_KEY)?])?;
+    let tls = tls::exit(&PrivateKey::from_base64(EXIT_KEY)?)?;
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(transport());
     Ok(Endpoint::new(endpoint(), Some(Arc::new(config)), false))

@@ -95,7 +95,7 @@ impl Pair {
         let tls = tls::client(&client_key, &[exit_key.public()], PresentedKey::default(), None).unwrap();
         let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
         client.transport_config(transport());
-        let tls = tls::exit(&[exit_key]).unwrap();
+        let tls = tls::exit(&exit_key).unwrap();
         let mut exit = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
         exit.transport_config(transport());
 

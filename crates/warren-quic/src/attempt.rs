@@ -19,26 +19,29 @@ use crate::{
     tls::{self, PresentedKey},
 };
 
-/// The name that a connection asks for. It goes nowhere: there is no SNI, and the verifier knows keys alone.
+/// The name that a connection asks for if it has none. It goes nowhere: there is no SNI then, and the verifier knows keys alone.
 pub(crate) const SERVER_NAME: &str = "exit.invalid";
 
 /// A connection that is about to be started.
-pub(crate) struct Attempt {
+pub(crate) struct Attempt<'a> {
     pub(crate) config: ClientConfig,
+    pub(crate) server_name: &'a str,
     /// Where the verifier leaves a key that it refused.
     pub(crate) presented: PresentedKey,
     /// Of the endpoint that the connection has to itself.
     pub(crate) reset_key: Zeroizing<[u8; 64]>,
 }
 
-impl Attempt {
-    /// Makes an attempt to reach an exit that holds one of `exit_keys`; `identity` is a client's endpoint's.
+impl<'a> Attempt<'a> {
+    /// Makes an attempt to reach an exit that holds one of `exit_keys`; `identity` is a client's endpoint's. `server_name` stands in
+    /// the hello (SNI), where anybody on the way reads it.
     pub(crate) fn new(
         settings: &TransportSettings,
         identity: Option<&PrivateKey>,
         socket: &UdpSocket,
         remote: SocketAddr,
         exit_keys: &[PublicKey],
+        server_name: Option<&'a str>,
     ) -> Result<Self, ConnectError> {
         let identity = identity.ok_or(ConnectError::NotAClient)?;
         if exit_keys.is_empty() {
@@ -50,12 +53,13 @@ impl Attempt {
             return Err(ConnectError::Address { remote, reason });
         }
         let presented = PresentedKey::default();
-        let tls = tls::client(identity, exit_keys, presented.clone(), settings.cipher)?;
+        let mut tls = tls::client(identity, exit_keys, presented.clone(), settings.cipher)?;
+        tls.enable_sni = server_name.is_some();
         let mut reset_key = Zeroizing::new([0; 64]);
         getrandom::fill(&mut *reset_key).map_err(std::io::Error::other)?;
         let mut config = quic_config::client(settings, remote, tls);
         introduce(&mut config, exit_keys)?;
-        Ok(Self { config, presented, reset_key })
+        Ok(Self { config, server_name: server_name.unwrap_or(SERVER_NAME), presented, reset_key })
     }
 }
 

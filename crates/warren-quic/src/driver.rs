@@ -62,7 +62,7 @@ impl Endpoint {
 
     /// Makes an exit's endpoint that listens on `sockets`; to be called inside a tokio runtime with time and I/O enabled.
     ///
-    /// It has the first of `identities`, or another one that the client pins. `reset_key` is 32 to 64 secret bytes; an exit that keeps them across restarts tells
+    /// It has the first of `identities`, or another one if the client's proof says that it pins that. `reset_key` is 32 to 64 secret bytes; an exit that keeps them across restarts tells
     /// clients of its old life at once that it forgot them.
     ///
     /// # Errors
@@ -94,8 +94,8 @@ impl Endpoint {
     /// Has these keys from now on, as an exit; its connections are left alone.
     ///
     /// # Errors
-    /// When there is none; those before stay then.
-    pub fn set_identities(&self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
+    /// When there is none, or the TLS library refuses one; those before stay then.
+    pub fn set_identities(&mut self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
         }
@@ -103,7 +103,6 @@ impl Endpoint {
             Self::Noq(endpoint) => endpoint.set_identities(identities),
             Self::Warren(endpoint) => endpoint.set_identities(identities),
         }
-        Ok(())
     }
 
     fn noq(endpoint: NoqEndpoint) -> Self {
@@ -124,9 +123,23 @@ impl Endpoint {
         remote: SocketAddr,
         exit_keys: &[PublicKey],
     ) -> Result<ConnectionId, ConnectError> {
+        self.connect_by_name(socket, remote, exit_keys, None)
+    }
+
+    /// The same with a server name in the hello (SNI), as HTTP/3 has it. Anybody on the way reads it; the exit takes no notice.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; also when the name is not a DNS name.
+    pub fn connect_by_name(
+        &mut self,
+        socket: UdpSocket,
+        remote: SocketAddr,
+        exit_keys: &[PublicKey],
+        server_name: Option<&str>,
+    ) -> Result<ConnectionId, ConnectError> {
         match self {
-            Self::Noq(endpoint) => endpoint.connect(socket, remote, exit_keys),
-            Self::Warren(endpoint) => endpoint.connect(socket, remote, exit_keys),
+            Self::Noq(endpoint) => endpoint.connect(socket, remote, exit_keys, server_name),
+            Self::Warren(endpoint) => endpoint.connect(socket, remote, exit_keys, server_name),
         }
     }
 

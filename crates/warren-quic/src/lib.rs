@@ -7,6 +7,7 @@
 mod attempt;
 mod ciphers;
 pub mod driver;
+mod identities;
 pub mod key;
 #[cfg(test)]
 mod listening;

@@ -28,11 +28,12 @@ use self::{
     ready::{ReadyList, Source},
 };
 use crate::{
-    attempt::{Attempt, SERVER_NAME},
+    attempt::Attempt,
     driver::{
         CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox,
         MAX_EVENTS_PER_POLL, SHUTDOWN_TIMEOUT, SendError, SocketStats,
     },
+    identities::Identities,
     key::{PrivateKey, PublicKey},
     quic_config::{self, ListenerPlace},
     settings::TransportSettings,
@@ -47,8 +48,6 @@ pub struct NoqEndpoint {
     settings: TransportSettings,
     /// A client's key, with which it connects.
     identity: Option<PrivateKey>,
-    /// An exit's keys, and the gates of its sockets.
-    identities: Option<(tls::Identities, Vec<Gate>)>,
     counters: Arc<SocketCounters>,
     ready: Arc<ReadyList>,
     outbox: Arc<Outbox>,
@@ -73,26 +72,21 @@ impl NoqEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
-        let identities = tls::Identities::new(identities);
-        let mut gates = Vec::new();
+        let first = identities.first().ok_or(EndpointError::NoIdentity)?;
         let places = ListenerPlace::all(sockets.len());
         for (index, (socket, place)) in sockets.into_iter().zip(places).enumerate() {
-            let tls = tls::exit_of(identities.clone())?;
-            let config = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
+            let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
+            let of_keys = Identities::like(&config, identities)?;
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
-            gates.push(gate.clone());
-            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate)), Some(place))?;
-            this.listeners.push(Listener::new(endpoint, this.ready.waker(Source::Listener(index))));
+            let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate.clone())), Some(place))?;
+            let waker = this.ready.waker(Source::Listener(index));
+            this.listeners.push(Listener::new(endpoint, gate, of_keys, waker));
         }
-        this.identities = Some((identities, gates));
         Ok(this)
     }
 
-    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) {
-        let Some((identities, gates)) = &self.identities else { return };
-        identities.set(keys);
-        let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
-        gates.iter().for_each(|gate| gate.set_keys(&known));
+    pub(crate) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
+        self.listeners.iter_mut().try_for_each(|listener| listener.set_identities(keys))
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
@@ -101,7 +95,6 @@ impl NoqEndpoint {
             next: ConnectionId::floor(settings.worker),
             settings,
             identity,
-            identities: None,
             counters: Arc::new(SocketCounters::new()),
             ready: Arc::default(),
             outbox: Arc::default(),
@@ -116,12 +109,14 @@ impl NoqEndpoint {
         socket: UdpSocket,
         remote: SocketAddr,
         exit_keys: &[PublicKey],
+        server_name: Option<&str>,
     ) -> Result<ConnectionId, ConnectError> {
-        let Attempt { config, presented, reset_key } =
-            Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
+        let identity = self.identity.as_ref();
+        let Attempt { config, server_name, presented, reset_key } =
+            Attempt::new(&self.settings, identity, &socket, remote, exit_keys, server_name)?;
         let endpoint = self.noq_endpoint(socket, &*reset_key, None, None)?;
         let connecting = endpoint
-            .connect_with(config, remote, SERVER_NAME)
+            .connect_with(config, remote, server_name)
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let id = self.next_id();
         let waker = self.ready.waker(Source::Connection(id));

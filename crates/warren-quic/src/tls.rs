@@ -1,6 +1,5 @@
 //! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
 
-mod identities;
 mod signing;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +18,12 @@ use rustls::{
     },
     pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::{
-        NoServerSessionStorage,
+        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     version::TLS13,
 };
 
-pub(crate) use self::identities::Identities;
 use self::signing::certified;
 use crate::{
     ciphers,
@@ -33,11 +31,9 @@ use crate::{
     settings::Cipher,
 };
 
-/// The application protocol; a version that speaks another wire protocol gets another one.
-pub const ALPN: &[u8] = b"warren/1";
-
-/// Pinned keys that a client tells an exit of; no exit has more than two.
-const HINTS: usize = 8;
+/// The application protocol on the wire: HTTP/3's (RFC 9114 section 3.1), since anybody on the way reads it. Warren's own versions
+/// are told apart by `Hello`.
+pub const ALPN: &[u8] = b"h3";
 
 /// The DER of a SubjectPublicKeyInfo up to the Ed25519 key itself (RFC 8410 section 4).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -46,7 +42,7 @@ const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0
 pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
 
 /// Makes the configuration of a client that accepts the exits of `pinned`, leaves a refused key in `presented`, and asks for
-/// a cipher; for the one that this CPU is fastest at unless told.
+/// a cipher; for the one that this CPU is fastest at unless told. Its hello names no server unless `enable_sni` is set.
 ///
 /// # Errors
 /// When the TLS library refuses its own ciphers, which it does not.
@@ -64,43 +60,30 @@ pub fn client(
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(identity))));
-    config.alpn_protocols = [ALPN.to_vec()].into_iter().chain(pinned.iter().take(HINTS).map(hint)).collect();
+    config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;
     Ok(config)
 }
 
-/// Makes the configuration of an exit, which takes any Ed25519 key and proves that the client holds it. It has the first of
-/// `identities`, or another one that the client pins.
+/// Makes the configuration of an exit that has this key. It takes any Ed25519 key of a client that proves to hold it.
 ///
 /// # Errors
 /// When the TLS library refuses its own ciphers, which it does not.
-pub fn exit(identities: &[PrivateKey]) -> Result<ServerConfig, Error> {
-    exit_of(Identities::new(identities))
-}
-
-/// The same with keys that may become others.
-pub(crate) fn exit_of(identities: Identities) -> Result<ServerConfig, Error> {
+pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(identities));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(identity))));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     config.ignore_client_order = false;
     Ok(config)
-}
-
-/// What a client offers as one more protocol to say which key it pins, by which an exit with two keys knows which of them to
-/// prove. No exit ever chooses it.
-fn hint(key: &PublicKey) -> Vec<u8> {
-    let [first, second, third, fourth, ..] = key.0;
-    format!("warren/1;key={first:02x}{second:02x}{third:02x}{fourth:02x}").into_bytes()
 }
 
 /// Reads the Ed25519 key from a SubjectPublicKeyInfo in DER, the form in which TLS carries a raw key.

@@ -31,13 +31,20 @@ use bytes::Bytes;
 use noq_proto::{EndpointEvent, Incoming};
 use noq_udp::RecvMeta;
 
-use self::{connection::Connection, intake::Intake, port::Port, table::Table, timers::Timers};
+use self::{
+    connection::Connection,
+    intake::Intake,
+    port::{Listening, Port},
+    table::Table,
+    timers::Timers,
+};
 use crate::{
-    attempt::{Attempt, SERVER_NAME},
+    attempt::Attempt,
     driver::{
         ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SHUTDOWN_TIMEOUT, SendError,
         SocketStats,
     },
+    identities::Identities,
     key::{PrivateKey, PublicKey},
     quic_config::{self, ListenerPlace},
     settings::TransportSettings,
@@ -56,8 +63,6 @@ pub struct WarrenEndpoint {
     settings: TransportSettings,
     /// A client's key, with which it connects.
     identity: Option<PrivateKey>,
-    /// An exit's keys.
-    identities: Option<tls::Identities>,
     counters: Arc<SocketCounters>,
     /// An exit's listening sockets, or one socket for each of a client's connections.
     ports: Vec<Option<Port>>,
@@ -98,26 +103,26 @@ impl WarrenEndpoint {
         let mut this = Self::new(settings, None)?;
         let secrets = ExitSecrets::new(reset_key);
         let known: Vec<_> = identities.iter().map(PrivateKey::public).collect();
-        let identities = tls::Identities::new(identities);
+        let first = identities.first().ok_or(EndpointError::NoIdentity)?;
         let listeners = ListenerPlace::all(sockets.len());
         for (socket, listener) in sockets.into_iter().zip(listeners) {
-            let tls = tls::exit_of(identities.clone())?;
-            let server = quic_config::exit(&this.settings, socket.local_addr()?, tls, &secrets);
+            let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
+            let of_keys = Identities::like(&server, identities)?;
             let mut port = this.port(socket, reset_key, Some((server, listener)))?;
-            port.gate = Some(Gate::new(&this.settings.strangers, &known, &secrets));
+            let gate = Gate::new(&this.settings.strangers, &known, &secrets);
+            port.listening = Some(Listening { gate, identities: of_keys });
             this.ports.push(Some(port));
         }
-        this.identities = Some(identities);
         Ok(this)
     }
 
-    pub(crate) fn set_identities(&self, keys: &[PrivateKey]) {
-        let Some(identities) = &self.identities else { return };
-        identities.set(keys);
-        let known: Vec<_> = keys.iter().map(PrivateKey::public).collect();
-        for gate in self.ports.iter().flatten().filter_map(|port| port.gate.as_ref()) {
-            gate.set_keys(&known);
-        }
+    pub(crate) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
+        self.ports.iter_mut().flatten().try_for_each(|port| port.set_identities(keys))
+    }
+
+    /// Whether it listens.
+    fn is_exit(&self) -> bool {
+        self.identity.is_none()
     }
 
     fn new(settings: TransportSettings, identity: Option<PrivateKey>) -> Result<Self, EndpointError> {
@@ -126,7 +131,6 @@ impl WarrenEndpoint {
             connections: Table::new(ConnectionId::floor(settings.worker)),
             settings,
             identity,
-            identities: None,
             counters: Arc::new(SocketCounters::new()),
             ports: Vec::new(),
             first_port: 0,
@@ -167,14 +171,16 @@ impl WarrenEndpoint {
         socket: UdpSocket,
         remote: SocketAddr,
         exit_keys: &[PublicKey],
+        server_name: Option<&str>,
     ) -> Result<ConnectionId, ConnectError> {
-        let Attempt { config, presented, reset_key } =
-            Attempt::new(&self.settings, self.identity.as_ref(), &socket, remote, exit_keys)?;
+        let identity = self.identity.as_ref();
+        let Attempt { config, server_name, presented, reset_key } =
+            Attempt::new(&self.settings, identity, &socket, remote, exit_keys, server_name)?;
         let mut port = self.port(socket, &*reset_key, None)?;
         let now = Instant::now();
         let made = port
             .endpoint
-            .connect(now, config, remote, SERVER_NAME)
+            .connect(now, config, remote, server_name)
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let handle = made.0;
         let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());

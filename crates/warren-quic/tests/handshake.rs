@@ -63,8 +63,8 @@ async fn an_exit_with_another_key_is_refused_and_its_key_named(drivers: Drivers)
 }
 
 async fn a_server_of_another_protocol_is_told_apart(drivers: Drivers) {
-    let mut tls = tls::exit(&[PrivateKey::generate().unwrap()]).unwrap();
-    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let mut tls = tls::exit(&PrivateKey::generate().unwrap()).unwrap();
+    tls.alpn_protocols = vec![b"other/1".to_vec()];
     let config = noq::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
     let server = noq::Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = server.local_addr().unwrap();

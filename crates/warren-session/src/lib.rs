@@ -27,9 +27,6 @@ pub use token::AttachToken;
 /// Version of the control protocol that this build speaks; it stands in every `Hello`.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// ALPN protocol name (RFC 7301) that both sides offer and require.
-pub const ALPN: &[u8] = b"warren/1";
-
 /// Time for a connection to finish its handshake, on either side: what has said nothing by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 

@@ -47,7 +47,7 @@ fn an_exit_that_speaks_another_protocol_is_refused() {
     peer::exit_of_another_protocol(&net, key);
     let client = Client::with(&net, &profile);
 
-    assert_refused(&client, REFUSED, &["warren/1"]);
+    assert_refused(&client, REFUSED, &["Warren's protocol"]);
 }
 
 #[test]

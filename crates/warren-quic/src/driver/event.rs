@@ -116,7 +116,7 @@ impl fmt::Display for CloseReason {
             Self::WrongPeerKey { presented } => {
                 write!(f, "the peer has another key than expected: it showed {presented}")
             }
-            Self::NoCommonProtocol => f.write_str("the peer does not speak warren/1"),
+            Self::NoCommonProtocol => f.write_str("the peer does not speak Warren's protocol"),
             Self::Transport(what) => write!(f, "the connection failed: {what}"),
         }
     }

@@ -8,7 +8,12 @@ use std::{
 
 use noq::{Connecting, Endpoint, Incoming};
 
-use crate::strangers::{Admission, Seat, Strangers, Turned};
+use crate::{
+    driver::EndpointError,
+    identities::Identities,
+    key::PrivateKey,
+    strangers::{Admission, Gate, Seat, Strangers, Turned},
+};
 
 /// Attempts looked at in one poll.
 const BATCH: usize = 32;
@@ -18,14 +23,26 @@ type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 /// One listening socket.
 pub(super) struct Listener {
     endpoint: Endpoint,
+    gate: Gate,
+    identities: Identities,
     waker: Waker,
     accept: Option<Accept>,
 }
 
 impl Listener {
-    pub(super) fn new(endpoint: Endpoint, waker: Waker) -> Self {
+    pub(super) fn new(endpoint: Endpoint, gate: Gate, identities: Identities, waker: Waker) -> Self {
         let accept = Some(accept(&endpoint));
-        Self { endpoint, waker, accept }
+        Self { endpoint, gate, identities, waker, accept }
+    }
+
+    /// Accepts connections with these keys from now on.
+    pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
+        let Some(base) = self.identities.first() else { return Ok(()) };
+        self.identities = Identities::like(&base, keys)?;
+        self.gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
+        // It is not to keep a key that the exit has no more.
+        self.endpoint.set_server_config(self.identities.first().map(|config| (*config).clone()));
+        Ok(())
     }
 
     /// Takes the attempts that wait, as far as there is room for them.
@@ -43,7 +60,7 @@ impl Listener {
                 }
                 Poll::Ready(Some(incoming)) => {
                     self.accept = Some(accept(&self.endpoint));
-                    if let Some(admitted) = admit(incoming, strangers) {
+                    if let Some(admitted) = self.admit(incoming, strangers) {
                         taken.push(admitted);
                     }
                 }
@@ -51,6 +68,40 @@ impl Listener {
         }
         self.waker.wake_by_ref();
         taken
+    }
+
+    fn admit(&self, incoming: Incoming, strangers: &Strangers) -> Option<(Connecting, Seat)> {
+        let remote = incoming.remote_address();
+        match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
+            Admission::Take(seat) => {
+                let pinned = self.gate.pinned_by(remote, &incoming.orig_dst_cid());
+                let accepted = match self.identities.at(pinned) {
+                    Some(config) => incoming.accept_with(config),
+                    None => incoming.accept(),
+                };
+                match accepted {
+                    Ok(connecting) => return Some((connecting, seat)),
+                    Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
+                }
+            }
+            Admission::Prove => {
+                strangers.count(Turned::AddressUnproven);
+                if incoming.retry().is_err() {
+                    tracing::debug!(%remote, "cannot ask for a proof of the address");
+                }
+            }
+            Admission::Wait => {
+                strangers.count(Turned::NetworkFull);
+                tracing::debug!(%remote, "too many handshakes of its network are under way");
+                incoming.ignore();
+            }
+            Admission::Refuse => {
+                strangers.count(Turned::ExitFull);
+                tracing::debug!(%remote, "too many handshakes are under way");
+                incoming.refuse();
+            }
+        }
+        None
     }
 
     pub(super) fn into_endpoint(self) -> Endpoint {
@@ -61,31 +112,4 @@ impl Listener {
 fn accept(endpoint: &Endpoint) -> Accept {
     let endpoint = endpoint.clone();
     Box::pin(async move { endpoint.accept().await })
-}
-
-fn admit(incoming: Incoming, strangers: &Strangers) -> Option<(Connecting, Seat)> {
-    let remote = incoming.remote_address();
-    match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
-        Admission::Take(seat) => match incoming.accept() {
-            Ok(connecting) => return Some((connecting, seat)),
-            Err(error) => tracing::debug!(%remote, %error, "cannot accept"),
-        },
-        Admission::Prove => {
-            strangers.count(Turned::AddressUnproven);
-            if incoming.retry().is_err() {
-                tracing::debug!(%remote, "cannot ask for a proof of the address");
-            }
-        }
-        Admission::Wait => {
-            strangers.count(Turned::NetworkFull);
-            tracing::debug!(%remote, "too many handshakes of its network are under way");
-            incoming.ignore();
-        }
-        Admission::Refuse => {
-            strangers.count(Turned::ExitFull);
-            tracing::debug!(%remote, "too many handshakes are under way");
-            incoming.refuse();
-        }
-    }
-    None
 }

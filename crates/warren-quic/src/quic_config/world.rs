@@ -121,7 +121,7 @@ impl Configs {
 pub(super) fn keyed() -> (rustls::ClientConfig, rustls::ServerConfig) {
     let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let client = tls::client(&client_key, &[exit_key.public()], tls::PresentedKey::default(), None).unwrap();
-    (client, tls::exit(std::slice::from_ref(&exit_key)).unwrap())
+    (client, tls::exit(&exit_key).unwrap())
 }
 
 /// As large as the slabs of Warren's driver.

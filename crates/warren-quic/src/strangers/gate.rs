@@ -37,18 +37,32 @@ impl Gate {
         *self.proofs.write().unwrap_or_else(PoisonError::into_inner) = proofs;
     }
 
-    /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted.
+    /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted. A right proof is kept
+    /// in mind either way: it tells which key the client pins.
     pub(crate) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
-        if !is_long(datagram) || !self.strangers.is_silent() {
+        if !is_long(datagram) {
             return true;
         }
         match self.judge(from, datagram) {
-            Ok(()) => true,
-            Err(why) => {
+            Err(why) if self.strangers.is_silent() => {
                 self.strangers.count(why);
                 false
             }
+            Ok(()) | Err(_) => true,
         }
+    }
+
+    /// The place among the exit's keys of the one that a client pins, whose first Initial came from this address and went to
+    /// this connection ID; the first of them if no proof tells. A Retry takes the proof out of the client's packets and leaves the ID in its
+    /// token, so the proof is looked for among those that were shown.
+    pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
+        let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
+        let Ok(first_id) = first_id.try_into() else { return 0 };
+        if keys.len() < 2 {
+            return 0;
+        }
+        let replays = self.strangers.replays();
+        keys.iter().position(|key| replays.know(&[key.proof(first_id)], from)).unwrap_or(0)
     }
 
     /// One keyed hash at most, for each key of the exit, for whoever knows nothing.
@@ -179,6 +193,22 @@ mod tests {
         let gate = Gate::new(&Strangers::new(true), &keys[..2], &ExitSecrets::new(&RESET_KEY));
         let shows = |key| gate.lets_in(peer(1), &initial(&FIRST_ID, &proof::token(&[key], &FIRST_ID)));
         assert!(shows(keys[0]) && shows(keys[1]) && !shows(keys[2]));
+    }
+
+    #[test]
+    fn the_key_that_a_client_pins_is_known_by_its_proof_at_an_exit_that_is_silent_and_at_one_that_is_not() {
+        let keys: Vec<_> = (0..3).map(|_| PrivateKey::generate().unwrap().public()).collect();
+        for silent in [true, false] {
+            let gate = Gate::new(&Strangers::new(silent), &keys[..2], &ExitSecrets::new(&RESET_KEY));
+            for (number, (pinned, place)) in
+                [(&keys[..1], 0), (&keys[1..2], 1), (&keys[1..], 1), (&keys[..2], 0)].into_iter().enumerate()
+            {
+                let id = [u8::try_from(number).unwrap(); FIRST_ID_LENGTH];
+                assert!(gate.lets_in(peer(1), &initial(&id, &proof::token(pinned, &id))));
+                assert_eq!(gate.pinned_by(peer(1), &id), place);
+                assert_eq!(gate.pinned_by(peer(2), &id), 0, "who has shown nothing gets the first");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 mod posture;
 
-use std::slice;
-
 use rustls::{ClientConnection, NamedGroup, ServerConnection};
 
 use super::*;
@@ -30,7 +28,7 @@ fn flight(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<usize>)
 fn configs(cipher: Option<Cipher>) -> (ClientConfig, ServerConfig) {
     let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let client = client(&client_key, &[exit_key.public()], PresentedKey::default(), cipher).unwrap();
-    (client, exit(&[exit_key]).unwrap())
+    (client, exit(&exit_key).unwrap())
 }
 
 #[test]
@@ -42,7 +40,7 @@ fn keys_are_told_as_the_document_shows() {
     assert_eq!(public_key(&spki), Some(key));
     let public = PrivateKey::from_base64("qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqo=").unwrap().public();
     for (kind, shown) in [
-        ("alpn", String::from_utf8(hint(&key)).unwrap()),
+        ("alpn", String::from_utf8(ALPN.to_vec()).unwrap()),
         ("certificate", hex(&spki)),
         ("public key", hex(&public.0)),
         (
@@ -87,48 +85,9 @@ fn exit_with_another_key_is_refused_and_its_key_noted() {
     let (client_key, exit_key) = (PrivateKey::generate().unwrap(), PrivateKey::generate().unwrap());
     let presented = PresentedKey::default();
     let client = client(&client_key, &[client_key.public()], presented.clone(), None).unwrap();
-    let refused = handshake(client, exit(slice::from_ref(&exit_key)).unwrap()).unwrap_err();
+    let refused = handshake(client, exit(&exit_key).unwrap()).unwrap_err();
     assert!(matches!(refused, Error::InvalidCertificate(_)), "{refused}");
     assert_eq!(*presented.lock().unwrap(), Some(exit_key.public()));
-}
-
-#[test]
-fn exit_with_two_keys_proves_the_one_that_the_client_pins() {
-    let keys: Vec<_> = (0..3).map(|_| PrivateKey::generate().unwrap()).collect();
-    let exit = || exit(&keys[..2]).unwrap();
-    let client = |pinned: &[&PrivateKey]| {
-        let pinned: Vec<_> = pinned.iter().map(|key| key.public()).collect();
-        client(&keys[2], &pinned, PresentedKey::default(), None).unwrap()
-    };
-    for pinned in [vec![&keys[0]], vec![&keys[1]], vec![&keys[1], &keys[0]], vec![&keys[2], &keys[1]]] {
-        assert_eq!(handshake(client(&pinned), exit()).unwrap().alpn_protocol(), Some(ALPN));
-    }
-    handshake(client(&[&keys[2]]), exit()).unwrap_err();
-
-    // Who says nothing of what it pins gets the first.
-    let mut silent = client(&[&keys[0]]);
-    silent.alpn_protocols = vec![ALPN.to_vec()];
-    handshake(silent, exit()).unwrap();
-    let mut silent = client(&[&keys[1]]);
-    silent.alpn_protocols = vec![ALPN.to_vec()];
-    handshake(silent, exit()).unwrap_err();
-}
-
-#[test]
-fn keys_that_an_exit_takes_over_count_for_the_next_handshake() {
-    let keys: Vec<_> = (0..2).map(|_| PrivateKey::generate().unwrap()).collect();
-    let identities = Identities::new(&keys[..1]);
-    let of = |key: &PrivateKey| {
-        let client = client(&keys[0], &[key.public()], PresentedKey::default(), None).unwrap();
-        handshake(client, exit_of(identities.clone()).unwrap())
-    };
-    of(&keys[1]).unwrap_err();
-    identities.set(&keys);
-    of(&keys[0]).unwrap();
-    of(&keys[1]).unwrap();
-    identities.set(&keys[1..]);
-    of(&keys[0]).unwrap_err();
-    of(&keys[1]).unwrap();
 }
 
 #[test]

@@ -47,8 +47,8 @@ pub(super) fn admit(
 
 fn take(port: &mut Port, incoming: Incoming, now: Instant) -> Option<(ConnectionHandle, Connection)> {
     let remote = incoming.remote_address();
-    let mut accepted = None;
-    port.answer(|endpoint, buffer| match endpoint.accept(incoming, now, buffer, None) {
+    let (mut accepted, identity) = (None, port.identity_for(&incoming));
+    port.answer(|endpoint, buffer| match endpoint.accept(incoming, now, buffer, identity) {
         Ok(connection) => {
             accepted = Some(connection);
             None

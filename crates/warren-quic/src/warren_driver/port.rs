@@ -17,6 +17,9 @@ use noq_proto::{
 use noq_udp::RecvMeta;
 
 use crate::{
+    driver::EndpointError,
+    identities::Identities,
+    key::PrivateKey,
     socket::{CountedSocket, Resume, SocketUse},
     stats::SocketCounters,
     strangers::Gate,
@@ -29,8 +32,7 @@ const MAX_GSO_BYTES: usize = 65_507;
 pub(super) struct Port {
     pub(super) socket: CountedSocket,
     pub(super) endpoint: Endpoint,
-    /// What an exit's endpoint gets to see.
-    pub(super) gate: Option<Gate>,
+    pub(super) listening: Option<Listening>,
     /// Places of its connections by their handles.
     routes: Vec<Option<usize>>,
     parked: Option<Parked>,
@@ -41,6 +43,13 @@ pub(super) struct Port {
     writable_is_awaited: bool,
     /// Written by the endpoint when it answers a packet itself.
     answer: Vec<u8>,
+}
+
+/// What a port of an exit has.
+pub(super) struct Listening {
+    /// What the endpoint gets to see.
+    pub(super) gate: Gate,
+    pub(super) identities: Identities,
 }
 
 /// A transmit that the socket did not take yet.
@@ -91,7 +100,7 @@ impl Port {
         Ok(Self {
             socket,
             endpoint,
-            gate: None,
+            listening: None,
             routes: Vec::new(),
             parked: None,
             stalled: Vec::new(),
@@ -137,9 +146,26 @@ impl Port {
         Some((slot, route))
     }
 
+    /// Accepts connections with these keys from now on, if it is an exit's.
+    pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
+        let Some(Listening { gate, identities }) = &mut self.listening else { return Ok(()) };
+        let Some(base) = identities.first() else { return Ok(()) };
+        *identities = Identities::like(&base, keys)?;
+        gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
+        // It is not to keep a key that the exit has no more.
+        self.endpoint.set_server_config(identities.first());
+        Ok(())
+    }
+
+    /// The configuration with the key that a client pins who wants to connect.
+    pub(super) fn identity_for(&self, incoming: &Incoming) -> Option<Arc<ServerConfig>> {
+        let Listening { gate, identities } = self.listening.as_ref()?;
+        identities.at(gate.pinned_by(incoming.remote_address(), &incoming.orig_dst_cid()))
+    }
+
     /// Whether the endpoint gets to see a datagram that is not known to be a connection's.
     pub(super) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
-        self.gate.as_ref().is_none_or(|gate| gate.lets_in(from, datagram))
+        self.listening.as_ref().is_none_or(|listening| listening.gate.lets_in(from, datagram))
     }
 
     /// Finds out what a datagram is, and answers what needs no connection.

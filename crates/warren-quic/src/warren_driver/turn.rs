@@ -104,7 +104,7 @@ impl WarrenEndpoint {
             this.take_batch(index, meta, batch, now);
         });
         // A client has a socket for each connection.
-        if self.identities.is_some() {
+        if self.is_exit() {
             let has_company = !emptied && self.has_company(now);
             self.intake.note(emptied, has_company, now);
         }

@@ -37,7 +37,7 @@ pub(crate) struct Exit {
 
 impl Exit {
     pub(crate) fn new() -> Self {
-        let tls = tls::exit(&[PrivateKey::generate().unwrap()]).unwrap();
+        let tls = tls::exit(&PrivateKey::generate().unwrap()).unwrap();
         let config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
         let reset_key = hmac::Key::new(hmac::HMAC_SHA256, &[7; 64]);
         let endpoint =

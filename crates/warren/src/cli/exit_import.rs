@@ -47,7 +47,8 @@ pub(crate) fn run(
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
     let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
-    let exit = RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys() };
+    let exit =
+        RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
     let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
     output::print(&table(&planned))?;
     if args.dry_run {

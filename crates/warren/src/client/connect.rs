@@ -60,10 +60,11 @@ impl Exits {
         &side.expect("a profile has an exit").exit
     }
 
-    /// Takes over the keys of a profile that has the same exits; they count for connections that are made from now on.
+    /// Takes over the keys and server names of a profile that has the same exits; they count for connections that are made from now on.
     pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
         for (side, exit) in self.sides.iter_mut().zip(profile.exits()) {
             side.exit.public_keys.clone_from(&exit.public_keys);
+            side.exit.server_name.clone_from(&exit.server_name);
         }
     }
 
@@ -247,7 +248,8 @@ mod tests {
 
     #[test]
     fn exits_are_tried_in_order_after_the_one_in_use_and_never_after_a_refusal() {
-        let exit = RemoteExit { endpoint: "192.0.2.1:443".parse().unwrap(), public_keys: Vec::new() };
+        let endpoint = "192.0.2.1:443".parse().unwrap();
+        let exit = RemoteExit { endpoint, public_keys: Vec::new(), server_name: None };
         let side = || Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
         let mut exits = Exits { sides: vec![side(), side(), side()], current: 1, avoided: None };
         let now = Instant::now();

@@ -131,7 +131,7 @@ impl Enrolment<'_> {
                 "{endpoint} showed the key {presented}, which is not the invitation's; ask its operator for a new one"
             )),
             CloseReason::NoCommonProtocol => EnrolError::Refused(format!(
-                "{endpoint} does not speak warren/1; ask its operator for a new invitation"
+                "{endpoint} does not speak Warren's protocol; ask its operator for a new invitation"
             )),
             other @ (CloseReason::Local
             | CloseReason::TimedOut

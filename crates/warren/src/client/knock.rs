@@ -47,7 +47,8 @@ async fn knock_at(remote: SocketAddr, exit: &RemoteExit, identity: &PrivateKey) 
     let socket = connect::bind(remote).map_err(|error| format!("cannot make a marked socket: {error}"))?;
     let mut endpoint = QuicEndpoint::client(TransportSettings::default(), identity.clone())
         .map_err(|error| error.to_string())?;
-    endpoint.connect(socket, remote, &exit.public_keys).map_err(|error| error.to_string())?;
+    let name = exit.server_name.as_deref();
+    endpoint.connect_by_name(socket, remote, &exit.public_keys, name).map_err(|error| error.to_string())?;
     let answer = converse(&mut endpoint, remote).await;
     endpoint.shutdown().await;
     answer

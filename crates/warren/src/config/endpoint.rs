@@ -62,6 +62,17 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// Parses a DNS name as TLS carries it in a hello (RFC 6066 section 3): no address, and no dot at its end. The error goes on after
+/// `"TEXT", but`.
+pub(super) fn parse_server_name(text: &str) -> Result<String, String> {
+    const EXPECTED: &str = "it must be a DNS name such as \"www.example.org\"";
+    let name = parse_host(text).map_err(|_| EXPECTED.to_owned())?;
+    if name.parse::<Ipv4Addr>().is_ok() || name.ends_with('.') {
+        return Err(EXPECTED.to_owned());
+    }
+    Ok(name)
+}
+
 /// A DNS name or an IPv4 address.
 fn parse_host(text: &str) -> Result<String, String> {
     if let Ok(address) = text.parse::<Ipv4Addr>() {

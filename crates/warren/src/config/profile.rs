@@ -17,6 +17,7 @@ use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{
     Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number, quoted,
+    server_name,
 };
 use super::{ConfigError, file};
 
@@ -67,6 +68,8 @@ pub(crate) struct RemoteExit {
     pub(crate) endpoint: Endpoint,
     /// At least one; several while the exit's key is being rotated.
     pub(crate) public_keys: Vec<PublicKey>,
+    /// The name in TLS's hello (SNI), which anybody on the way reads; none unless said.
+    pub(crate) server_name: Option<String>,
 }
 
 /// Reads a profile.
@@ -129,6 +132,7 @@ fn read_exits(document: &mut Document<'_>) -> Result<Vec<Located<RemoteExit>>, C
     for mut section in document.sections("exit")? {
         let endpoint = section.optional("endpoint", endpoint)?;
         let keys = section.optional("public_key", public_keys)?;
+        let server_name = section.optional("server_name", server_name)?.map(|name| name.value);
         section.finish()?;
         let Some(endpoint) = endpoint else {
             return Err(section
@@ -137,7 +141,7 @@ fn read_exits(document: &mut Document<'_>) -> Result<Vec<Located<RemoteExit>>, C
         let Some(keys) = keys else {
             return Err(section.missing("public_key", "write the key that \"warren exit init\" printed"));
         };
-        let exit = RemoteExit { endpoint: endpoint.value, public_keys: keys.value };
+        let exit = RemoteExit { endpoint: endpoint.value, public_keys: keys.value, server_name };
         exits.push(Located { value: exit, line: keys.line });
     }
     Ok(exits)

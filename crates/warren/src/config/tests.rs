@@ -106,6 +106,13 @@ fn exit_may_have_several_keys_while_one_is_being_rotated() {
 }
 
 #[test]
+fn exit_has_a_server_name_if_the_profile_says_so() {
+    let named = profile_text("").replace("[[exit]]\n", "[[exit]]\nserver_name = \"WWW.example.org\"\n");
+    assert_eq!(parse_profile(&named).unwrap().exit.server_name.as_deref(), Some("www.example.org"));
+    assert_eq!(parse_profile(&profile_text("")).unwrap().exit.server_name, None);
+}
+
+#[test]
 fn byte_order_mark_and_windows_line_ends_are_no_error() {
     let text = format!("\u{feff}{}", profile_text("[tun]\nname = \"wt0\"\n").replace('\n', "\r\n"));
     assert_eq!(parse_profile(&text).unwrap().device.as_deref(), Some("wt0"));

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, parse_server_name};
 use super::error::without_keys;
 use super::network;
 
@@ -181,6 +181,12 @@ pub(super) fn socket_address(value: Value<'_>) -> Result<SocketAddr, Problem> {
 pub(super) fn endpoint(value: Value<'_>) -> Result<Endpoint, Problem> {
     let text = value.text("a host and a port such as \"exit.example.net:443\"")?;
     text.parse::<Endpoint>().map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
+}
+
+/// A DNS name for TLS's hello.
+pub(super) fn server_name(value: Value<'_>) -> Result<String, Problem> {
+    let text = value.text("a DNS name such as \"www.example.org\"")?;
+    parse_server_name(text).map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
 }
 
 /// `"auto"` as nothing, or a device's name.

@@ -17,7 +17,13 @@ use super::forward::{Forwarding, SessionRoute};
 /// An order from the control plane. Orders are carried out in the order they are sent.
 pub(crate) enum Command {
     /// Opens a connection to an exit; answered by [`Report::Connecting`] or [`Report::ConnectFailed`].
-    Connect { index: u32, socket: UdpSocket, remote: SocketAddr, exit_keys: Vec<PublicKey> },
+    Connect {
+        index: u32,
+        socket: UdpSocket,
+        remote: SocketAddr,
+        exit_keys: Vec<PublicKey>,
+        server_name: Option<String>,
+    },
     /// Sends bytes on a connection's control stream.
     SendControl { connection: ConnectionId, data: Vec<u8> },
     /// Closes a connection with an application code, after what its control stream still holds.

@@ -18,7 +18,7 @@ use super::{Namespace, Net};
 /// Answers on the exit's address with its key, but speaks another application protocol; lives as long as the test.
 pub fn exit_of_another_protocol(net: &Net, key: PrivateKey) {
     listen(&net.exit, move |socket| async move {
-        let mut tls = tls::exit(std::slice::from_ref(&key)).unwrap();
+        let mut tls = tls::exit(&key).unwrap();
         tls.alpn_protocols = vec![b"other/1".to_vec()];
         let config = noq::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
         let runtime = Arc::new(noq::TokioRuntime);

@@ -12,11 +12,7 @@ ED25519 = 0x0807
 X25519 = 0x001D
 AES_128_GCM = 0x1301
 RAW_PUBLIC_KEY = 2
-
-
-def alpn_protocols(exit_keys):
-    """What is offered: the protocol, and a hint for each pinned key."""
-    return [b"warren/1", *(b"warren/1;key=" + key[:4].hex().encode() for key in exit_keys[:8])]
+ALPN = b"h3"
 
 
 def vector(size, content):
@@ -51,13 +47,12 @@ class Handshake:
         self.request_context = None
 
     def start(self):
-        protocols = b"".join(vector(1, name) for name in alpn_protocols(self.exit_keys))
         extensions = [
             (43, vector(1, b"\x03\x04")),
             (10, vector(2, X25519.to_bytes(2, "big"))),
             (13, vector(2, ED25519.to_bytes(2, "big"))),
             (51, vector(2, X25519.to_bytes(2, "big") + vector(2, x25519(self.private)))),
-            (16, vector(2, protocols)),
+            (16, vector(2, vector(1, ALPN))),
             (19, vector(1, bytes([RAW_PUBLIC_KEY]))),
             (20, vector(1, bytes([RAW_PUBLIC_KEY]))),
             (0x39, self.parameters),
@@ -75,7 +70,7 @@ class Handshake:
         elif kind == ENCRYPTED_EXTENSIONS:
             self.transcript += message
             found = extensions_of(body)
-            assert found[16] == vector(2, vector(1, b"warren/1")), "the exit chooses warren/1"
+            assert found[16] == vector(2, vector(1, ALPN)), "the exit chooses the one protocol"
             assert found[19] == found[20] == bytes([RAW_PUBLIC_KEY]), "both sides have raw public keys"
             self.exit_parameters = found[0x39]
         elif kind == CERTIFICATE_REQUEST:

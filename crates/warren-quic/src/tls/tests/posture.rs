@@ -16,6 +16,7 @@ fn a_client_offers_exactly_this() {
     assert_eq!(hello.list(SUPPORTED_VERSIONS, 1), [TLS_1_3]);
     assert_eq!(hello.list(10, 2), [0x11ec, 0x001d], "groups: X25519MLKEM768, X25519");
     assert_eq!(hello.list(13, 2), [0x0807], "signatures: Ed25519");
+    assert_eq!(hello.extension(16), Some(&b"\0\x03\x02h3"[..]), "protocols: HTTP/3");
     assert_eq!((hello.list(19, 1), hello.list(20, 1)), (vec![2], vec![2]), "certificates: raw public keys");
     assert!(hello.extension(51).is_some_and(|shares| shares.len() > 1184), "a share of ML-KEM-768");
     for (number, what) in

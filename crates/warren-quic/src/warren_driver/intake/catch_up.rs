@@ -25,7 +25,7 @@ impl WarrenEndpoint {
     /// Receives nothing, as what came before is enough for a poll: by that too an exit falls behind.
     pub(in super::super) fn leave_unread(&mut self, now: Instant) {
         // A client has a socket for each connection.
-        if self.identities.is_some() {
+        if self.is_exit() {
             let has_company = self.has_company(now);
             self.intake.note(false, has_company, now);
         }

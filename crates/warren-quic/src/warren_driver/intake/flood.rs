@@ -181,6 +181,6 @@ fn client(exit: &WarrenEndpoint, exit_key: &PrivateKey) -> Client {
     let mut endpoint = WarrenEndpoint::client(settings(), key).unwrap();
     let socket = bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
     let address = exit.ports[0].as_ref().unwrap().socket.local_addr().unwrap();
-    let connection = endpoint.connect(socket, address, &[exit_key.public()]).unwrap();
+    let connection = endpoint.connect(socket, address, &[exit_key.public()], None).unwrap();
     Client { endpoint, connection, sender }
 }

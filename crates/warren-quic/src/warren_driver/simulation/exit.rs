@@ -195,8 +195,7 @@ impl Life {
         random: &mut Random,
     ) -> Self {
         let secrets = ExitSecrets::new(reset_key);
-        let server =
-            quic_config::exit(settings, EXIT, tls::exit(std::slice::from_ref(key)).unwrap(), &secrets);
+        let server = quic_config::exit(settings, EXIT, tls::exit(key).unwrap(), &secrets);
         let mut config = quic_config::endpoint(settings, reset_key, ListenerPlace::all(1).next());
         config.rng_seed(Some(random.bytes()));
         let sessions = ExitConfig {

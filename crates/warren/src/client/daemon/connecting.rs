@@ -15,6 +15,7 @@ use super::{Daemon, LookupAnswer};
 use crate::client::connect::{self, Way};
 use crate::client::lookup::lookup;
 use crate::client::network_trouble;
+use crate::config::RemoteExit;
 use crate::status::State;
 use crate::worker::Command;
 
@@ -187,10 +188,10 @@ impl Daemon {
         let failure = match connect::bind(remote) {
             Ok(socket) => {
                 let place = racer.map_or(self.exits.current(), |(_, way)| way.exit);
-                let exit_keys = self.exits.exit(place).public_keys.clone();
+                let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();
                 let opening = Opening { remote, racer, cancelled: false };
                 self.opening.entry(index).or_default().push_back(opening);
-                self.worker.send(Command::Connect { index, socket, remote, exit_keys }).await;
+                self.worker.send(Command::Connect { index, socket, remote, exit_keys, server_name }).await;
                 return Ok(());
             }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {

@@ -25,10 +25,10 @@ pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool
              `warren status exit` shows there, and correct public_key in the profile if it is the exit's"
         )),
         CloseReason::NoCommonProtocol if had_session => ConnectionEnd::Lost(format!(
-            "{endpoint} does not speak warren/1 any more; look what runs there; the client goes on trying"
+            "{endpoint} does not speak Warren's protocol any more; look what runs there; the client goes on trying"
         )),
         CloseReason::NoCommonProtocol => ConnectionEnd::Lost(format!(
-            "{endpoint} does not speak warren/1; check the endpoint in the profile"
+            "{endpoint} does not speak Warren's protocol; check the endpoint in the profile"
         )),
         CloseReason::TimedOut => ConnectionEnd::Lost(format!(
             "{endpoint} no longer answers; the client goes on trying; check that the exit runs, and that UDP reaches it"

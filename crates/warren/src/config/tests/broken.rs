@@ -170,6 +170,14 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     // A second exit
     ("[[exit]]\nendpoint = \"a\"\n", "7: public_key is missing in [exit]; write the key that"),
     ("[[exit]]\nport = 443\n", "8: unknown key \"port\" in [exit]"),
+    ("[[exit]]\nserver_name = \"192.0.2.1\"\n", "8: server_name in [exit] is \"192.0.2.1\", but it must be"),
+    (
+        "[[exit]]\nserver_name = \"a.example.\"\n",
+        "8: server_name in [exit] is \"a.example.\", but it must be",
+    ),
+    ("[[exit]]\nserver_name = \"a b\"\n", "8: server_name in [exit] is \"a b\", but it must be a DNS name"),
+    ("[[exit]]\nserver_name = \"\"\n", "8: server_name in [exit] is \"\", but it must be a DNS name"),
+    ("[[exit]]\nserver_name = 5\n", "8: server_name in [exit] is 5, but must be a DNS name"),
 ];
 
 #[test]

@@ -11,6 +11,7 @@ const PROFILE_KEYS: &[&str] = &[
     "private_key_file",
     "endpoint",
     "public_key",
+    "server_name",
     "name",
     "mtu",
     "queues",

@@ -38,8 +38,9 @@ impl Worker {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Connect { index, socket, remote, exit_keys } => {
-                let report = match self.endpoint.connect(socket, remote, &exit_keys) {
+            Command::Connect { index, socket, remote, exit_keys, server_name } => {
+                let name = server_name.as_deref();
+                let report = match self.endpoint.connect_by_name(socket, remote, &exit_keys, name) {
                     Ok(connection) => Report::Connecting { index, connection },
                     Err(error) => Report::ConnectFailed { index, error: error.to_string() },
                 };
