@@ -24,6 +24,7 @@ mod exit_restart;
 mod exit_side;
 mod fairness;
 mod faults;
+mod first_packet;
 mod flaps;
 mod flood;
 mod foreign_rules;
