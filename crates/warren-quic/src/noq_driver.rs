@@ -39,7 +39,7 @@ use crate::{
     settings::TransportSettings,
     socket::QuicSocket,
     stats::SocketCounters,
-    strangers::{ExitSecrets, Gate},
+    strangers::{Displaced, ExitSecrets, Gate},
     tls,
 };
 
@@ -52,6 +52,8 @@ pub struct NoqEndpoint {
     ready: Arc<ReadyList>,
     outbox: Arc<Outbox>,
     listeners: Vec<Listener>,
+    /// Handshakes that are to end since others need their places.
+    displaced: Displaced,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Closed in the poll before; their counters are read until the next.
     retired: Vec<ConnectionId>,
@@ -99,6 +101,7 @@ impl NoqEndpoint {
             ready: Arc::default(),
             outbox: Arc::default(),
             listeners: Vec::new(),
+            displaced: Displaced::default(),
             connections: BTreeMap::new(),
             retired: Vec::new(),
         })
@@ -130,6 +133,7 @@ impl NoqEndpoint {
         }
         // Registered before the list is looked at: what becomes ready after the last look wakes the worker.
         self.ready.register(cx.waker());
+        self.give_way(cx);
         self.outbox.swap(&mut inbox.datagrams);
         while self.outbox.has_room() && inbox.events.len() + connection::MAX_EVENTS <= MAX_EVENTS_PER_POLL {
             match self.ready.next() {
@@ -142,10 +146,21 @@ impl NoqEndpoint {
         if inbox.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 
+    /// Ends the handshakes whose places were given to others.
+    fn give_way(&mut self, cx: &Context<'_>) {
+        self.displaced.wake(cx.waker());
+        for (id, _) in self.displaced.take() {
+            if let Some(connection) = self.connections.get_mut(&ConnectionId(id)) {
+                connection.give_way();
+            }
+        }
+    }
+
     fn poll_listener(&mut self, index: usize) {
         let Some(listener) = self.listeners.get_mut(index) else { return };
-        for (connecting, seat) in listener.poll(&self.settings.strangers) {
+        for (connecting, seat) in listener.poll(&self.settings.strangers, &self.displaced) {
             let id = self.next_id();
+            seat.settle(id.0);
             let waker = self.ready.waker(Source::Connection(id));
             self.connections.insert(id, Connection::incoming(id, waker, connecting, seat));
         }

@@ -20,7 +20,7 @@ use std::sync::{
 pub use self::admission::{Handshakes, Network};
 use self::replays::Replays;
 pub(crate) use self::{
-    admission::{Admission, Crowd, Seat},
+    admission::{Admission, Crowd, Displaced, Seat},
     gate::Gate,
     process::ProcessKey,
     proof::token,
@@ -105,16 +105,13 @@ pub enum Turned {
     Replayed,
     /// Many handshakes were under way, so the address must be proven first (Retry).
     AddressUnproven,
-    /// Too many handshakes of the same network were under way.
-    NetworkFull,
-    /// Too many handshakes were under way.
-    ExitFull,
+    /// Too many handshakes were under way, and this one gave its place to a newer one.
+    Displaced,
 }
 
 impl Turned {
     /// Every reason, in the order of its values.
-    pub const ALL: [Self; 5] =
-        [Self::NoProof, Self::Replayed, Self::AddressUnproven, Self::NetworkFull, Self::ExitFull];
+    pub const ALL: [Self; 4] = [Self::NoProof, Self::Replayed, Self::AddressUnproven, Self::Displaced];
 
     /// Returns the name that status and metrics use.
     pub fn name(self) -> &'static str {
@@ -122,8 +119,7 @@ impl Turned {
             Self::NoProof => "no_proof",
             Self::Replayed => "replayed_proof",
             Self::AddressUnproven => "address_unproven",
-            Self::NetworkFull => "network_full",
-            Self::ExitFull => "exit_full",
+            Self::Displaced => "displaced",
         }
     }
 
@@ -139,10 +135,9 @@ impl Turned {
             Self::AddressUnproven => {
                 "Many handshakes were under way, and the client was asked to prove its address."
             }
-            Self::NetworkFull => {
-                "Too many handshakes of one network were under way; the client's next try may pass."
+            Self::Displaced => {
+                "Too many handshakes were under way, and an old one was ended to make room for a new one."
             }
-            Self::ExitFull => "Too many handshakes were under way, and the attempt was refused.",
         }
     }
 }

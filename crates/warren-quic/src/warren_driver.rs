@@ -50,7 +50,7 @@ use crate::{
     settings::TransportSettings,
     socket::Slabs,
     stats::SocketCounters,
-    strangers::{ExitSecrets, Gate},
+    strangers::{Displaced, ExitSecrets, Gate},
     tls,
 };
 
@@ -70,6 +70,8 @@ pub struct WarrenEndpoint {
     first_port: usize,
     connections: Table,
     attempts: VecDeque<(usize, Incoming)>,
+    /// Handshakes that are to end since others need their places.
+    displaced: Displaced,
     /// Connections that may have something to send, and such that may have something to hand over.
     to_send: VecDeque<usize>,
     with_news: VecDeque<usize>,
@@ -135,6 +137,7 @@ impl WarrenEndpoint {
             ports: Vec::new(),
             first_port: 0,
             attempts: VecDeque::new(),
+            displaced: Displaced::default(),
             to_send: VecDeque::new(),
             with_news: VecDeque::new(),
             retired: Vec::new(),
@@ -311,8 +314,8 @@ impl WarrenEndpoint {
         .await;
     }
 
-    /// Forgets the counters of what was told to be closed in the poll before, whatever is gone altogether, and the oldest of
-    /// what is over but still answers late packets, where that is too much.
+    /// Forgets the counters of what was told to be closed in the poll before, whatever is gone altogether, handshakes that gave way,
+    /// and the oldest of what is over but still answers late packets, where that is too much.
     fn remove_retired(&mut self) {
         let mut retired = std::mem::take(&mut self.retired);
         let mut excess = retired.len().saturating_sub(MAX_OVER);
@@ -320,7 +323,7 @@ impl WarrenEndpoint {
             let Some(connection) = self.connections.get_mut(slot) else { return false };
             connection.forget_stats();
             let is_gone = connection.is_gone();
-            if !is_gone && excess == 0 {
+            if !is_gone && excess == 0 && !connection.is_to_be_forgotten() {
                 return true;
             }
             excess = excess.saturating_sub(1);

@@ -92,7 +92,7 @@ fn bombard(silent: bool) {
         reasons.iter().map(|reason| grown(&format!("/strangers/{reason}"))).sum()
     };
     let refused = turned(&["no_proof", "replayed_proof"]);
-    let put_off = turned(&["address_unproven", "network_full", "exit_full"]);
+    let put_off = turned(&["address_unproven"]);
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
         // Places in tables, and pages that a piece which stays is on.

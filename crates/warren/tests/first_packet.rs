@@ -43,7 +43,11 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
     let named = profile.with_exit("server_name", "www.example.org");
     let seen = Seen::read(&first_packets(&net, &named));
     seen.assert_quiet(&keys);
-    assert_eq!(seen.extension(0), Some(&b"\0\x12\0\0\x0fwww.example.org"[..]), "the profile's server is named");
+    assert_eq!(
+        seen.extension(0),
+        Some(&b"\0\x12\0\0\x0fwww.example.org"[..]),
+        "the profile's server is named"
+    );
     assert_eq!(seen.extension(16), Some(&b"\0\x03\x02h3"[..]));
 }
 

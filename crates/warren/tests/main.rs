@@ -29,6 +29,7 @@ mod flaps;
 mod flood;
 mod foreign_rules;
 mod full_path;
+mod half_open;
 mod hardening;
 mod helper;
 mod host;

@@ -190,6 +190,13 @@ impl Connection {
         self.waker.wake_by_ref();
     }
 
+    /// Ends a handshake that is under way.
+    pub(super) fn give_way(&mut self) {
+        if matches!(self.state, State::Handshake { .. }) {
+            self.close(0, "", CloseReason::Local);
+        }
+    }
+
     pub(super) fn stats(&self) -> Option<ConnectionStats> {
         match &self.state {
             State::Open(open) => Some(open.stats(false)),

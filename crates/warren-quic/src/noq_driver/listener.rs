@@ -1,9 +1,10 @@
-//! Connection attempts at an exit: taken, put off or refused.
+//! Connection attempts at an exit: taken, or put off.
 
 use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
+    time::Instant,
 };
 
 use noq::{Connecting, Endpoint, Incoming};
@@ -12,7 +13,7 @@ use crate::{
     driver::EndpointError,
     identities::Identities,
     key::PrivateKey,
-    strangers::{Admission, Gate, Seat, Strangers, Turned},
+    strangers::{Admission, Displaced, Gate, Seat, Strangers, Turned},
 };
 
 /// Attempts looked at in one poll.
@@ -46,7 +47,7 @@ impl Listener {
     }
 
     /// Takes the attempts that wait, as far as there is room for them.
-    pub(super) fn poll(&mut self, strangers: &Strangers) -> Vec<(Connecting, Seat)> {
+    pub(super) fn poll(&mut self, strangers: &Strangers, displaced: &Displaced) -> Vec<(Connecting, Seat)> {
         let mut taken = Vec::new();
         for _ in 0..BATCH {
             let Some(future) = &mut self.accept else { return taken };
@@ -60,7 +61,7 @@ impl Listener {
                 }
                 Poll::Ready(Some(incoming)) => {
                     self.accept = Some(accept(&self.endpoint));
-                    if let Some(admitted) = self.admit(incoming, strangers) {
+                    if let Some(admitted) = self.admit(incoming, strangers, displaced) {
                         taken.push(admitted);
                     }
                 }
@@ -70,10 +71,19 @@ impl Listener {
         taken
     }
 
-    fn admit(&self, incoming: Incoming, strangers: &Strangers) -> Option<(Connecting, Seat)> {
+    fn admit(
+        &self,
+        incoming: Incoming,
+        strangers: &Strangers,
+        displaced: &Displaced,
+    ) -> Option<(Connecting, Seat)> {
         let remote = incoming.remote_address();
-        match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
-            Admission::Take(seat) => {
+        let proven = incoming.remote_address_validated();
+        match strangers.crowd().admit(remote, proven, displaced, Instant::now()) {
+            Admission::Take { seat, displaced } => {
+                if displaced {
+                    strangers.count(Turned::Displaced);
+                }
                 let pinned = self.gate.pinned_by(remote, &incoming.orig_dst_cid());
                 let accepted = match self.identities.at(pinned) {
                     Some(config) => incoming.accept_with(config),
@@ -89,16 +99,6 @@ impl Listener {
                 if incoming.retry().is_err() {
                     tracing::debug!(%remote, "cannot ask for a proof of the address");
                 }
-            }
-            Admission::Wait => {
-                strangers.count(Turned::NetworkFull);
-                tracing::debug!(%remote, "too many handshakes of its network are under way");
-                incoming.ignore();
-            }
-            Admission::Refuse => {
-                strangers.count(Turned::ExitFull);
-                tracing::debug!(%remote, "too many handshakes are under way");
-                incoming.refuse();
             }
         }
         None

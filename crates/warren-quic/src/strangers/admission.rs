@@ -1,10 +1,21 @@
-//! How many handshakes may be under way, in all and of one network: past a threshold addresses must be proven, past the
-//! bound none is taken. The bounds are an exit's, whichever of its workers gets an attempt.
+//! How many handshakes may be under way: past a threshold addresses must be proven, and past the bound one that is under way gives
+//! its place to the next. The bounds are an exit's, whichever of its workers gets an attempt.
+//!
+//! An exit does not know who is enrolled before a handshake is done, so whoever knows its public key can begin as many as he
+//! likes. What tells him from others is that his stand for long. So it is the network whose handshakes have waited the longest, all
+//! together, that loses its oldest; what an honest client needs is left out of that.
 
 use std::{
-    collections::HashMap,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    mem,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::Waker,
+    time::{Duration, Instant},
 };
 
 /// Handshakes under way from which on a client must first prove its address (RFC 9000 section 8.1), so that forged
@@ -12,9 +23,11 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most handshakes under way at an exit, and of one network.
-const MAX_HANDSHAKES: usize = 256;
-const NETWORK_MAX_HANDSHAKES: usize = 128;
+/// Most handshakes under way at an exit, each with some 80 KiB: who begins 500 a second leaves each a second.
+const MAX_HANDSHAKES: usize = 512;
+
+/// What an honest client may need for a handshake, and longer than those last that somebody begins a thousand of in a second.
+const HONEST: Duration = Duration::from_millis(500);
 
 /// The handshakes under way at an exit; clones share them. Asked once an attempt, never for a packet of a connection.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +36,20 @@ pub(crate) struct Crowd(Arc<Mutex<UnderWay>>);
 #[derive(Debug, Default)]
 struct UnderWay {
     all: usize,
-    by_network: HashMap<Network, usize>,
+    /// Of each network, by number; the oldest has the lowest.
+    by_network: HashMap<Network, BTreeMap<u64, Handshake>>,
+    /// The next one's number.
+    next: u64,
     /// How many took too long since the start.
     timed_out: u64,
+}
+
+#[derive(Debug)]
+struct Handshake {
+    since: Instant,
+    worker: Displaced,
+    /// Where its worker has it, once it does.
+    place: Option<u64>,
 }
 
 /// Figures of an exit's handshakes.
@@ -37,43 +61,63 @@ pub struct Handshakes {
     pub timed_out: u64,
 }
 
-/// A handshake's place in the crowd, until it is dropped.
+/// A handshake's place in the crowd, until it is dropped or given to another.
 #[derive(Debug)]
 pub(crate) struct Seat {
     crowd: Crowd,
     network: Network,
+    number: u64,
+    worker: Displaced,
+}
+
+/// Those of one worker's handshakes that have lost their places and are to end. Clones are the same worker's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Displaced(Arc<Lost>);
+
+#[derive(Debug, Default)]
+struct Lost {
+    any: AtomicBool,
+    /// Where the worker has each, with its number, and how the worker is woken.
+    list: Mutex<(Vec<(u64, u64)>, Option<Waker>)>,
 }
 
 /// What to do with an attempt.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// Take it; the handshake keeps the seat while it is under way.
-    Take(Seat),
+    Take {
+        /// Its place.
+        seat: Seat,
+        /// Whether another handshake lost its place for it.
+        displaced: bool,
+    },
     /// Ask for a proof of the address.
     Prove,
-    /// Say nothing: the client sends its Initial again in a second.
-    Wait,
-    /// Refuse it, so that the client goes elsewhere.
-    Refuse,
 }
 
 impl Crowd {
-    /// Says what to do with an attempt of a peer, whose address may be proven.
-    pub(crate) fn admit(&self, peer: SocketAddr, proven: bool) -> Admission {
+    /// Says what to do with an attempt of a peer, whose address may be proven, at one of the exit's workers.
+    pub(crate) fn admit(
+        &self,
+        peer: SocketAddr,
+        proven: bool,
+        worker: &Displaced,
+        now: Instant,
+    ) -> Admission {
         let network = Network::of(peer);
         let mut under_way = self.under_way();
-        let neighbours = under_way.by_network.get(&network).copied().unwrap_or_default();
+        let neighbours = under_way.by_network.get(&network).map_or(0, BTreeMap::len);
         if !proven && (under_way.all >= RETRY_FROM || neighbours >= NETWORK_RETRY_FROM) {
-            Admission::Prove
-        } else if under_way.all >= MAX_HANDSHAKES {
-            Admission::Refuse
-        } else if neighbours >= NETWORK_MAX_HANDSHAKES {
-            Admission::Wait
-        } else {
-            under_way.all += 1;
-            under_way.by_network.insert(network, neighbours + 1);
-            Admission::Take(Seat { crowd: self.clone(), network })
+            return Admission::Prove;
         }
+        let displaced = under_way.all >= MAX_HANDSHAKES && under_way.displace(now);
+        let number = under_way.next;
+        under_way.next += 1;
+        under_way.all += 1;
+        let handshake = Handshake { since: now, worker: worker.clone(), place: None };
+        under_way.by_network.entry(network).or_default().insert(number, handshake);
+        let seat = Seat { crowd: self.clone(), network, number, worker: worker.clone() };
+        Admission::Take { seat, displaced }
     }
 
     pub(super) fn handshakes(&self) -> Handshakes {
@@ -86,7 +130,59 @@ impl Crowd {
     }
 }
 
+impl UnderWay {
+    /// Takes the place of the oldest handshake of the network whose handshakes have waited the longest together.
+    fn displace(&mut self, now: Instant) -> bool {
+        // Together, each beyond some time.
+        let waited = |handshakes: &BTreeMap<u64, Handshake>, beyond: Duration| -> Duration {
+            let age = |handshake: &Handshake| now.saturating_duration_since(handshake.since);
+            handshakes.values().map(|handshake| age(handshake).saturating_sub(beyond)).sum()
+        };
+        let longest = self
+            .by_network
+            .iter()
+            .filter_map(|(network, handshakes)| {
+                let oldest = *handshakes.first_key_value()?.0;
+                // Where none is older than that, it is the time that counts; and where all began at once, who came first.
+                let times = (waited(handshakes, HONEST), waited(handshakes, Duration::ZERO));
+                Some((times, Reverse(oldest), *network))
+            })
+            .max_by_key(|(times, oldest, _)| (*times, *oldest));
+        let Some((_, Reverse(number), network)) = longest else { return false };
+        if let Some(Handshake { worker, place: Some(place), .. }) = self.remove(network, number) {
+            worker.push(place, number);
+        }
+        true
+    }
+
+    fn remove(&mut self, network: Network, number: u64) -> Option<Handshake> {
+        let handshakes = self.by_network.get_mut(&network)?;
+        let removed = handshakes.remove(&number)?;
+        if handshakes.is_empty() {
+            self.by_network.remove(&network);
+        }
+        self.all -= 1;
+        Some(removed)
+    }
+}
+
 impl Seat {
+    /// Notes where the worker has the handshake, by which [`Displaced::take`] names it.
+    pub(crate) fn settle(&self, place: u64) {
+        let mut under_way = self.crowd.under_way();
+        let handshakes = under_way.by_network.get_mut(&self.network);
+        match handshakes.and_then(|handshakes| handshakes.get_mut(&self.number)) {
+            Some(handshake) => handshake.place = Some(place),
+            // Another worker was faster.
+            None => self.worker.push(place, self.number),
+        }
+    }
+
+    /// Whether it is the one of this number.
+    pub(crate) fn is(&self, number: u64) -> bool {
+        self.number == number
+    }
+
     /// Gives the seat up because the handshake took too long.
     pub(crate) fn time_out(self) {
         self.crowd.under_way().timed_out += 1;
@@ -95,14 +191,32 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut under_way = self.crowd.under_way();
-        under_way.all -= 1;
-        if let Some(neighbours) = under_way.by_network.get_mut(&self.network) {
-            *neighbours -= 1;
-            if *neighbours == 0 {
-                under_way.by_network.remove(&self.network);
-            }
+        self.crowd.under_way().remove(self.network, self.number);
+    }
+}
+
+impl Displaced {
+    /// Has `waker` woken when there are some.
+    pub(crate) fn wake(&self, waker: &Waker) {
+        self.list().1 = Some(waker.clone());
+    }
+
+    /// Takes those that there are: where the worker has each, and its number.
+    pub(crate) fn take(&self) -> Vec<(u64, u64)> {
+        if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().0) } else { Vec::new() }
+    }
+
+    fn push(&self, place: u64, number: u64) {
+        let mut list = self.list();
+        list.0.push((place, number));
+        self.0.any.store(true, Relaxed);
+        if let Some(waker) = &list.1 {
+            waker.wake_by_ref();
         }
+    }
+
+    fn list(&self) -> MutexGuard<'_, (Vec<(u64, u64)>, Option<Waker>)> {
+        self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,66 +249,142 @@ mod tests {
         SocketAddr::new(address.parse().unwrap(), 4433)
     }
 
-    /// A crowd that took so many attempts of proven addresses, and their seats.
-    fn crowd(of: impl Fn(usize) -> String, number: usize) -> (Crowd, Vec<Seat>) {
-        let crowd = Crowd::default();
-        let seats = (0..number).map(|index| seat(crowd.admit(peer(&of(index)), true)).unwrap()).collect();
-        (crowd, seats)
+    /// A crowd of an exit with one worker.
+    struct One {
+        crowd: Crowd,
+        worker: Displaced,
+        start: Instant,
+        seats: Vec<Seat>,
     }
 
-    fn seat(admission: Admission) -> Option<Seat> {
-        match admission {
-            Admission::Take(seat) => Some(seat),
-            Admission::Prove | Admission::Wait | Admission::Refuse => None,
+    impl One {
+        fn new() -> Self {
+            let (crowd, worker) = (Crowd::default(), Displaced::default());
+            Self { crowd, worker, start: Instant::now(), seats: Vec::new() }
+        }
+
+        /// Takes a handshake of a proven address, so many milliseconds after the start; its place is its number.
+        fn take(&mut self, address: &str, at: u64) -> u64 {
+            let now = self.start + Duration::from_millis(at);
+            let Admission::Take { seat, .. } = self.crowd.admit(peer(address), true, &self.worker, now)
+            else {
+                panic!("it is taken")
+            };
+            let number = seat.number;
+            seat.settle(number);
+            self.seats.push(seat);
+            number
+        }
+
+        /// Takes so many, one from each network in turn, 500 a second.
+        fn fill(&mut self, networks: usize, count: usize, from: u64) {
+            for index in 0..count {
+                let at = from + 2 * u64::try_from(index).unwrap();
+                self.take(&format!("10.{}.0.1", index % networks), at);
+            }
+        }
+
+        fn displaced(&self) -> Vec<u64> {
+            self.worker.take().into_iter().map(|(place, _)| place).collect()
+        }
+
+        fn asks_for_a_proof(&self, address: &str) -> bool {
+            matches!(self.crowd.admit(peer(address), false, &self.worker, self.start), Admission::Prove)
         }
     }
 
     #[test]
-    fn one_network_must_prove_addresses_and_then_wait_while_others_are_taken() {
-        let of = |index: usize| format!("192.0.2.{index}");
-        let (own, other) = (peer("192.0.2.250"), peer("198.51.100.1"));
-        let (below, _seats) = crowd(of, 63);
-        let _last = seat(below.admit(own, false)).unwrap();
-        assert!(matches!(below.admit(own, false), Admission::Prove));
-        assert!(matches!(below.admit(other, false), Admission::Take(_)));
-        let (below, _seats) = crowd(of, 127);
-        assert!(matches!(below.admit(other, true), Admission::Take(_)));
-        let _last = seat(below.admit(own, true)).unwrap();
-        assert!(matches!(below.admit(own, true), Admission::Wait));
+    fn one_network_must_prove_addresses_before_others_must() {
+        let mut one = One::new();
+        for index in 0..64 {
+            one.take(&format!("192.0.2.{index}"), 0);
+        }
+        assert!(one.asks_for_a_proof("192.0.2.250") && !one.asks_for_a_proof("198.51.100.1"));
+        one.fill(50, 36, 0);
+        assert!(one.asks_for_a_proof("198.51.100.1"));
     }
 
     #[test]
-    fn forged_addresses_leave_most_of_the_room_to_proven_ones() {
-        let of = |index: usize| format!("10.{index}.0.1");
-        let someone = peer("192.0.2.1");
-        let (below, _seats) = crowd(of, 99);
-        let _last = seat(below.admit(someone, false)).unwrap();
-        assert!(matches!(below.admit(someone, false), Admission::Prove));
-        let (full, _seats) = crowd(|index| format!("2001:db8:{index:x}::1"), 255);
-        let _last = seat(full.admit(someone, true)).unwrap();
-        assert!(matches!(full.admit(someone, true), Admission::Refuse));
+    fn the_oldest_of_those_that_waited_the_longest_gives_way_and_nobody_else_does() {
+        let mut one = One::new();
+        one.fill(64, MAX_HANDSHAKES, 0);
+        assert_eq!(one.displaced(), []);
+        let honest: Vec<u64> = (0..20).map(|_| one.take("192.0.2.1", 1_024)).collect();
+        assert_eq!(one.displaced(), (0..20).collect::<Vec<_>>(), "the oldest, one of each network in turn");
+        one.fill(64, 200, 1_024);
+        let displaced = one.displaced();
+        assert_eq!(displaced.len(), 200);
+        assert!(displaced.iter().all(|number| !honest.contains(number)), "{displaced:?}");
+        assert_eq!(one.crowd.handshakes().in_flight, MAX_HANDSHAKES);
     }
 
     #[test]
-    fn clones_share_the_room_and_whoever_leaves_makes_some() {
-        let (crowd, mut seats) = crowd(|index| format!("10.{index}.0.1"), 256);
-        let other_worker = crowd.clone();
-        assert!(matches!(other_worker.admit(peer("192.0.2.1"), true), Admission::Refuse));
-        seats.pop();
-        let _last = seat(other_worker.admit(peer("192.0.2.1"), true)).unwrap();
-        assert!(matches!(crowd.admit(peer("192.0.2.1"), true), Admission::Refuse));
-        drop((seats, _last));
-        assert!(crowd.under_way().by_network.is_empty() && crowd.under_way().all == 0);
+    fn who_shares_a_network_with_an_attacker_outlasts_what_was_there_before() {
+        let mut one = One::new();
+        one.fill(1, MAX_HANDSHAKES, 0);
+        let honest = one.take("10.0.0.77", 1_024);
+        one.fill(1, MAX_HANDSHAKES, 1_024);
+        assert_eq!(one.displaced().iter().position(|number| *number == honest), Some(MAX_HANDSHAKES));
+    }
+
+    #[test]
+    fn a_network_of_its_own_is_safe_from_one_that_has_all_the_room() {
+        let mut one = One::new();
+        one.fill(1, MAX_HANDSHAKES - 1, 0);
+        let honest = one.take("192.0.2.1", 1_024);
+        one.fill(1, 5_000, 1_024);
+        assert!(!one.displaced().contains(&honest), "not in its ten seconds");
+    }
+
+    #[test]
+    fn a_handshake_of_another_worker_gives_way_and_that_worker_is_woken() {
+        let mut one = One::new();
+        one.fill(1, MAX_HANDSHAKES, 0);
+        let woken = Arc::new(Woken::default());
+        one.worker.wake(&woken.clone().into());
+        let other = Displaced::default();
+        let now = one.start + Duration::from_secs(1);
+        let admitted = one.crowd.admit(peer("192.0.2.1"), true, &other, now);
+        assert!(matches!(admitted, Admission::Take { displaced: true, .. }));
+        assert!(woken.0.load(Relaxed));
+        assert_eq!((one.displaced(), other.take()), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn who_loses_its_place_before_its_worker_has_one_for_it_hears_of_it_then() {
+        let mut one = One::new();
+        let Admission::Take { seat, .. } = one.crowd.admit(peer("10.0.0.1"), true, &one.worker, one.start)
+        else {
+            panic!("it is taken")
+        };
+        one.fill(1, MAX_HANDSHAKES, 0);
+        assert_eq!(one.displaced(), []);
+        seat.settle(77);
+        assert_eq!(one.worker.take(), [(77, seat.number)]);
+        drop(seat);
+        assert_eq!(one.crowd.handshakes().in_flight, MAX_HANDSHAKES);
+    }
+
+    #[test]
+    fn whoever_leaves_makes_room() {
+        let mut one = One::new();
+        one.fill(256, MAX_HANDSHAKES, 0);
+        one.seats.pop();
+        one.take("192.0.2.1", 600);
+        assert_eq!(one.displaced(), []);
+        one.seats.clear();
+        assert!(one.crowd.under_way().by_network.is_empty() && one.crowd.under_way().all == 0);
     }
 
     #[test]
     fn handshakes_are_counted_while_they_are_under_way_and_those_that_took_too_long_for_good() {
-        let (crowd, mut seats) = crowd(|index| format!("10.{index}.0.1"), 3);
-        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 3, timed_out: 0 });
-        seats.pop().unwrap().time_out();
-        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 2, timed_out: 1 });
-        drop(seats);
-        assert_eq!(crowd.handshakes(), Handshakes { in_flight: 0, timed_out: 1 });
+        let mut one = One::new();
+        one.fill(3, 3, 0);
+        assert_eq!(one.crowd.handshakes(), Handshakes { in_flight: 3, timed_out: 0 });
+        one.seats.pop().unwrap().time_out();
+        assert_eq!(one.crowd.handshakes(), Handshakes { in_flight: 2, timed_out: 1 });
+        one.seats.clear();
+        assert_eq!(one.crowd.handshakes(), Handshakes { in_flight: 0, timed_out: 1 });
     }
 
     #[test]
@@ -204,5 +394,14 @@ mod tests {
         assert_ne!(network("192.0.2.1"), network("192.0.3.1"));
         assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:ff::1"));
         assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:100::1"));
+    }
+
+    #[derive(Debug, Default)]
+    struct Woken(AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
     }
 }

@@ -1,11 +1,11 @@
-//! Connection attempts at an exit: taken, put off or refused.
+//! Connection attempts at an exit: taken, or put off.
 
 use std::time::Instant;
 
 use noq_proto::{Connection, ConnectionHandle, Incoming};
 
 use super::port::Port;
-use crate::strangers::{Admission, Seat, Strangers, Turned};
+use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 
 /// Attempts looked at in one poll: each costs as much as some dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
@@ -14,12 +14,17 @@ pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 pub(super) fn admit(
     port: &mut Port,
     incoming: Incoming,
-    strangers: &Strangers,
+    (strangers, displaced): (&Strangers, &Displaced),
     now: Instant,
 ) -> Option<((ConnectionHandle, Connection), Seat)> {
     let remote = incoming.remote_address();
-    match strangers.crowd().admit(remote, incoming.remote_address_validated()) {
-        Admission::Take(seat) => return Some((take(port, incoming, now)?, seat)),
+    match strangers.crowd().admit(remote, incoming.remote_address_validated(), displaced, now) {
+        Admission::Take { seat, displaced } => {
+            if displaced {
+                strangers.count(Turned::Displaced);
+            }
+            return Some((take(port, incoming, now)?, seat));
+        }
         Admission::Prove => {
             strangers.count(Turned::AddressUnproven);
             port.answer(|endpoint, buffer| match endpoint.retry(incoming, buffer) {
@@ -30,16 +35,6 @@ pub(super) fn admit(
                     None
                 }
             });
-        }
-        Admission::Wait => {
-            strangers.count(Turned::NetworkFull);
-            tracing::debug!(%remote, "too many handshakes of its network are under way");
-            port.endpoint.ignore(incoming);
-        }
-        Admission::Refuse => {
-            strangers.count(Turned::ExitFull);
-            tracing::debug!(%remote, "too many handshakes are under way");
-            port.answer(|endpoint, buffer| Some(endpoint.refuse(incoming, buffer)));
         }
     }
     None

@@ -45,8 +45,9 @@ pub(super) struct Connection {
     /// The key that the peer proved, once it has.
     pub(super) peer: Option<PublicKey>,
     state: State,
-    /// At an exit, while the handshake is under way.
+    /// At an exit, while the handshake is under way; and whether it gave its place to another one.
     seat: Option<Seat>,
+    gave_way: bool,
     control: Control,
     /// A close that waits for the control stream.
     closing: Option<Closing>,
@@ -109,6 +110,7 @@ impl Connection {
             peer: None,
             state: State::Handshake(deadline),
             seat: None,
+            gave_way: false,
             control: Control::default(),
             closing: None,
             reason: None,
@@ -130,6 +132,28 @@ impl Connection {
     /// Keeps its place among the handshakes until it is done or given up.
     pub(super) fn seated(self, seat: Seat) -> Self {
         Self { seat: Some(seat), ..self }
+    }
+
+    /// Notes where the driver has it, for [`Self::give_way`].
+    pub(super) fn settle(&self, slot: usize) {
+        if let Some(seat) = &self.seat {
+            seat.settle(slot as u64);
+        }
+    }
+
+    /// Ends the handshake, if it is the one of this number and still under way. The client is told once and not waited for.
+    pub(super) fn give_way(&mut self, number: u64, now: Instant) -> bool {
+        let is_meant = self.is_in_handshake() && self.seat.as_ref().is_some_and(|seat| seat.is(number));
+        if is_meant {
+            self.gave_way = true;
+            self.close(now, 0, "");
+        }
+        is_meant
+    }
+
+    /// Whether it is not to be kept for late packets.
+    pub(super) fn is_to_be_forgotten(&self) -> bool {
+        self.gave_way && !self.listed_to_send
     }
 
     pub(super) fn handle(&self) -> ConnectionHandle {

@@ -38,6 +38,7 @@ impl WarrenEndpoint {
         }
         if has_room {
             self.admit(now);
+            self.give_way(now);
             self.hand_over(inbox, now);
         }
         // With something in the inbox, acknowledgements wait for the flush that follows: they ride with what the worker
@@ -75,6 +76,7 @@ impl WarrenEndpoint {
             return;
         }
         self.waker = Some(cx.waker().clone());
+        self.displaced.wake(cx.waker());
         self.timers.forget_waker();
         self.ports.iter_mut().flatten().for_each(Port::forget_waker);
     }
@@ -186,12 +188,28 @@ impl WarrenEndpoint {
             let Some((index, incoming)) = self.attempts.pop_front() else { return };
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
             let remote = incoming.remote_address();
-            if let Some((accepted, seat)) = admit(port, incoming, &self.settings.strangers, now) {
+            let crowd = (&self.settings.strangers, &self.displaced);
+            if let Some((accepted, seat)) = admit(port, incoming, crowd, now) {
                 let handle = accepted.0;
                 let (slot, _) = self
                     .connections
                     .insert(|id| Connection::new(id, index, accepted, remote, None, now).seated(seat));
                 port.add_route(handle, slot);
+                if let Some(connection) = self.connections.get(slot) {
+                    connection.settle(slot);
+                }
+                self.list(slot);
+            }
+        }
+    }
+
+    /// Ends the handshakes whose places were given to others.
+    fn give_way(&mut self, now: Instant) {
+        for (place, number) in self.displaced.take() {
+            let Ok(slot) = usize::try_from(place) else { continue };
+            if let Some(connection) = self.connections.get_mut(slot)
+                && connection.give_way(number, now)
+            {
                 self.list(slot);
             }
         }

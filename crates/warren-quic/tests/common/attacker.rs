@@ -51,6 +51,16 @@ impl Attacker {
 
     /// The Initials of a TLS hello with these transport parameters, and with a token.
     pub(crate) fn hello_with(&self, parameters: &[u8], token: &[u8]) -> Vec<Vec<u8>> {
+        self.initials(token, &Self::hello_frames(parameters))
+    }
+
+    /// Initials with these frames, one packet for each.
+    pub(crate) fn initials(&self, token: &[u8], frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        (0..).zip(frames).map(|(number, frames)| self.initial(number, token, frames)).collect()
+    }
+
+    /// The frames of a TLS hello with these transport parameters, each for a packet of its own.
+    pub(crate) fn hello_frames(parameters: &[u8]) -> Vec<Vec<u8>> {
         let key = || PrivateKey::generate().unwrap();
         let config = tls::client(&key(), &[key().public()], tls::PresentedKey::default(), None).unwrap();
         let name = "exit.invalid".try_into().unwrap();
@@ -58,12 +68,7 @@ impl Attacker {
             ClientConnection::new(Arc::new(config), Version::V1, name, parameters.to_vec()).unwrap();
         let mut hello = Vec::new();
         assert!(connection.write_hs(&mut hello).is_none());
-        let parts = (0..).zip(hello.chunks(PART));
-        parts
-            .map(|(number, part)| {
-                self.initial(number, token, &crypto_frame(u64::from(number) * PART as u64, part))
-            })
-            .collect()
+        (0..).zip(hello.chunks(PART)).map(|(number, part)| crypto_frame(number * PART as u64, part)).collect()
     }
 
     /// An Initial with these frames and padding behind them.

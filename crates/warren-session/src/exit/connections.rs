@@ -163,7 +163,7 @@ impl ExitSessions {
     /// connection that is open.
     pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey, network: IpAddr) {
         self.closed(now, connection);
-        let enrolled = self.registry.by_key(key).is_some();
+        let enrolled = self.is_known(key);
         let deadline = now + crate::FIRST_WORD_TIMEOUT;
         if let Some(reason) = self.leaving {
             return self.turn_away(connection, reason);

@@ -25,6 +25,7 @@ pub struct LibraryClient {
     attached: Vec<u32>,
     inbox: Inbox,
     packets: VecDeque<Bytes>,
+    attempts: usize,
 }
 
 impl LibraryClient {
@@ -55,6 +56,7 @@ impl LibraryClient {
             attached: Vec::new(),
             inbox: Inbox::new(),
             packets: VecDeque::new(),
+            attempts: 0,
         };
         client.carry_out();
         client
@@ -72,6 +74,11 @@ impl LibraryClient {
     /// How many connections carry traffic.
     pub fn attached(&self) -> usize {
         self.attached.len()
+    }
+
+    /// How often it began to connect, for all of its connections.
+    pub fn attempts(&self) -> usize {
+        self.attempts
     }
 
     /// The figures of its first connection.
@@ -190,6 +197,7 @@ impl LibraryClient {
         while let Some(action) = self.session.poll_action() {
             match action {
                 ClientAction::Connect { index } => {
+                    self.attempts += 1;
                     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                     socket.set_nonblocking(true).unwrap();
                     let (remote, key) = self.exit;

@@ -29,6 +29,7 @@ pub mod daemon;
 pub mod download;
 pub mod flows;
 pub mod forged;
+pub mod half_open;
 pub mod host_state;
 pub mod hostile;
 #[cfg(target_arch = "x86_64")]

@@ -316,3 +316,28 @@ fn a_next_key_that_is_late_is_no_stranger() {
     exit.advance(5);
     assert_eq!(exit.last_closes, [(1, Goodbye::TimedOut)]);
 }
+
+#[test]
+fn strangers_that_have_all_of_their_places_keep_no_client_out() {
+    let mut exit = Exit::new();
+    let next = PeerKey([7; 32]);
+    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    for number in 0..1_000_u32 {
+        let network = Ipv4Addr::from_bits(0xcb00_0000 + (number % 8) * 256).into();
+        let stranger = PeerKey(std::array::from_fn(|_| 100 + u8::try_from(number % 100).unwrap()));
+        exit.sessions.connected(exit.now, number.into(), stranger, network);
+    }
+    assert_eq!(exit.closes().len(), 1_000 - 256, "the rest is turned away");
+
+    exit.say(2_000, BOB, &hello(NONCE_B));
+    exit.say(2_001, next, &hello(NONCE_A));
+
+    assert_eq!(exit.last_closes, []);
+    let mut keys: Vec<_> = exit.sessions.sessions().map(|session| session.key).collect();
+    keys.sort();
+    assert_eq!(
+        keys,
+        if BOB < next { [BOB, next] } else { [next, BOB] },
+        "also with a key that was set and is new"
+    );
+}

@@ -1,0 +1,125 @@
+//! Somebody who knows the exit's public key begins handshakes without end and finishes none: what that leaves to those who belong.
+#![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use warren_quic::key::{PrivateKey, PublicKey};
+
+use crate::support::crowd::exit_with;
+use crate::support::half_open::HalfOpen;
+use crate::support::library_client::{LibraryClient, runtime};
+use crate::support::memory::{forget_peak, peak_kib, rss_kib};
+use crate::support::{Client, Exit, Namespace, Net, asked, eventually, seconds};
+
+const CLIENTS: usize = 20;
+const NETWORKS: u8 = 64;
+const PER_SECOND: u64 = 500;
+
+/// Scorecard B5 proven is `WARREN_HALF_OPEN=30`, in seconds, with figures for the times. Here what counts is that each client's first attempt
+/// works, within the time that a client gives an attempt: a busy machine is slower.
+#[test]
+fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_half_open_handshakes() {
+    let Some(net) = Net::new() else { return };
+    let lasting: Option<u64> = asked("WARREN_HALF_OPEN");
+    let keys: Vec<PrivateKey> = (0..CLIENTS).map(|_| PrivateKey::generate().unwrap()).collect();
+    let neighbour = PrivateKey::generate().unwrap();
+    let mut exit = exit_with(&net, &keys);
+    exit.enrol_key("neighbour", &neighbour.public().to_string());
+    exit.run();
+    let client = Client::with(&net, &exit.enrol("laptop"));
+    client.up();
+    let exit_key = exit.status().text("/public_key").parse().unwrap();
+    let (host, attackers) = (net.clients_beside(1).remove(0), net.second_client());
+    let pid = exit.daemon().pid();
+    let memory = forget_peak(pid);
+    let pinging = net.client.start(&["ping", "-q", "-i", "0.02", "-W", "5", Net::INTERNET_V4]);
+
+    let attack = HalfOpen::start(&net, &attackers, NETWORKS, exit_key, PER_SECOND);
+    eventually(seconds(30), "every place is taken", || under_way(&exit) >= AT_ONCE);
+    let (before, start) = (displaced(&exit), Instant::now());
+    let mut took = Vec::new();
+    loop {
+        took.extend(connect_at_once(&host, &keys, exit_key));
+        // From the network of one of the attacker's addresses.
+        took.extend(connect_at_once(&attackers, std::slice::from_ref(&neighbour), exit_key));
+        if start.elapsed() >= seconds(lasting.unwrap_or(0)) {
+            break;
+        }
+    }
+    took.sort();
+
+    // The control: the attack went on all the time, and nothing but room made for others let anybody in.
+    let (held, given_up) = (under_way(&exit), displaced(&exit) - before);
+    let (begun, proven) = attack.counts();
+    let rate = attack.end();
+    let peak = peak_kib(pid) - memory;
+    pinging.signal(Signal::INT);
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
+    let p95 = took[took.len() * 95 / 100];
+    let kept = || rss_kib(pid).saturating_sub(memory);
+    eventually(seconds(30), "no handshake is left", || under_way(&exit) == 0);
+    if lasting.is_some() {
+        eventually(seconds(60), "the exit is as small as it was", || kept() <= 2_048);
+    }
+    println!(
+        "measured: {rate} handshakes a second begun from {NETWORKS} networks, {begun} in all, {proven} of proven addresses; {held} under way, \
+         {given_up} gave way; {} clients connected meanwhile, p95 {p95:.0?}, at most {:.0?}; the exit had {peak} KiB more at most, {} after it; \
+         {pings}",
+        took.len(),
+        took[took.len() - 1],
+        kept(),
+    );
+    assert!(held >= AT_ONCE * 9 / 10, "{held} were under way");
+    assert!(given_up > 0 && proven > AT_ONCE, "{given_up} gave way, {proven} addresses were proven");
+    assert!(pings.contains(" 0% packet loss"), "{pings}");
+    assert_eq!(client.status().number("/totals/connections_ended"), 0);
+    assert_eq!(client.status().number("/reconnects"), 0);
+    if lasting.is_some() {
+        assert!(rate >= PER_SECOND * 95 / 100, "{rate} a second");
+        assert!(p95 <= seconds(3), "{took:?}");
+        assert!(peak <= 48 * 1_024, "{peak} KiB");
+    }
+    client.down();
+}
+
+/// Handshakes that an exit has under way at most.
+const AT_ONCE: u64 = 512;
+
+fn under_way(exit: &Exit<'_>) -> u64 {
+    exit.status().number("/handshakes_in_flight")
+}
+
+fn displaced(exit: &Exit<'_>) -> u64 {
+    exit.status().number("/strangers/displaced")
+}
+
+/// Lets clients of one host connect, all at once; each with its first attempt. Returns how long each took.
+fn connect_at_once(host: &Namespace, keys: &[PrivateKey], exit_key: PublicKey) -> Vec<Duration> {
+    let keys = keys.to_vec();
+    let all = host.enter(move || {
+        let clients = tokio::task::LocalSet::new();
+        clients.block_on(&runtime(), async move {
+            let connecting: Vec<_> =
+                keys.into_iter().map(|key| tokio::task::spawn_local(connect(key, exit_key))).collect();
+            let mut took = Vec::new();
+            for client in connecting {
+                took.push(client.await.unwrap());
+            }
+            took
+        })
+    });
+    all.join().unwrap()
+}
+
+async fn connect(key: PrivateKey, exit_key: PublicKey) -> Duration {
+    let start = Instant::now();
+    let mut client = LibraryClient::start(key, exit_key, 1);
+    client.until("it is up", |client| client.attached() == 1).await;
+    let took = start.elapsed();
+    assert_eq!(client.attempts(), 1, "up after {took:?}");
+    client.leave().await;
+    took
+}
