@@ -78,7 +78,7 @@ impl NoqEndpoint {
         let places = ListenerPlace::all(sockets.len());
         for (index, (socket, place)) in sockets.into_iter().zip(places).enumerate() {
             let config = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
-            let of_keys = Identities::like(&config, identities)?;
+            let of_keys = Identities::new(&config, identities)?;
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
             let endpoint = this.noq_endpoint(socket, reset_key, Some((config, gate.clone())), Some(place))?;
             let waker = this.ready.waker(Source::Listener(index));

@@ -194,12 +194,10 @@ pub(crate) fn exit(
     tls: rustls::ServerConfig,
     secrets: &ExitSecrets,
 ) -> ServerConfig {
-    let tls = QuicServerConfig::try_from(tls)
-        .expect("the provider has AES-128-GCM, which QUIC's Initial packets need");
     let mut transport = transport(settings, local);
     // The control stream. There are no keep-alives: nothing is to begin the idle timeout of a client that is gone anew.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
-    let mut config = ServerConfig::new(Arc::new(tls), Arc::new(secrets.retry_tokens.clone()));
+    let mut config = ServerConfig::new(exit_crypto(tls), Arc::new(secrets.retry_tokens.clone()));
     config
         .transport_config(Arc::new(transport))
         .migration(true)
@@ -209,6 +207,12 @@ pub(crate) fn exit(
         .retry_token_lifetime(RETRY_TOKEN_LIFETIME_IN_LIBRARY);
     config.validation_token.sent(0);
     config
+}
+
+/// The TLS of an exit as the library takes it.
+pub(crate) fn exit_crypto(tls: rustls::ServerConfig) -> Arc<QuicServerConfig> {
+    let tls = QuicServerConfig::try_from(tls);
+    Arc::new(tls.expect("the provider has AES-128-GCM, which QUIC's Initial packets need"))
 }
 
 /// What both sides share; `address` tells the IP version.

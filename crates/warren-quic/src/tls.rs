@@ -1,5 +1,6 @@
 //! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
 
+mod identity;
 mod signing;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +19,13 @@ use rustls::{
     },
     pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime},
     server::{
-        AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage,
+        NoServerSessionStorage,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     version::TLS13,
 };
 
+pub(crate) use self::identity::ExitIdentity;
 use self::signing::certified;
 use crate::{
     ciphers,
@@ -72,12 +74,17 @@ pub fn client(
 /// # Errors
 /// When the TLS library refuses its own ciphers, which it does not.
 pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
+    exit_as(ExitIdentity::new(identity))
+}
+
+/// The same with a key that may be taken away.
+pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(identity))));
+        .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

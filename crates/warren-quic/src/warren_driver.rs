@@ -109,7 +109,7 @@ impl WarrenEndpoint {
         let listeners = ListenerPlace::all(sockets.len());
         for (socket, listener) in sockets.into_iter().zip(listeners) {
             let server = quic_config::exit(&this.settings, socket.local_addr()?, tls::exit(first)?, &secrets);
-            let of_keys = Identities::like(&server, identities)?;
+            let of_keys = Identities::new(&server, identities)?;
             let mut port = this.port(socket, reset_key, Some((server, listener)))?;
             let gate = Gate::new(&this.settings.strangers, &known, &secrets);
             port.listening = Some(Listening { gate, identities: of_keys });

@@ -37,11 +37,7 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
     while strangers.turned_away(Turned::Displaced) < 50 {
         assert!(begun < 5_000, "{:?}", strangers.handshakes());
         let socket = &sockets[usize::try_from(begun).unwrap() % NETWORKS];
-        let attempt = attacker([&[0xd1; 12][..], &begun.to_be_bytes()].concat());
-        let token = proof(pair.exit_key, &attempt.destination);
-        for packet in attempt.initials(&token, &frames) {
-            socket.send_to(&packet, pair.exit_address).unwrap();
-        }
+        begin(socket, &pair, begun, &frames);
         begun += 1;
         pair.run_for(Duration::from_millis(2)).await;
         sockets.iter().for_each(|socket| prove(socket, &frames));
@@ -53,14 +49,9 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
         let before = strangers.turned_away(Turned::Displaced);
         pair.connect().await;
         assert!(strangers.turned_away(Turned::Displaced) > before, "another handshake gave way");
-        for number in 0..2 {
-            // The place that the client has left is taken again.
-            let socket = &sockets[number];
-            let attempt = attacker([&[0xd2; 12][..], &begun.to_be_bytes()].concat());
-            let token = proof(pair.exit_key, &attempt.destination);
-            for packet in attempt.initials(&token, &frames) {
-                socket.send_to(&packet, pair.exit_address).unwrap();
-            }
+        // The place that the client has left is taken again.
+        for socket in &sockets[..2] {
+            begin(socket, &pair, begun, &frames);
             begun += 1;
         }
         pair.run_for(Duration::from_millis(20)).await;
@@ -68,6 +59,15 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
         pair.run_for(Duration::from_millis(20)).await;
     }
     assert!(strangers.handshakes().in_flight <= PLACES);
+}
+
+/// Begins a handshake.
+fn begin(socket: &UdpSocket, pair: &Pair, number: u64, frames: &[Vec<u8>]) {
+    let attempt = attacker([&[0xd1; 12][..], &number.to_be_bytes()].concat());
+    let token = proof(pair.exit_key, &attempt.destination);
+    for packet in attempt.initials(&token, frames) {
+        socket.send_to(&packet, pair.exit_address).unwrap();
+    }
 }
 
 /// Follows each Retry that came to a socket, and leaves the rest without an answer.

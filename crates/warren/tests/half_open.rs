@@ -61,8 +61,9 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
     let p95 = took[took.len() * 95 / 100];
     let kept = || rss_kib(pid).saturating_sub(memory);
     eventually(seconds(30), "no handshake is left", || under_way(&exit) == 0);
-    if lasting.is_some() {
-        eventually(seconds(60), "the exit is as small as it was", || kept() <= 2_048);
+    let quiet = Instant::now();
+    while lasting.is_some() && kept() > KEPT_KIB && quiet.elapsed() < seconds(60) {
+        std::thread::sleep(Duration::from_millis(500));
     }
     println!(
         "measured: {rate} handshakes a second begun from {NETWORKS} networks, {begun} in all, {proven} of proven addresses; {held} under way, \
@@ -80,13 +81,16 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
     if lasting.is_some() {
         assert!(rate >= PER_SECOND * 95 / 100, "{rate} a second");
         assert!(p95 <= seconds(3), "{took:?}");
-        assert!(peak <= 48 * 1_024, "{peak} KiB");
+        assert!(peak <= 64 * 1_024 && kept() <= KEPT_KIB, "{peak} KiB, {} KiB after it", kept());
     }
     client.down();
 }
 
 /// Handshakes that an exit has under way at most.
 const AT_ONCE: u64 = 512;
+
+/// What may stay of it, in KiB: places in tables, the proofs that were shown, and pages that a piece which stays is on.
+const KEPT_KIB: u64 = 2_048;
 
 fn under_way(exit: &Exit<'_>) -> u64 {
     exit.status().number("/handshakes_in_flight")

@@ -38,8 +38,7 @@ impl Listener {
 
     /// Accepts connections with these keys from now on.
     pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
-        let Some(base) = self.identities.first() else { return Ok(()) };
-        self.identities = Identities::like(&base, keys)?;
+        self.identities.set(keys)?;
         self.gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
         // It is not to keep a key that the exit has no more.
         self.endpoint.set_server_config(self.identities.first().map(|config| (*config).clone()));

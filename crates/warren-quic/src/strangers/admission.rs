@@ -77,8 +77,15 @@ pub(crate) struct Displaced(Arc<Lost>);
 #[derive(Debug, Default)]
 struct Lost {
     any: AtomicBool,
-    /// Where the worker has each, with its number, and how the worker is woken.
-    list: Mutex<(Vec<(u64, u64)>, Option<Waker>)>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// Where the worker has each, with its number.
+    lost: Vec<(u64, u64)>,
+    /// How the worker is woken.
+    waker: Option<Waker>,
 }
 
 /// What to do with an attempt.
@@ -198,24 +205,24 @@ impl Drop for Seat {
 impl Displaced {
     /// Has `waker` woken when there are some.
     pub(crate) fn wake(&self, waker: &Waker) {
-        self.list().1 = Some(waker.clone());
+        self.list().waker = Some(waker.clone());
     }
 
     /// Takes those that there are: where the worker has each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
-        if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().0) } else { Vec::new() }
+        if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }
     }
 
     fn push(&self, place: u64, number: u64) {
         let mut list = self.list();
-        list.0.push((place, number));
+        list.lost.push((place, number));
         self.0.any.store(true, Relaxed);
-        if let Some(waker) = &list.1 {
+        if let Some(waker) = &list.waker {
             waker.wake_by_ref();
         }
     }
 
-    fn list(&self) -> MutexGuard<'_, (Vec<(u64, u64)>, Option<Waker>)> {
+    fn list(&self) -> MutexGuard<'_, List> {
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

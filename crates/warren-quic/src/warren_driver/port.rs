@@ -149,8 +149,7 @@ impl Port {
     /// Accepts connections with these keys from now on, if it is an exit's.
     pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
         let Some(Listening { gate, identities }) = &mut self.listening else { return Ok(()) };
-        let Some(base) = identities.first() else { return Ok(()) };
-        *identities = Identities::like(&base, keys)?;
+        identities.set(keys)?;
         gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
         // It is not to keep a key that the exit has no more.
         self.endpoint.set_server_config(identities.first());
