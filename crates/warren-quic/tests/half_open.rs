@@ -21,7 +21,7 @@ use warren_quic::{
 test_every_driver!(a_client_connects_to_an_exit_whose_places_are_all_taken);
 
 /// Handshakes under way at most.
-const PLACES: usize = 512;
+const PLACES: usize = 384;
 const NETWORKS: usize = 64;
 const SOURCE: [u8; 8] = [0x5c; 8];
 

@@ -90,7 +90,7 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
 }
 
 /// Handshakes that an exit has under way at most, and as many of them as may come from addresses that prove nothing.
-const AT_ONCE: u64 = 512;
+const AT_ONCE: u64 = 384;
 const FORGED_AT_ONCE: u64 = 100;
 
 /// Time after which an exit gives a handshake up, and the time that it takes to see that.

@@ -46,6 +46,7 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         if start.elapsed() >= seconds(lasting.unwrap_or(0)) {
             break;
         }
+        std::thread::sleep(Duration::from_millis(400));
     }
     took.sort();
 
@@ -81,16 +82,16 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
     if lasting.is_some() {
         assert!(rate >= PER_SECOND * 95 / 100, "{rate} a second");
         assert!(p95 <= seconds(3), "{took:?}");
-        assert!(peak <= 64 * 1_024 && kept() <= KEPT_KIB, "{peak} KiB, {} KiB after it", kept());
+        assert!(peak <= 48 * 1_024 && kept() <= KEPT_KIB, "{peak} KiB, {} KiB after it", kept());
     }
     client.down();
 }
 
 /// Handshakes that an exit has under way at most.
-const AT_ONCE: u64 = 512;
+const AT_ONCE: u64 = 384;
 
 /// What may stay of it, in KiB: places in tables, the proofs that were shown, and pages that a piece which stays is on.
-const KEPT_KIB: u64 = 2_048;
+const KEPT_KIB: u64 = 4_096;
 
 fn under_way(exit: &Exit<'_>) -> u64 {
     exit.status().number("/handshakes_in_flight")

@@ -23,10 +23,10 @@ use std::{
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most handshakes under way at an exit, each with some 80 KiB: who begins 500 a second leaves each a second.
-const MAX_HANDSHAKES: usize = 512;
+/// Most handshakes under way at an exit, each with some 80 KiB: who begins 500 a second leaves each three quarters of a second.
+const MAX_HANDSHAKES: usize = 384;
 
-/// What an honest client may need for a handshake, and longer than those last that somebody begins a thousand of in a second.
+/// What an honest client may need for a handshake, and longer than each lasts where somebody begins 768 a second.
 const HONEST: Duration = Duration::from_millis(500);
 
 /// The handshakes under way at an exit; clones share them. Asked once an attempt, never for a packet of a connection.
@@ -316,9 +316,9 @@ mod tests {
         let mut one = One::new();
         one.fill(64, MAX_HANDSHAKES, 0);
         assert_eq!(one.displaced(), []);
-        let honest: Vec<u64> = (0..20).map(|_| one.take("192.0.2.1", 1_024)).collect();
+        let honest: Vec<u64> = (0..20).map(|_| one.take("192.0.2.1", 768)).collect();
         assert_eq!(one.displaced(), (0..20).collect::<Vec<_>>(), "the oldest, one of each network in turn");
-        one.fill(64, 200, 1_024);
+        one.fill(64, 200, 768);
         let displaced = one.displaced();
         assert_eq!(displaced.len(), 200);
         assert!(displaced.iter().all(|number| !honest.contains(number)), "{displaced:?}");
