@@ -177,7 +177,7 @@ const BROKEN_PROFILES: &[(&str, &str)] = &[
     ),
     ("[[exit]]\nserver_name = \"a b\"\n", "8: server_name in [exit] is \"a b\", but it must be a DNS name"),
     ("[[exit]]\nserver_name = \"\"\n", "8: server_name in [exit] is \"\", but it must be a DNS name"),
-    ("[[exit]]\nserver_name = 5\n", "8: server_name in [exit] is 5, but must be a DNS name"),
+    ("[[exit]]\nserver_name = 5\n", "8: server_name in [exit] is a number, but must be a DNS name"),
 ];
 
 #[test]
