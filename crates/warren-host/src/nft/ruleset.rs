@@ -324,6 +324,7 @@ fn is_value(word: &str) -> bool {
         || word.parse::<IpNet>().is_ok()
         || word.strip_prefix(['-', ':']).is_some_and(|rest| is_number(rest) || is_range(rest))
         || word.strip_suffix(['s', 'm', 'h']).is_some_and(is_number)
+        || word.strip_suffix("/second").is_some_and(is_number)
 }
 
 const BLANKS: [char; 2] = [' ', '\t'];

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    GuestNetwork, Plan, Step, client_plan,
+    Forwarding, GuestNetwork, OnLink, Plan, Step, Surroundings, client_plan,
     client_plan::{ClientFirewall, ClientHost},
     dns,
     exit_plan::{self, Egress, ExitHost},
@@ -157,7 +157,10 @@ fn client() -> Plan {
         allow_inbound: [InboundProtocol::Tcp, InboundProtocol::Udp]
             .map(|protocol| InboundPort { protocol, port: 22 })
             .to_vec(),
+        on_link: networks(&["192.168.1.0/24", "fe80::/64"]),
         carriers: ["198.51.100.2:443", "[2001:db8::2]:443"].map(|end| end.parse().unwrap()).to_vec(),
+        resolvers: ["192.168.1.1:53", "[fd01::1]:53"].map(|end| end.parse().unwrap()).to_vec(),
+        query_mark: Some(0x1234_5678),
     };
     let mut plan = client_plan::client(&host);
     plan.steps.push(rules.step("home"));
@@ -179,8 +182,25 @@ fn exit(interface: Egress) -> Plan {
         allow: networks(&["192.168.9.0/24", "fd09::/64"]),
         prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
         isolation: true,
+        resolvers: ["192.168.9.1", "fd09::1"].map(|address| address.parse().unwrap()).to_vec(),
+        surroundings: surroundings(),
         router_advertisements: Vec::new(),
     })
+}
+
+/// An exit's links, and devices of which some forward for others.
+fn surroundings() -> Surroundings {
+    let device = |name: &str| name.parse().unwrap();
+    let link = |network: &str| OnLink { device: device("ens3"), network: network.parse().unwrap() };
+    Surroundings {
+        links: vec![link("192.0.2.0/24"), link("2001:db8::/64")],
+        routers: vec![device("ens3")],
+        forwarding: Forwarding {
+            ipv4_off: vec![device("ens4")],
+            ipv4_own: vec![device("ens3")],
+            ipv6_others: Some(vec![device("br-1_a.b@c")]),
+        },
+    }
 }
 
 fn networks(networks: &[&str]) -> Vec<IpNet> {

@@ -132,6 +132,7 @@ pub(super) const WORDS: &[&str] = &[
     "th",
     "time-exceeded",
     "timeout",
+    "ttl",
     "type",
     "udp",
     "unicast",
