@@ -52,6 +52,20 @@ impl Gate {
         }
     }
 
+    /// Whether a datagram of no known connection is worth room until the exit comes to it. Of what is let in without a proof, only what
+    /// goes to an ID with the exit's tag is: a client's packets do that come after its Initials.
+    pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        let id = if is_long(datagram) {
+            let Some(LongHeader::Later { destination }) = LongHeader::read(datagram) else {
+                return self.lets_in(from, datagram);
+            };
+            Some(destination)
+        } else {
+            datagram.get(1..=OWN_ID_LENGTH)
+        };
+        id.is_some_and(|id| self.secrets.ids.has_signed(id))
+    }
+
     /// The place among the exit's keys of the one that a client pins, whose first Initial came from this address and went to
     /// this connection ID; the first of them if no proof tells. A Retry takes the proof out of the client's packets and leaves the ID in its
     /// token, so the proof is looked for among those that were shown.
@@ -72,7 +86,7 @@ impl Gate {
         }
         let (destination, token) = match LongHeader::read(datagram) {
             None => return Err(Turned::NoProof),
-            Some(LongHeader::Later) => return Ok(()),
+            Some(LongHeader::Later { .. }) => return Ok(()),
             Some(LongHeader::Initial { destination, token }) => (destination, token),
         };
         if let Ok(first_id) = <&[u8; FIRST_ID_LENGTH]>::try_from(destination) {
@@ -254,6 +268,25 @@ mod tests {
             assert!(gate.lets_in(peer(1), passed));
         }
         assert_eq!(strangers.turned_away(Turned::NoProof), 2);
+    }
+
+    #[test]
+    fn what_waits_shows_a_proof_or_goes_to_an_id_of_the_exit_s() {
+        for silent in [true, false] {
+            let Exit { key, gate, .. } = exit(silent);
+            let short = |id: &[u8]| [&[0x40][..], id, &[0x5a; 30]].concat();
+            let handshake = |id: &[u8]| [&[0xe0, 0, 0, 0, 1, 12][..], id, &[0x5a; 30]].concat();
+            for packet in [short(&own_id()), handshake(&own_id())] {
+                assert!(gate.lets_wait(peer(1), &packet));
+            }
+            for packet in [short(&[5; OWN_ID_LENGTH]), short(&own_id())[..12].to_vec(), Vec::new()] {
+                assert!(gate.lets_in(peer(1), &packet) && !gate.lets_wait(peer(1), &packet));
+            }
+            let packet = handshake(&[5; OWN_ID_LENGTH]);
+            assert!(gate.lets_in(peer(1), &packet) && !gate.lets_wait(peer(1), &packet));
+            assert!(gate.lets_wait(peer(1), &initial(&FIRST_ID, &proof::token(&[key], &FIRST_ID))));
+            assert_eq!(gate.lets_wait(peer(1), &initial(&FIRST_ID, &[])), !silent);
+        }
     }
 
     #[test]

@@ -22,7 +22,10 @@ pub(super) enum LongHeader<'a> {
         token: &'a [u8],
     },
     /// Another packet of version 1. The QUIC library never answers one that belongs to no connection.
-    Later,
+    Later {
+        /// The destination connection ID.
+        destination: &'a [u8],
+    },
 }
 
 impl<'a> LongHeader<'a> {
@@ -33,10 +36,10 @@ impl<'a> LongHeader<'a> {
         if u32::from_be_bytes(*version) != VERSION_1 {
             return None;
         }
-        if first & TYPE != INITIAL {
-            return Some(Self::Later);
-        }
         let (destination, rest) = id(rest)?;
+        if first & TYPE != INITIAL {
+            return Some(Self::Later { destination });
+        }
         let (_source, rest) = id(rest)?;
         let (length, rest) = variable_length_integer(rest)?;
         let token = rest.get(..usize::try_from(length).ok()?)?;
@@ -76,7 +79,9 @@ mod tests {
 
     #[test]
     fn other_types_versions_and_stumps_are_told_apart() {
-        assert_eq!(LongHeader::read(&[0xe0, 0, 0, 0, 1]), Some(LongHeader::Later));
+        let later = LongHeader::Later { destination: &[7, 8] };
+        assert_eq!(LongHeader::read(&[0xe0, 0, 0, 0, 1, 2, 7, 8]), Some(later));
+        assert_eq!(LongHeader::read(&[0xe0, 0, 0, 0, 1, 2, 7]), None);
         assert_eq!(LongHeader::read(&[0xc0, 0xba, 0xba, 0xba, 0xba, 0, 0, 0]), None);
         let packet = [&HEAD[..], &[3, 1, 2, 3], &[1, 9], &[2, 7, 8]].concat();
         for length in 0..packet.len() {

@@ -15,6 +15,8 @@ mod catch_up;
 #[cfg(test)]
 mod flood;
 #[cfg(test)]
+mod garbage;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -242,6 +244,19 @@ impl Batch {
     /// Copies it out of a receive buffer, which it would keep whole.
     pub(super) fn copy(port: usize, slot: Option<usize>, meta: &RecvMeta, bytes: &[u8]) -> Self {
         Self { port, slot, meta: *meta, bytes: BytesMut::from(bytes) }
+    }
+
+    /// Copies those of a batch's datagrams that are to be kept, if any are. They may belong to any connection or to none.
+    fn sift(port: usize, meta: &RecvMeta, bytes: &[u8], is_kept: impl Fn(&[u8]) -> bool) -> Option<Self> {
+        let datagrams = bytes.chunks(meta.stride.max(1)).filter(|datagram| is_kept(datagram));
+        // All but the last are of one size still.
+        let bytes = datagrams.fold(BytesMut::new(), |mut kept, datagram| {
+            kept.extend_from_slice(datagram);
+            kept
+        });
+        let mut meta = *meta;
+        meta.len = bytes.len();
+        (!bytes.is_empty()).then_some(Self { port, slot: None, meta, bytes })
     }
 
     pub(super) fn datagrams(&self) -> usize {

@@ -167,6 +167,11 @@ impl Port {
         self.listening.as_ref().is_none_or(|listening| listening.gate.lets_in(from, datagram))
     }
 
+    /// Whether a datagram that is not known to be a connection's is kept until it can be dealt with.
+    pub(super) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
+        self.listening.as_ref().is_none_or(|listening| listening.gate.lets_wait(from, datagram))
+    }
+
     /// Finds out what a datagram is, and answers what needs no connection.
     pub(super) fn route(&mut self, now: Instant, origin: &Origin, datagram: BytesMut) -> Routed {
         if !self.lets_in(origin.address, &datagram) {

@@ -68,20 +68,21 @@ impl WarrenEndpoint {
         connection.map_or(0, |connection| connection.quic().stats().frame_rx.datagram)
     }
 
-    /// Has a batch wait for its sender's turn. Strangers' datagrams, which seldom come as batches, are judged first, and again when
-    /// it is their turn: a flood of them costs a hash each and no room.
-    fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
+    /// Has a batch wait for its sender's turn. Strangers' datagrams are judged first, each by itself, and again when it is their turn: a
+    /// flood of them costs a hash each and no room.
+    pub(super) fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
         let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
         if slot.is_none() {
             self.intake.hear_stranger(now);
         }
         let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
-        let is_alone = batch.len() <= meta.stride;
-        if slot.is_none() && is_alone && !port.lets_in(meta.addr, batch) {
-            return;
-        }
-        let dropped = self.intake.push(sender, Batch::copy(index, slot, meta, batch));
+        let kept = match slot {
+            Some(_) => Some(Batch::copy(index, slot, meta, batch)),
+            None => Batch::sift(index, meta, batch, |datagram| port.lets_wait(meta.addr, datagram)),
+        };
+        let Some(batch) = kept else { return };
+        let dropped = self.intake.push(sender, batch);
         self.counters.intake_drops.fetch_add(dropped, Relaxed);
     }
 }
