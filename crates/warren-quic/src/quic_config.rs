@@ -16,6 +16,7 @@ mod kept;
 mod parameters;
 #[cfg(test)]
 mod path_mtu;
+mod resets;
 #[cfg(test)]
 mod sending;
 #[cfg(test)]

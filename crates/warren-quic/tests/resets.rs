@@ -7,7 +7,7 @@ use std::{
     future::poll_fn,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{Drivers, PATIENCE, RESET_KEY, Side, loopback_socket};
@@ -35,7 +35,8 @@ async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(driver
     // The control: once the connection has ended, the listener that gave the ID out resets it, and still no other.
     world.workers[0].endpoint.close(at_exit, 0, "");
     world.until_reset(&id).await;
-    world.run_for(Duration::from_millis(200)).await;
+    // The same ID is not answered again for a second.
+    world.run_for(Duration::from_millis(1_100)).await;
     assert_eq!(world.asked_everywhere(&id).await, [world.addresses[0][0]]);
 }
 
@@ -62,6 +63,32 @@ async fn ids_of_an_earlier_process_are_reset_at_every_listener_of_their_worker()
     let id = world.tap.id();
     world.restart();
     assert_eq!(world.asked_everywhere(&id).await, world.addresses[0]);
+}
+
+#[tokio::test]
+async fn who_repeats_an_id_leaves_resets_to_others() {
+    const OTHERS: usize = 5;
+    let mut world = World::new(Drivers { client: Driver::Warren, exit: Driver::Warren });
+    let repeated = world.another_id().await;
+    let mut others = Vec::new();
+    while others.len() < OTHERS {
+        others.push(world.another_id().await);
+    }
+    world.restart();
+    let exit = world.addresses[0][0];
+    let (repeater, asker) = (Asker::new(exit), Asker::new(exit));
+    // The control: the exit resets who repeats it.
+    world.until("it is answered", |_| repeater.asks(&repeated, 20)).await;
+
+    for id in others {
+        let mut asked = 0;
+        while !asker.is_answered() {
+            assert!(asked < 10, "who asks ten times hears nothing beside who asks some thousand times");
+            asker.ask(&id);
+            asked += 1;
+            world.repeat(&repeater, &repeated, Duration::from_millis(100)).await;
+        }
+    }
 }
 
 /// A client, an exit of two workers that each listen at an IPv4 and an IPv6 address, and a tap on the way to the first of these.
@@ -124,6 +151,23 @@ impl World {
         })
         .await;
         (at_client, self.workers[0].connected[0].0)
+    }
+
+    /// The ID of one more connection, by a way of its own.
+    async fn another_id(&mut self) -> Vec<u8> {
+        self.tap = Tap { exit: self.tap.exit, ..Tap::new() };
+        self.connect().await;
+        self.tap.id()
+    }
+
+    /// Has somebody repeat an ID for a while, some thousand times a second.
+    async fn repeat(&mut self, repeater: &Asker, id: &[u8], time: Duration) {
+        let start = Instant::now();
+        self.until("the time is over", |_| {
+            repeater.asks(id, 20);
+            start.elapsed() > time
+        })
+        .await;
     }
 
     /// Sends a packet with this ID to every listener. Returns those that answered, once all have looked at it.
@@ -232,6 +276,12 @@ impl Asker {
     fn ask(&self, id: &[u8]) {
         let packet = [&[0x40][..], id, &[0x5a; 300]].concat();
         self.socket.send(&packet).unwrap();
+    }
+
+    /// Asks so many times, and returns whether there was an answer.
+    fn asks(&self, id: &[u8], times: usize) -> bool {
+        (0..times).for_each(|_| self.ask(id));
+        self.is_answered()
     }
 
     fn is_answered(&self) -> bool {

@@ -1,10 +1,11 @@
 //! Connection IDs. An exit's say by their first byte which worker's they are, so that packets can be steered to it
 //! ([`steer`](crate::socket::steer)), by their mark which process and listener gave them out, and by their tag that it was this exit.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use noq_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
+use super::resets::Resets;
 use crate::{
     planted::{Bug, is_planted},
     settings::{TransportSettings, WorkerPlace},
@@ -41,12 +42,13 @@ pub(super) struct ExitIds {
     listener: ListenerPlace,
     process: ProcessKey,
     key: IdKey,
+    resets: Resets,
 }
 
 impl ExitIds {
     pub(super) fn new(settings: &TransportSettings, key: IdKey, listener: ListenerPlace) -> Self {
         let process = settings.strangers.process().clone();
-        Self { worker: settings.worker, listener, process, key }
+        Self { worker: settings.worker, listener, process, key, resets: Resets::default() }
     }
 
     /// Whether a reset is due to a packet with this ID, if no connection of the endpoint has it (RFC 9000 section 10.3).
@@ -78,6 +80,10 @@ impl ConnectionIdGenerator for ExitIds {
         let is_due = <&[u8; OWN_ID_LENGTH]>::try_from(&*id).is_ok_and(|id| self.is_reset_due(id));
         let is_due = (is_due || is_planted(Bug::ForeignIdsReset)) && !is_planted(Bug::OwnIdsDisowned);
         if is_due { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn admit_reset(&mut self, id: ConnectionId, now: Instant) -> bool {
+        <&[u8; OWN_ID_LENGTH]>::try_from(&*id).is_ok_and(|id| self.resets.admit(id, now))
     }
 
     fn cid_len(&self) -> usize {

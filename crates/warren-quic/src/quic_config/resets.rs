@@ -1,0 +1,101 @@
+//! How often one connection ID is answered with a stateless reset. An endpoint has few resets a second for all who ask; whoever
+//! repeats the ID of a connection that is gone is not to have them all.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use crate::strangers::OWN_ID_LENGTH;
+
+/// The time between the first two resets of one ID, since the first may get lost. Each further pause is twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// IDs that are remembered at most: more than 50 a second for twice the longest pause.
+const MOST: usize = 1_024;
+
+/// The IDs that were answered of late.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resets(HashMap<[u8; OWN_ID_LENGTH], Answered>);
+
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    at: Instant,
+    /// How long the ID is not answered from then on. It is forgotten after twice the time.
+    pause: Duration,
+}
+
+impl Resets {
+    /// Whether a reset may be sent for this ID now; if so, it is taken to be sent.
+    pub(super) fn admit(&mut self, id: &[u8; OWN_ID_LENGTH], now: Instant) -> bool {
+        if self.0.len() >= MOST {
+            self.0.retain(|_, answered| !answered.is_past(now));
+        }
+        let last = self.0.get(id).filter(|answered| !answered.is_past(now));
+        let pause = last.map_or(FIRST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
+        let is_due = last.is_none_or(|last| last.age(now) >= last.pause);
+        // Where the endpoint sends at its rate there is always room.
+        let admitted = is_due && (self.0.len() < MOST || self.0.contains_key(id));
+        if admitted {
+            self.0.insert(*id, Answered { at: now, pause });
+        }
+        admitted
+    }
+}
+
+impl Answered {
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at)
+    }
+
+    fn is_past(&self, now: Instant) -> bool {
+        self.age(now) >= self.pause * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: [u8; OWN_ID_LENGTH] = [1; OWN_ID_LENGTH];
+
+    fn id(number: u64) -> [u8; OWN_ID_LENGTH] {
+        let mut id = [0; OWN_ID_LENGTH];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        id
+    }
+
+    #[test]
+    fn an_id_that_is_repeated_is_answered_less_and_less_and_others_at_once() {
+        let (mut resets, start) = (Resets::default(), Instant::now());
+        let milliseconds = |count| start + Duration::from_millis(count);
+        let answered: Vec<u64> = (0..30_000).filter(|at| resets.admit(&ID, milliseconds(*at))).collect();
+        assert_eq!(answered, [0, 1_000, 3_000, 7_000, 15_000, 23_000]);
+        assert!(resets.admit(&id(7), milliseconds(30_000)));
+    }
+
+    #[test]
+    fn an_id_that_was_not_asked_for_long_is_like_new() {
+        let (mut resets, start) = (Resets::default(), Instant::now());
+        assert!(resets.admit(&ID, start));
+        let later = start + FIRST_PAUSE * 2;
+        assert!(resets.admit(&ID, later) && resets.admit(&ID, later + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn at_fifty_a_second_everybody_finds_room_and_what_is_remembered_is_bounded() {
+        let (mut resets, start) = (Resets::default(), Instant::now());
+        for number in 0..10_000 {
+            let now = start + Duration::from_millis(20 * number);
+            assert!(resets.admit(&id(number), now), "{number}");
+            // And somebody who repeats one.
+            resets.admit(&ID, now);
+            assert!(resets.0.len() <= MOST);
+        }
+        for number in 0..10_000 {
+            resets.admit(&id(number << 32), start);
+            assert!(resets.0.len() <= MOST);
+        }
+    }
+}
