@@ -70,6 +70,34 @@ fn a_withdrawn_or_expired_invitation_enrols_nobody() {
 }
 
 #[test]
+fn an_invitation_whose_table_is_deleted_enrols_nobody_from_the_reload_on() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let leaked = arguments(&exit.warren.run("exit invite laptop").ok());
+    let kept = arguments(&exit.warren.run("exit invite phone").ok());
+    let file = exit.warren.state("exit/clients.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let mut edited: toml::Table = before.parse().unwrap();
+    edited["invitation"].as_array_mut().unwrap().retain(|table| table["name"].as_str() != Some("laptop"));
+
+    std::fs::write(&file, edited.to_string()).unwrap();
+    exit.warren.run("reload exit").ok();
+
+    assert!(!exit.warren.run("exit client list").ok().contains("laptop"));
+    let client = Client::bare(&net.client);
+    let refused = client.warren.run(&leaked);
+    assert_eq!(refused.code, Some(4), "{}", refused.stderr);
+    // The control: the other one is as good as before. It has the exit write its file.
+    client.warren.run(&kept).ok();
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert!(written.contains("phone") && !written.contains("laptop"), "{written}");
+    // And the text from before the edit does not open it again.
+    std::fs::write(&file, before).unwrap();
+    let refused = exit.warren.run("reload exit");
+    assert!(refused.stderr.contains("\"laptop\" is none that is open here"), "{refused:?}");
+}
+
+#[test]
 fn an_invitation_of_a_stopped_exit_waits_for_it() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());

@@ -94,3 +94,44 @@ fn a_client_gets_another_key_and_keeps_its_session_until_it_uses_it_and_its_addr
     client.warren.write("home.toml", 0o600, &profile.text());
     assert_eq!(client.warren.run("up home").code, Some(4), "the old key is forgotten");
 }
+
+#[test]
+fn a_rotation_that_is_finished_in_the_clients_file_keeps_the_addresses_and_touches_nobody_else() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let profile = exit.enrol("laptop");
+    let client = Client::with(&net, &profile);
+    let host = net.second_client();
+    let other = Client::on(&host, &exit.enrol("phone"));
+    client.up();
+    other.up();
+    let addresses = client.inner_addresses();
+    let [key, added] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    exit.warren.run(&format!("exit client set laptop --public-key {}", key.public())).ok();
+
+    exit.edit_clients(|clients| {
+        let laptop = clients.iter_mut().find(|client| client["name"].as_str() == Some("laptop")).unwrap();
+        laptop["public_key"] = laptop.as_table_mut().unwrap().remove("next_public_key").unwrap();
+        let entry = format!(
+            "name = \"tablet\"\npublic_key = \"{}\"\ncreated = \"2026-01-01T00:00:00Z\"",
+            added.public()
+        );
+        clients.push(entry.parse::<toml::Table>().unwrap().into());
+    });
+    exit.warren.run("reload exit").ok();
+    exit.warren.run("reload exit").ok();
+
+    let list = exit.warren.run("exit client list").ok();
+    assert!(["laptop", "phone", "tablet"].iter().all(|name| list.contains(name)), "{list}");
+    eventually(seconds(5), "the old key is refused", || client.status().text("/state") == "refused");
+    client.down();
+    client.warren.write(
+        "home.toml",
+        0o600,
+        &profile.with("client", "private_key", key.to_base64().as_str()).text(),
+    );
+    client.up();
+    assert_eq!(client.inner_addresses(), addresses);
+    other.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
+    assert_eq!(other.status().number("/reconnects"), 0);
+}

@@ -1,5 +1,7 @@
 //! All enrolled clients: names, keys, static addresses and prefixes are unique among them.
 
+mod edited;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::SystemTime;
@@ -25,6 +27,8 @@ pub const MAX_CLIENTS: usize = 16_384;
 pub struct ClientRegistry {
     clients: BTreeMap<PeerKey, Client>,
     names: BTreeMap<String, PeerKey>,
+    /// The key of the client that is to have a key next.
+    next_keys: BTreeMap<PeerKey, PeerKey>,
     invitations: BTreeMap<TokenDigest, Invitation>,
     removed: RemovedKeys,
 }
@@ -56,6 +60,7 @@ impl ClientRegistry {
         Self {
             clients: BTreeMap::new(),
             names: BTreeMap::new(),
+            next_keys: BTreeMap::new(),
             invitations: BTreeMap::new(),
             removed: RemovedKeys::new(),
         }
@@ -88,7 +93,7 @@ impl ClientRegistry {
         let before = self.by_name(&client.name).cloned();
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
         self.names.remove(&before.name);
-        self.clients.remove(&before.public_key);
+        self.take(before.public_key);
         let added = self.add(client);
         if added.is_err() {
             self.insert(before);
@@ -104,7 +109,7 @@ impl ClientRegistry {
     /// If there is neither.
     pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
         let withdrawn = self.withdraw(name);
-        let removed = self.names.remove(name).and_then(|key| self.clients.remove(&key));
+        let removed = self.names.remove(name).and_then(|key| self.take(key));
         match &removed {
             Some(client) => {
                 self.invitations.retain(|_, invitation| invitation.used_by != Some(client.public_key));
@@ -124,16 +129,6 @@ impl ClientRegistry {
     /// Every removed key, by the name of its client.
     pub fn removed_keys(&self) -> Vec<&RemovedKey> {
         self.removed.list()
-    }
-
-    /// Checks that no client of `edited` has a key that was removed here.
-    pub(crate) fn check_removed(&self, edited: &Self) -> Result<(), RegistryError> {
-        edited.clients.values().try_for_each(|client| self.removed_key_of(client))
-    }
-
-    /// Remembers the removed keys of another registry too.
-    pub(crate) fn take_removed_keys_of(&mut self, edited: &Self) {
-        self.removed.join(&edited.removed);
     }
 
     /// Takes an invitation in, in place of an open one of its name; those that have expired by `now` are forgotten.
@@ -207,18 +202,6 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Gives every client what ends no session as it is in `edited`, which has all of them.
-    pub(crate) fn take_small_changes_of(&mut self, edited: &Self) {
-        for client in self.clients.values_mut() {
-            if let Some(named) = edited.by_key(client.public_key) {
-                client.name.clone_from(&named.name);
-                client.rate_limit = named.rate_limit;
-                client.next_public_key = named.next_public_key;
-            }
-        }
-        self.names = self.clients.values().map(|client| (client.name.clone(), client.public_key)).collect();
-    }
-
     /// Refuses a client from now on, or admits it again; returns its key.
     ///
     /// # Errors
@@ -239,13 +222,13 @@ impl ClientRegistry {
 
     /// The client that is to have a key next.
     pub(crate) fn by_next_key(&self, key: PeerKey) -> Option<&Client> {
-        self.clients.values().find(|client| client.next_public_key == Some(key))
+        self.clients.get(self.next_keys.get(&key)?)
     }
 
     /// Gives a client its next key; the one that it had is a removed key from now on.
     pub(crate) fn take_next_key(&mut self, key: PeerKey, now: SystemTime) {
         let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
-        let Some(client) = self.clients.remove(&key) else { return };
+        let Some(client) = self.take(key) else { return };
         if is_planted(Bug::OldKeyAccepted) {
             self.clients.insert(key, client.clone());
         }
@@ -293,7 +276,15 @@ impl ClientRegistry {
 
     fn insert(&mut self, client: Client) {
         self.names.insert(client.name.clone(), client.public_key);
+        self.next_keys.extend(client.next_public_key.map(|next| (next, client.public_key)));
         self.clients.insert(client.public_key, client);
+    }
+
+    /// Takes a client away from under its keys; its name is left.
+    fn take(&mut self, key: PeerKey) -> Option<Client> {
+        let client = self.clients.remove(&key)?;
+        client.next_public_key.map(|next| self.next_keys.remove(&next));
+        Some(client)
     }
 
     /// Checks that a client can be added.

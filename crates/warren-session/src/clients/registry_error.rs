@@ -48,6 +48,14 @@ pub enum RegistryError {
         /// The client that had it.
         holder: String,
     },
+    /// An edit of the registry has an open invitation that the exit does not have.
+    #[error(
+        "the invitation {name:?} is none that is open here: withdrawn ones do not come back; take its table out, and make another with `warren exit invite`"
+    )]
+    UnknownInvitation {
+        /// The name that the client would have.
+        name: String,
+    },
     /// Another client has the static address.
     #[error("client {name:?} cannot have the address {address}: it is that of {holder:?}; choose another")]
     AddressTaken {

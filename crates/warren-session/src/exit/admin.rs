@@ -211,20 +211,27 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If the exit could not start with it, or a client has a key that was removed here.
-    pub fn check(&self, edited: &ClientRegistry) -> Result<(), ConfigError> {
-        self.registry.check_removed(edited).map_err(ConfigError::RemovedKey)?;
+    /// If the exit could not start with it, or it brings back a key or an invitation that is gone.
+    pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), ConfigError> {
+        self.registry.check_edited(edited, self.clock.at(now)).map_err(ConfigError::BroughtBack)?;
         self.config.fill_pool(&mut edited.clone()).map(drop)
     }
 
     /// Takes over a registry that the operator edited: who is in it and what they chose, not the leases and dates, which
-    /// this exit knows better. Sessions of clients that did not change go on, and a removed key stays one.
+    /// this exit knows better. Sessions of clients that did not change go on, a removed key stays one, and so does a client whose
+    /// invitation is still open in there.
     ///
     /// # Errors
     ///
-    /// If the exit could not start with it; nothing has changed then.
+    /// As [`Self::check`]; nothing has changed then.
     pub fn adopt(&mut self, now: Instant, edited: ClientRegistry) -> Result<(), AdminError> {
-        self.check(&edited)?;
+        let edited = self.registry.with_enrolled_since(edited);
+        self.check(now, &edited)?;
+        self.attempt(|sessions| sessions.take_over(now, &edited))
+    }
+
+    fn take_over(&mut self, now: Instant, edited: &ClientRegistry) -> Result<(), AdminError> {
+        self.finish_rotations(now, edited);
         let current: Vec<Client> = self.registry.iter().cloned().collect();
         let mut taken_out = ClientRegistry::new();
         for client in current {
@@ -243,8 +250,7 @@ impl ExitSessions {
                 Some(_) => {}
             }
         }
-        self.registry.take_small_changes_of(&edited);
-        self.registry.take_removed_keys_of(&edited);
+        self.registry.take_small_changes_of(edited);
         for session in self.sessions.values_mut() {
             if let Some(client) = self.registry.by_key(session.key) {
                 session.name.clone_from(&client.name);
@@ -267,6 +273,20 @@ impl ExitSessions {
         Ok(())
     }
 
+    /// Gives each client its next key that has it as its only one in `edited`.
+    fn finish_rotations(&mut self, now: Instant, edited: &ClientRegistry) {
+        let is_there = |key| edited.by_key(key).is_some();
+        let finished: Vec<_> = self
+            .registry
+            .iter()
+            .filter_map(|client| Some((client.public_key, client.next_public_key?)))
+            .filter(|(old, next)| !is_there(*old) && is_there(*next))
+            .collect();
+        for (old, next) in finished {
+            self.rotate(now, old, next, EndReason::Revoked);
+        }
+    }
+
     /// Somebody connects with the next key of a client: it is the client's from now on, with its addresses, and who still has
     /// the old one is refused.
     pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PeerKey) {
@@ -277,8 +297,13 @@ impl ExitSessions {
         let client = self.registry.by_next_key(next);
         let client = client.filter(|client| !client.disabled || is_planted(Bug::DisabledTakesNextKey));
         let Some(old) = client.map(|client| client.public_key) else { return };
+        self.rotate(now, old, next, EndReason::Replaced);
+    }
+
+    /// Puts a client's next key in the place of the one that it has.
+    fn rotate(&mut self, now: Instant, old: crate::PeerKey, next: crate::PeerKey, reason: EndReason) {
         if !is_planted(Bug::OldKeySessionKept) {
-            self.cut_off(now, old, EndReason::Replaced);
+            self.cut_off(now, old, reason);
         }
         self.predecessors.remove(&old);
         if !is_planted(Bug::LeaseLostWithKey) {

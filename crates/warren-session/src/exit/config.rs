@@ -66,9 +66,9 @@ pub enum ConfigError {
         /// What is wrong.
         source: PoolError,
     },
-    /// A client has a key that was removed.
+    /// An edit of the clients brings back what is gone.
     #[error(transparent)]
-    RemovedKey(RegistryError),
+    BroughtBack(RegistryError),
     /// A client's prefix overlaps the exit's own networks.
     #[error(
         "client {name:?}: the prefix {prefix} overlaps the exit's inner network {network}; choose another"

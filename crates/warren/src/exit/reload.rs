@@ -40,7 +40,7 @@ impl Daemon {
                 path.display()
             );
         }
-        self.sessions.check(&clients)?;
+        self.sessions.check(Instant::now(), &clients)?;
         refuse_missing_interface(&config)?;
         if self.config.metrics.listen != config.metrics.listen {
             self.move_metrics(&config.metrics).await?;

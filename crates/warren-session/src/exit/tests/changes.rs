@@ -191,6 +191,93 @@ fn an_edit_brings_no_removed_key_back_and_removes_none_that_only_changes() {
 }
 
 #[test]
+fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_key() {
+    let next = PeerKey([7; 32]);
+    let mut exit = Exit::new();
+    exit.say(1, ALICE, &hello(NONCE_A));
+    exit.say(2, BOB, &hello(NONCE_B));
+    let lease = exit.lease_of(ALICE);
+    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    // Bob is not in the file, and carol comes after alice.
+    let mut edited = ClientRegistry::new();
+    edited.add(Client::new("alice", next, UNIX_EPOCH)).unwrap();
+    edited.add(Client::new("carol", PeerKey([3; 32]), UNIX_EPOCH)).unwrap();
+
+    exit.sessions.adopt(exit.now, edited.clone()).unwrap();
+
+    let mut closes = exit.closes();
+    closes.sort_unstable_by_key(|(connection, _)| *connection);
+    assert_eq!(closes, [(1, Goodbye::Revoked), (2, Goodbye::Revoked)]);
+    exit.sessions.adopt(exit.now, edited).unwrap();
+    exit.say(3, ALICE, &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [(3, Goodbye::NotEnrolled)]);
+    exit.say(4, next, &hello(NONCE_A));
+    exit.say(5, PeerKey([3; 32]), &hello(NONCE_B));
+    assert_eq!((exit.last_closes.as_slice(), exit.lease_of(next)), ([].as_slice(), lease));
+    let removed = exit.sessions.registry().removed_keys().into_iter().map(|removed| removed.public_key);
+    assert_eq!(removed.collect::<Vec<_>>(), [ALICE, BOB]);
+}
+
+#[test]
+fn a_next_key_can_go_to_another_client_in_an_edit() {
+    let next = PeerKey([7; 32]);
+    for is_bobs_next in [true, false] {
+        let mut exit = Exit::new();
+        exit.say(1, BOB, &hello(NONCE_B));
+        exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+        let bob = Client::new("bob", if is_bobs_next { BOB } else { next }, UNIX_EPOCH);
+        let mut edited = ClientRegistry::new();
+        edited.add(Client { next_public_key: is_bobs_next.then_some(next), ..bob }).unwrap();
+
+        exit.sessions.adopt(exit.now, edited.clone()).unwrap();
+
+        let registry = exit.sessions.registry().clone();
+        assert_eq!(registry.check_edited(&registry, UNIX_EPOCH), Ok(()), "what is saved can be read again");
+        exit.sessions.adopt(exit.now, edited).unwrap();
+        exit.say(2, next, &hello(NONCE_A));
+        assert_eq!(exit.sessions.registry().by_key(next).map(|client| client.name.as_str()), Some("bob"));
+    }
+}
+
+#[test]
+fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
+    let mut exit = Exit::new();
+    let [leaked, kept, used] = [1, 2, 3].map(|byte| InviteToken::new([byte; 16]));
+    for (name, token) in [("leaked", &leaked), ("kept", &kept), ("used", &used)] {
+        exit.invite(name, token, Duration::from_secs(600));
+    }
+    let backup = exit.sessions.registry().clone();
+    let open = |exit: &Exit| -> Vec<String> {
+        let open = exit.sessions.registry().open_invitations(UNIX_EPOCH);
+        open.into_iter().map(|invitation| invitation.name.clone()).collect()
+    };
+    let mut edited = backup.clone();
+    edited.remove("leaked", UNIX_EPOCH).unwrap();
+
+    exit.sessions.adopt(exit.now, edited).unwrap();
+
+    assert_eq!(open(&exit), ["kept", "used"]);
+    let refused = exit.sessions.adopt(exit.now, backup).unwrap_err().to_string();
+    assert!(refused.contains("\"leaked\" is none that is open here"), "{refused}");
+    assert_eq!(open(&exit), ["kept", "used"]);
+    exit.say(1, PeerKey([8; 32]), &enrol(&leaked));
+    assert_eq!(exit.last_closes, [(1, Goodbye::InvitationVoid)]);
+    // Used once the file was written.
+    let before = exit.sessions.registry().clone();
+    exit.say(2, PeerKey([9; 32]), &enrol(&used));
+    exit.sessions.adopt(exit.now, before).unwrap();
+    assert_eq!(open(&exit), ["kept"]);
+    exit.say(3, PeerKey([8; 32]), &enrol(&used));
+    assert_eq!(exit.last_closes, [(3, Goodbye::InvitationVoid)]);
+    exit.say(4, PeerKey([9; 32]), &hello(NONCE_A));
+    assert_eq!(exit.last_closes, [], "who used it is a client still");
+}
+
+fn enrol(token: &InviteToken) -> Message {
+    Message::Enrol(Enrol { token: token.to_wire(), name: String::new() })
+}
+
+#[test]
 fn a_client_s_retired_key_is_nobody_s_any_more() {
     let mut exit = Exit::new();
     let set = |exit: &mut Exit, name, key| {
