@@ -14,6 +14,7 @@ pub fn run(data: &[u8]) {
     for read in [given.clone(), given.replace('\n', "; ")] {
         for statement in statements(&read) {
             assert!(is_own(&statement), "{statement:?} of {read:?}");
+            assert_eq!(looked_up(&statement), None, "in {read:?}");
         }
     }
 }
@@ -61,4 +62,44 @@ fn is_own(statement: &str) -> bool {
     let inside = words.iter().skip_while(|word| **word != "{");
     ["warren_home", "warren_home_dns", "warren-kill-switch_home"].contains(named)
         && !inside.into_iter().any(|word| commands.contains(word))
+}
+
+/// What nft would take for a name, of a host or a service: a word in the place of an address or a port, or joined to one.
+fn looked_up(statement: &str) -> Option<String> {
+    let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
+    let is_value =
+        |word: &str| word.contains(|character: char| character.is_ascii_digit() || character == ':');
+    let word = |index: usize| words.get(index).copied().unwrap_or_default();
+    for (index, &at) in words.iter().enumerate() {
+        let before = |steps: usize| index.checked_sub(steps).map(word).unwrap_or_default();
+        let is_joined = match at {
+            "&" => before(1) == "flags" && before(2) == "tcp",
+            "|" => {
+                [before(1), word(index + 1)].iter().all(|flag| ["syn", "ack", "fin", "rst"].contains(flag))
+            }
+            "(" => before(1) == "&",
+            "+" | "-" => before(2) == "priority" && is_value(word(index + 1)),
+            _ => true,
+        };
+        if !is_joined {
+            return Some(format!("{} {at} {}", before(1), word(index + 1)));
+        }
+        let fields = ["daddr", "saddr", "dport", "sport", "to", "elements"];
+        if !fields.contains(&at) {
+            continue;
+        }
+        let first = (index + 1..).find(|next| !["==", "!=", "=", "ip"].contains(&word(*next)))?;
+        let values = match word(first) {
+            "{" => (first + 1..).map(word).take_while(|value| *value != "}").collect(),
+            "." | "@" | "ct" | "type" => Vec::new(),
+            value => vec![value],
+        };
+        if let Some(name) = values.into_iter().find(|value| ![",", "."].contains(value) && !is_value(value)) {
+            return Some(format!("{at} {name}"));
+        }
+        if is_value(word(first)) && [",", "."].contains(&word(first + 1)) {
+            return Some(format!("{at} {} {}", word(first), word(first + 1)));
+        }
+    }
+    None
 }

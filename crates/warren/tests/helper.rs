@@ -70,6 +70,43 @@ fn no_ruleset_reaches_a_table_of_others() {
 }
 
 #[test]
+fn no_ruleset_has_nft_look_a_name_up() {
+    let Some(net) = Net::new() else { return };
+    let host = &net.client;
+    let mut helper = Helper::start(host, "home");
+    let directory = helper.directories.path().to_path_buf();
+    let file = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+    file("hosts", "192.0.2.7 local\n");
+    file("services", "local 5/tcp\n");
+    file("protocols", "local 77\n");
+    let hostile = [
+        "ip daddr 1.1.1.1 | local accept",
+        "ip daddr 1.1.1.1 & local accept",
+        "ip daddr 1.1.1.1 - local accept",
+        "ip daddr & (1.1.1.1 | local) == 1.1.1.1 accept",
+        "ip saddr . ip daddr { 1.1.1.1 . local } accept",
+        "tcp dport 22 | local accept",
+        "meta l4proto local accept",
+    ];
+
+    for rule in hostile {
+        let ruleset = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
+        let answer = helper.ask(&json!({ "Nft": { "Load": { "ruleset": ruleset } } }));
+        assert!(
+            answer["Err"]["NftRefused"].as_str().is_some_and(|why| why.contains("a ruleset of Warren's")),
+            "{answer}"
+        );
+        // The control: nft itself finds the name in a file. Without the file it asks a name server.
+        file("ruleset", &ruleset);
+        let mounts = ["hosts", "services", "protocols"]
+            .map(|name| format!("mount --bind {}/{name} /etc/{name}", directory.display()))
+            .join(" && ");
+        host.sh(&format!("unshare -m sh -c '{mounts} && nft -c -f {}/ruleset'", directory.display())).ok();
+    }
+    assert_eq!(tables(host), "");
+}
+
+#[test]
 fn an_exit_has_no_way_to_the_nft_that_owns_its_table() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

@@ -10,7 +10,10 @@ use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 
-use self::words::{BESIDE_VALUES, DEVICE_WORDS, LOOKED_UP_WORDS, WORDS};
+use self::words::{
+    BESIDE_VALUES, DEVICE_WORDS, FIELDS, LOOKED_UP_WORDS, PRIORITIES, PROTOCOL_WORDS, PROTOCOLS, STATE_WORDS,
+    TCP_FLAGS, WORDS,
+};
 use super::{OwnTables, TableFamily};
 use crate::DeviceName;
 
@@ -199,10 +202,14 @@ impl<'text> Reader<'text, '_> {
                     self.key()?;
                 }
                 Token::Word(word) if DEVICE_WORDS.contains(&word) => self.devices()?,
-                Token::Word(word) if LOOKED_UP_WORDS.contains(&word) => self.values()?,
+                Token::Word(word) if LOOKED_UP_WORDS.contains(&word) => self.values(&[])?,
+                Token::Word(word) if PROTOCOL_WORDS.contains(&word) => self.values(&PROTOCOLS)?,
+                Token::Word(word) if STATE_WORDS.contains(&word) => self.states()?,
+                Token::Word("flags") => self.flags()?,
+                Token::Word("priority") => self.priority()?,
                 Token::Word(word) if WORDS.contains(&word) || is_value(word) => {}
-                Token::Symbol(symbol) if !["{", ";"].contains(&symbol) => {}
-                Token::LineEnd => {}
+                Token::Symbol("==" | "!=") | Token::LineEnd => {}
+                Token::Symbol(",") if depth > 1 => {}
                 other => return Err(other.unexpected()),
             }
         }
@@ -230,35 +237,102 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// What an address or a port is compared with or set to. Any other word would be a name for nft to look up.
-    fn values(&mut self) -> Result<(), RulesetError> {
+    /// What an address, a port or a mark is compared with or set to, or a protocol, which `names` are there for. Any other word
+    /// would be a name for nft to look up, also one that is joined to a value.
+    fn values(&mut self, names: &[&str]) -> Result<(), RulesetError> {
+        self.operator();
+        match self.some()? {
+            // Of ARP, whose addresses are of two kinds; and of a mark.
+            Token::Word("ip" | "set") if names.is_empty() => return self.values(names),
+            Token::Word(".") => match self.peek() {
+                Some(Token::Word(word)) if FIELDS.contains(&word) => {}
+                Some(other) => return Err(other.unexpected()),
+                None => return Err(RulesetError::Unfinished),
+            },
+            Token::Word(word) if is_value(word) || names.contains(&word) => match self.peek() {
+                Some(joined @ (Token::Symbol(",") | Token::Word("."))) => return Err(joined.unexpected()),
+                _ => {}
+            },
+            Token::Word(word) if BESIDE_VALUES.contains(&word) => {}
+            Token::Symbol("@") => {
+                self.name()?;
+                self.key()?;
+            }
+            OPENING => loop {
+                match self.some()? {
+                    CLOSING => break,
+                    Token::Word(word) if is_value(word) || word == "." || names.contains(&word) => {}
+                    Token::Symbol(",") | Token::LineEnd => {}
+                    other => return Err(other.unexpected()),
+                }
+            },
+            other => return Err(other.unexpected()),
+        }
+        Ok(())
+    }
+
+    /// The states of a connection, any of several.
+    fn states(&mut self) -> Result<(), RulesetError> {
+        self.operator();
+        while let Some(Token::Word(word)) =
+            self.peek().filter(|_| self.rest.get(1) == Some(&Token::Symbol(",")))
+        {
+            if !WORDS.contains(&word) {
+                return Err(unexpected(word));
+            }
+            self.rest = self.rest.get(2..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Flags of TCP, or of a set. Only those of TCP are joined and compared.
+    fn flags(&mut self) -> Result<(), RulesetError> {
+        if self.peek() != Some(Token::Symbol("&")) {
+            return Ok(());
+        }
+        self.next();
+        self.expect(Token::Symbol("("))?;
+        loop {
+            self.flag()?;
+            match self.some()? {
+                Token::Symbol("|") => continue,
+                Token::Symbol(")") => break,
+                other => return Err(other.unexpected()),
+            }
+        }
+        self.operator();
+        self.flag()
+    }
+
+    fn flag(&mut self) -> Result<(), RulesetError> {
+        match self.some()? {
+            Token::Word(flag) if TCP_FLAGS.contains(&flag) => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// When a chain gets its packets.
+    fn priority(&mut self) -> Result<(), RulesetError> {
+        match self.some()? {
+            Token::Word(word) if is_value(word) => return Ok(()),
+            Token::Word(word) if PRIORITIES.contains(&word) => {}
+            other => return Err(other.unexpected()),
+        }
+        if let Some(Token::Symbol("+") | Token::Word("-")) = self.peek() {
+            self.next();
+            match self.some()? {
+                Token::Word(word) if is_value(word) => {}
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(())
+    }
+
+    /// How two things are compared, or that one gets the other's value.
+    fn operator(&mut self) {
         if let Some(Token::Symbol("!=" | "==" | "=")) = self.peek() {
             self.next();
         }
-        match self.peek() {
-            // Of ARP, whose addresses are of two kinds.
-            Some(Token::Word("ip")) => {
-                self.next();
-                return self.values();
-            }
-            Some(Token::Word(word)) if is_value(word) || BESIDE_VALUES.contains(&word) => drop(self.next()),
-            // Whose name the loop of whatever this is in reads.
-            Some(Token::Symbol("@")) => {}
-            Some(OPENING) => {
-                self.next();
-                loop {
-                    match self.some()? {
-                        CLOSING => break,
-                        Token::Word(word) if is_value(word) || word == "." => {}
-                        Token::Symbol(",") | Token::LineEnd => {}
-                        other => return Err(other.unexpected()),
-                    }
-                }
-            }
-            Some(other) => return Err(other.unexpected()),
-            None => return Err(RulesetError::Unfinished),
-        }
-        Ok(())
     }
 
     /// What is put into a set, if a rule does that: a field of the packet.

@@ -103,6 +103,30 @@ fn neither_files_nor_names_are_looked_up() {
         "tcp dport https accept",
         "tcp dport 22-ssh accept",
         "meta skuid root accept",
+        "ip daddr 10.0.0.1 | local accept",
+        "tcp dport 22 | local accept",
+        "ip daddr 10.0.0.1 & local accept",
+        "ip daddr & (10.0.0.1 | local) == 10.0.0.1 accept",
+        "ip daddr 10.0.0.1 - local accept",
+        "ip daddr 10.0.0.1 + local accept",
+        "ip daddr 10.0.0.1, local accept",
+        "ip daddr . local accept",
+        "ip daddr 10.0.0.1 . local accept",
+        "add @flows_ip { ip saddr 10.0.0.1, local } drop",
+        "add @flows_ip { ip saddr 10.0.0.1 | local } drop",
+        "dnat to 10.0.0.1 | local",
+        "tcp flags & (syn | local) == syn accept",
+        "tcp flags & local == syn accept",
+        "tcp flags & (syn | ack) == local accept",
+        "tcp dport 22 (local)",
+        "meta mark local accept",
+        "meta mark { 1, local } accept",
+        "ct mark set local accept",
+        "meta iifgroup local accept",
+        "meta l4proto local accept",
+        "meta l4proto { tcp, local } accept",
+        "ip protocol local accept",
+        "type filter hook output priority local; policy accept;",
         "oifname { \"lo\", local } accept",
         "ip saddr 10.0.0.1/evil accept",
         "ip saddr 10.0.0.1-a.b accept",
@@ -111,6 +135,19 @@ fn neither_files_nor_names_are_looked_up() {
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         assert!(home(&text).is_err(), "{rule}");
+    }
+    // The controls: each way of joining something is one of Warren's.
+    for rule in [
+        "type filter hook output priority filter - 10; policy accept;",
+        "type filter hook output priority srcnat + 100; policy accept;",
+        "tcp flags & (syn | ack) == syn accept",
+        "ct state established,related accept",
+        "ip daddr . udp dport { 10.0.0.1 . 443 } accept",
+        "meta l4proto { tcp, udp } th dport { 53, 853 } drop",
+        "meta mark 1 ct mark set 0x2",
+    ] {
+        let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
+        home(&text).unwrap_or_else(|error| panic!("{error}: {rule}"));
     }
     let set = "table inet warren_home {\nset a {\ntype ipv4_addr\nelements = { local }\n}\n}\n";
     assert!(home(set).is_err());

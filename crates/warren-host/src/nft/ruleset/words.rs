@@ -3,15 +3,41 @@
 /// What names of devices may follow.
 pub(super) const DEVICE_WORDS: [&str; 4] = ["iif", "iifname", "oif", "oifname"];
 
-/// After these nft takes any other word for the name of a host or a service.
-pub(super) const LOOKED_UP_WORDS: [&str; 8] =
-    ["daddr", "dport", "elements", "proto-dst", "proto-src", "saddr", "sport", "to"];
+/// After these nft takes any other word for the name of a host or a service, a mark or a group of devices.
+pub(super) const LOOKED_UP_WORDS: [&str; 11] = [
+    "daddr",
+    "dport",
+    "elements",
+    "iifgroup",
+    "mark",
+    "oifgroup",
+    "proto-dst",
+    "proto-src",
+    "saddr",
+    "sport",
+    "to",
+];
 /// What may stand in the place of a value without being one.
 pub(super) const BESIDE_VALUES: [&str; 3] = [".", "ct", "type"];
+/// What a field of the packet begins with.
+pub(super) const FIELDS: [&str; 7] = ["ct", "ip", "ip6", "meta", "tcp", "th", "udp"];
+
+/// After these nft looks any other word up in `/etc/protocols`.
+pub(super) const PROTOCOL_WORDS: [&str; 3] = ["l4proto", "nexthdr", "protocol"];
+/// The protocols of Warren's rules.
+pub(super) const PROTOCOLS: [&str; 6] = ["icmp", "icmpv6", "ip", "ip6", "tcp", "udp"];
+
+/// What a chain's priority is said with.
+pub(super) const PRIORITIES: [&str; 6] = ["dstnat", "filter", "mangle", "raw", "security", "srcnat"];
+
+/// After these stands a list of states, without braces.
+pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
+
+/// The flags of TCP in Warren's rules.
+pub(super) const TCP_FLAGS: [&str; 4] = ["ack", "fin", "rst", "syn"];
 
 /// The words of Warren's rules. A rule with a new word needs it here: until then the helper refuses the table, and says which.
 pub(super) const WORDS: &[&str] = &[
-    "-",
     "accept",
     "ack",
     "add",
@@ -27,7 +53,6 @@ pub(super) const WORDS: &[&str] = &[
     "count",
     "counter",
     "ct",
-    "day",
     "destination-unreachable",
     "direction",
     "dnat",
@@ -43,19 +68,16 @@ pub(super) const WORDS: &[&str] = &[
     "fib",
     "filter",
     "fin",
-    "flags",
     "forward",
     "frag-off",
     "hook",
     "hoplimit",
     "host-prohibited",
-    "hour",
     "htype",
     "icmp",
     "icmpv6",
     "icmpx",
     "id",
-    "iifgroup",
     "iiftype",
     "inet_proto",
     "inet_service",
@@ -69,15 +91,12 @@ pub(super) const WORDS: &[&str] = &[
     "ipv6",
     "ipv6_addr",
     "l3proto",
-    "l4proto",
     "length",
     "limit",
     "local",
     "mangle",
-    "mark",
     "masquerade",
     "meta",
-    "minute",
     "missing",
     "mld-listener-done",
     "mld-listener-query",
@@ -91,9 +110,7 @@ pub(super) const WORDS: &[&str] = &[
     "nd-router-advert",
     "nd-router-solicit",
     "new",
-    "nexthdr",
     "nfproto",
-    "oifgroup",
     "oiftype",
     "operation",
     "original",
@@ -107,8 +124,6 @@ pub(super) const WORDS: &[&str] = &[
     "port-unreachable",
     "postrouting",
     "prerouting",
-    "priority",
-    "protocol",
     "rate",
     "raw",
     "reject",
@@ -119,14 +134,11 @@ pub(super) const WORDS: &[&str] = &[
     "return",
     "route",
     "rst",
-    "second",
     "security",
     "set",
     "size",
     "snat",
     "srcnat",
-    "state",
-    "status",
     "syn",
     "tcp",
     "th",
