@@ -249,10 +249,11 @@ impl<'text> Reader<'text, '_> {
                 Some(other) => return Err(other.unexpected()),
                 None => return Err(RulesetError::Unfinished),
             },
-            Token::Word(word) if is_value(word) || names.contains(&word) => match self.peek() {
-                Some(joined @ (Token::Symbol(",") | Token::Word("."))) => return Err(joined.unexpected()),
-                _ => {}
-            },
+            Token::Word(word) if is_value(word) || names.contains(&word) => {
+                if let Some(joined @ (Token::Symbol(",") | Token::Word("."))) = self.peek() {
+                    return Err(joined.unexpected());
+                }
+            }
             Token::Word(word) if BESIDE_VALUES.contains(&word) => {}
             Token::Symbol("@") => {
                 self.name()?;
