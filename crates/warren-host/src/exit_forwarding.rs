@@ -5,7 +5,7 @@
 //! that shows. IPv6 knows one switch for all devices. The exit turns it on and puts each device's own setting, and the one for later
 //! devices, back to what they were; the kernel sets them all whenever somebody else writes to the switch, and that shows too.
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use crate::{
     DeviceName,
@@ -26,19 +26,21 @@ pub struct Forwarding {
 
 impl Forwarding {
     /// Asks the kernel, and the journal for what the exit has done. A bridge of containers or virtual machines that was made since
-    /// forwards IPv6 for these, as the program that made it may have found the switch on and left it so.
+    /// forwards IPv6 for these, as the program that made it may have found the switch on and left it so. `indexes` has the devices.
     pub(crate) fn look<'a>(
         tun: &DeviceName,
         journal: impl Iterator<Item = &'a Undo> + Clone,
         bridges: &[String],
+        indexes: &BTreeMap<DeviceName, u32>,
     ) -> io::Result<Self> {
         let mut forwarding =
             Self { ipv6_others: ipv6_others(tun, journal.clone(), bridges)?, ..Self::default() };
         for device in devices("ipv4", tun)? {
             let key = sysctl::device_key("ipv4", &device, "forwarding");
+            let index = indexes.get(&device).copied();
             match sysctl::read(&key)?.as_deref() {
                 Some("0") => forwarding.ipv4_off.push(device),
-                Some(_) if is_own(&key, journal.clone())? => forwarding.ipv4_own.push(device),
+                Some(_) if is_own(&key, index, journal.clone())? => forwarding.ipv4_own.push(device),
                 Some(_) | None => {}
             }
         }
@@ -47,8 +49,12 @@ impl Forwarding {
 }
 
 /// Whether the exit turned a setting on, and nobody has done so for the whole host since.
-fn is_own<'a>(key: &str, mut journal: impl Iterator<Item = &'a Undo>) -> io::Result<bool> {
-    let companions = journal.find_map(|undo| undo.companions_of(key));
+fn is_own<'a>(
+    key: &str,
+    device: Option<u32>,
+    mut journal: impl Iterator<Item = &'a Undo>,
+) -> io::Result<bool> {
+    let companions = journal.find_map(|undo| undo.companions_of(key, device));
     companions.map_or(Ok(false), |companions| Ok(!sysctl::is_on_by_others(companions)?))
 }
 
@@ -57,7 +63,7 @@ fn ipv6_others<'a>(
     mut journal: impl Iterator<Item = &'a Undo>,
     bridges: &[String],
 ) -> io::Result<Option<Vec<DeviceName>>> {
-    let Some(companions) = journal.find_map(|undo| undo.companions_of(IPV6_FORWARDING)) else {
+    let Some(companions) = journal.find_map(|undo| undo.companions_of(IPV6_FORWARDING, None)) else {
         let is_on = sysctl::read(IPV6_FORWARDING)?.is_some_and(|value| value != "0");
         return Ok((!is_on).then(Vec::new));
     };

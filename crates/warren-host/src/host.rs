@@ -203,7 +203,9 @@ impl Host {
     pub async fn surroundings(&self, tun: &DeviceName) -> Result<Surroundings, HostError> {
         let observer = self.netlink.observe(tun).await.map_err(HostError::Read)?;
         let journal = self.journal.outstanding().values();
-        observer.surroundings(|bridges| Forwarding::look(tun, journal, bridges)).map_err(HostError::Read)
+        observer
+            .surroundings(|bridges, indexes| Forwarding::look(tun, journal, bridges, indexes))
+            .map_err(HostError::Read)
     }
 
     /// Opens the host although the journal may list what a killed daemon left.
@@ -384,7 +386,7 @@ pub async fn place(tunnel: &Tunnel, slot: u8) -> Result<RulePlace, HostError> {
 pub async fn surroundings(tun: &DeviceName) -> Result<Surroundings, HostError> {
     let observer = Netlink::open().map_err(HostError::Read)?.observe(tun).await.map_err(HostError::Read)?;
     observer
-        .surroundings(|bridges| Forwarding::look(tun, std::iter::empty(), bridges))
+        .surroundings(|bridges, indexes| Forwarding::look(tun, std::iter::empty(), bridges, indexes))
         .map_err(HostError::Read)
 }
 

@@ -92,6 +92,18 @@ impl Netlink {
         Ok(Some(link))
     }
 
+    /// What the device of an index is called, if there is one.
+    pub(crate) async fn name(&self, index: u32) -> io::Result<Option<DeviceName>> {
+        let message = match first(self.handle.link().get().match_index(index).execute()).await {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => None,
+            found => found?,
+        };
+        let names = message.into_iter().flat_map(|message| message.attributes).filter_map(|attribute| {
+            if let LinkAttribute::IfName(name) = attribute { DeviceName::new(name).ok() } else { None }
+        });
+        Ok({ names }.next())
+    }
+
     pub(crate) async fn set_link(&self, index: u32, change: LinkChange) -> io::Result<()> {
         let mut message = LinkUnspec::new_with_index(index);
         if let Some(mtu) = change.mtu {

@@ -118,7 +118,11 @@ pub(crate) async fn prepare(
             Some(previous) if previous == *value => return Ok(None),
             Some(previous) => {
                 let companions = sysctl::companions(key, value)?;
-                Undo::Sysctl { key: key.clone(), set: value.clone(), previous, companions }
+                let index = match sysctl::device_of(key) {
+                    Some(device) => netlink.link(&device).await?.map(|link| link.index),
+                    None => None,
+                };
+                Undo::Sysctl { key: key.clone(), index, set: value.clone(), previous, companions }
             }
             // Devices of containers come and go while a plan is computed and applied.
             None if sysctl::is_of_missing_device(key) => return Ok(None),
@@ -128,7 +132,8 @@ pub(crate) async fn prepare(
             Some(previous) if previous != "0" => return Ok(None),
             Some(previous) => {
                 let companions = sysctl::companions(IPV6_FORWARDING, "1")?;
-                Undo::Sysctl { key: IPV6_FORWARDING.into(), set: "1".into(), previous, companions }
+                let key = IPV6_FORWARDING.to_owned();
+                Undo::Sysctl { key, index: None, set: "1".into(), previous, companions }
             }
             None => return Err(StepError::NoSetting),
         },

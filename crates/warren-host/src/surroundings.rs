@@ -3,7 +3,11 @@
 //! Hosts on the exit's own links are behind the router's firewall and trust each other, so clients are kept from them, whatever
 //! addresses they have.
 
-use std::{collections::BTreeSet, io, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
@@ -114,15 +118,17 @@ impl Observer {
         }
     }
 
-    /// What was seen. What else forwards is in `forwarding`, which is told the bridges of containers and virtual machines.
+    /// What was seen. What else forwards is in `forwarding`, which is told the bridges of containers and virtual machines, and the
+    /// indexes of devices.
     pub(crate) fn surroundings(
         self,
-        forwarding: impl FnOnce(&[String]) -> io::Result<Forwarding>,
+        forwarding: impl FnOnce(&[String], &BTreeMap<DeviceName, u32>) -> io::Result<Forwarding>,
     ) -> io::Result<Surroundings> {
+        let indexes = self.devices.iter().map(|device| (device.name.clone(), device.index)).collect();
         Ok(Surroundings {
             links: self.links.into_iter().collect(),
             routers: self.routers.into_iter().collect(),
-            forwarding: forwarding(&self.bridges)?,
+            forwarding: forwarding(&self.bridges, &indexes)?,
         })
     }
 

@@ -14,6 +14,27 @@ pub(crate) fn device_key(family: &str, device: &DeviceName, name: &str) -> Strin
     format!("net.{family}.conf.{}.{name}", device.as_str().replace('.', "/"))
 }
 
+/// The device of a setting, if it is one device's.
+pub(crate) fn device_of(key: &str) -> Option<DeviceName> {
+    let parts: Vec<&str> = key.split('.').collect();
+    let ["net", _, "conf", device, _] = parts.as_slice() else { return None };
+    let is_one = !["all", "default"].contains(device);
+    DeviceName::new(device.replace('/', ".")).ok().filter(|_| is_one)
+}
+
+/// The same setting of another device.
+pub(crate) fn of_device(key: &str, device: &DeviceName) -> String {
+    match key.split('.').collect::<Vec<_>>().as_slice() {
+        ["net", family, "conf", _, name] => device_key(family, device, name),
+        _ => key.to_owned(),
+    }
+}
+
+/// Whether both are the same setting, of whichever devices.
+pub(crate) fn is_same_of_devices(key: &str, other: &str) -> bool {
+    device_of(other).is_some_and(|device| of_device(key, &device) == other)
+}
+
 /// Reads a setting; none if this kernel or device does not have it.
 pub(crate) fn read(key: &str) -> io::Result<Option<String>> {
     match fs::read_to_string(path(key)?) {

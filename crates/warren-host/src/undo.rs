@@ -38,6 +38,9 @@ pub(crate) enum Undo {
     Rule(Rule),
     Sysctl {
         key: String,
+        /// The device's, if the setting is one of a device: it keeps its settings when it is renamed.
+        #[serde(default)]
+        index: Option<u32>,
         set: String,
         previous: String,
         companions: Vec<Companion>,
@@ -68,7 +71,11 @@ impl Undo {
             }
             Self::Route { route, index } => gone(netlink.delete_route(route, *index).await)?,
             Self::Rule(rule) => gone(netlink.delete_rule(rule).await)?,
-            Self::Sysctl { key, set, previous, companions } => restore(key, set, previous, companions)?,
+            Self::Sysctl { key, index, set, previous, companions } => {
+                if let Some(key) = key_now(key, *index, netlink).await? {
+                    restore(&key, set, previous, companions)?;
+                }
+            }
             Self::Nftables { family, table } => {
                 if let Some(owner) = owner {
                     owner.end().await;
@@ -81,21 +88,26 @@ impl Undo {
 
     /// How to undo a setting whose companions were put back to what they were as soon as it was written; none unless they were.
     pub(crate) fn with_companions_put_back(&self, step: &Step) -> Option<Self> {
-        let Self::Sysctl { key, set, previous, companions } = self else { return None };
+        let Self::Sysctl { key, index, set, previous, companions } = self else { return None };
         let put_back =
             |companion: &Companion| Companion { set: companion.previous.clone(), ..companion.clone() };
         (*step == Step::ForwardIpv6).then(|| Self::Sysctl {
             key: key.clone(),
+            index: *index,
             set: set.clone(),
             previous: previous.clone(),
             companions: companions.iter().map(put_back).collect(),
         })
     }
 
-    /// The companions of a setting, if this is its undoing.
-    pub(crate) fn companions_of(&self, wanted: &str) -> Option<&[Companion]> {
+    /// The companions of a setting, if this is its undoing. One of a device is known by the device's index, whatever its name was.
+    pub(crate) fn companions_of(&self, wanted: &str, device: Option<u32>) -> Option<&[Companion]> {
+        let is_it = |key: &str, index: Option<u32>| match (index, device) {
+            (Some(index), Some(device)) => index == device && sysctl::is_same_of_devices(key, wanted),
+            _ => key == wanted,
+        };
         match self {
-            Self::Sysctl { key, companions, .. } if key == wanted => Some(companions),
+            Self::Sysctl { key, index, companions, .. } if is_it(key, *index) => Some(companions),
             Self::Sysctl { .. }
             | Self::Address { .. }
             | Self::Link { .. }
@@ -132,6 +144,12 @@ impl fmt::Display for Undo {
             Self::Nftables { family, table } => write!(f, "nftables table {family} {table}"),
         }
     }
+}
+
+/// What a setting is called now; none if its device is gone.
+async fn key_now(key: &str, device: Option<u32>, netlink: &Netlink) -> io::Result<Option<String>> {
+    let Some(index) = device else { return Ok(Some(key.to_owned())) };
+    Ok(netlink.name(index).await?.map(|name| sysctl::of_device(key, &name)))
 }
 
 /// Puts a setting back if it still has Warren's value, and what the kernel changed along with it likewise. Forwarding stays on if

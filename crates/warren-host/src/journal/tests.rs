@@ -148,8 +148,20 @@ fn undo() -> impl Strategy<Value = Undo> {
             }),
         (route(), any::<Option<u32>>()).prop_map(|(route, index)| Undo::Route { route, index }),
         rule().prop_map(Undo::Rule),
-        (any::<String>(), any::<String>(), any::<String>(), proptest::collection::vec(companion(), 0..4))
-            .prop_map(|(key, set, previous, companions)| Undo::Sysctl { key, set, previous, companions }),
+        (
+            any::<String>(),
+            any::<Option<u32>>(),
+            any::<String>(),
+            any::<String>(),
+            proptest::collection::vec(companion(), 0..4)
+        )
+            .prop_map(|(key, index, set, previous, companions)| Undo::Sysctl {
+                key,
+                index,
+                set,
+                previous,
+                companions
+            }),
         any::<String>().prop_map(|table| Undo::Nftables { family: TableFamily::Inet, table }),
         any::<String>().prop_map(|table| Undo::Nftables { family: TableFamily::Arp, table }),
     ]
