@@ -1,16 +1,18 @@
-//! What keeps an exit's flows alive while the exit is away: a table that outlives it and drops, without a word, what comes
-//! in for them.
+//! What keeps an exit's flows alive, and its host closed, while the exit is away: a table that outlives it and drops, without a word,
+//! what comes in for them, and what neighbours would have forwarded.
 //!
 //! NAT goes with the daemon, and the kernel answers packets that nobody translates any more with a reset, which ends the
 //! flow at its other end. The connection tracking entries stay, so they tell these packets; the next daemon's NAT uses the
-//! same entries. While an exit runs none of the rules matches anything: replies to its clients leave by its TUN.
+//! same entries. While an exit runs none of these rules matches anything: replies to its clients leave by its TUN.
+//!
+//! An exit that is killed leaves forwarding on, which is undone by the next start or by `warren cleanup`. Until then this table keeps
+//! the exit's own rules for neighbours, as they were last. They come behind the exit's own, which count first.
 
-use std::path::Path;
-
-use ipnet::{Ipv4Net, Ipv6Net};
+use std::{fs::File, path::Path};
 
 use crate::{
-    DeviceName, HostError, StepError, TableFamily, UndoError, host::Host, nft, plan::table_text, undo::Undo,
+    HostError, StepError, TableFamily, UndoError, exit_plan::ExitHost, exit_ruleset, host::Host, nft,
+    plan::table_text, undo::Undo,
 };
 
 /// The table's name, of family `inet`. It belongs to no process.
@@ -22,6 +24,14 @@ pub struct Hold {
     host: Host,
 }
 
+/// The rules of the table that stands, which follow what changes around the exit.
+#[derive(Debug)]
+pub struct HeldRules {
+    ruleset: String,
+    /// The journal's, for the processes that change the table.
+    lock: File,
+}
+
 impl Hold {
     /// Opens the hold's own journal, which may list a predecessor's table.
     ///
@@ -31,20 +41,15 @@ impl Hold {
         Ok(Self { host: Host::open_unfinished(journal.as_ref())? })
     }
 
-    /// Makes the table for these pools, in place of a predecessor's and without a moment between them.
+    /// Makes the table for this exit, in place of a predecessor's and without a moment between them.
     ///
     /// # Errors
     /// If nft or the journal fails.
-    pub async fn put(
-        &mut self,
-        device: &DeviceName,
-        ipv4: Option<Ipv4Net>,
-        ipv6: Option<Ipv6Net>,
-    ) -> Result<(), StepError> {
+    pub async fn put(&mut self, exit: &ExitHost) -> Result<HeldRules, StepError> {
         self.host.note_once(Undo::Nftables { family: TableFamily::Inet, table: HOLD_TABLE.into() })?;
-        let table = table_text(TableFamily::Inet, HOLD_TABLE, &ruleset(device, ipv4, ipv6), false);
-        nft::replace(TableFamily::Inet, HOLD_TABLE, &table, self.host.share_lock()?).await?;
-        Ok(())
+        let mut rules = HeldRules { ruleset: String::new(), lock: self.host.share_lock()? };
+        rules.follow(exit).await?;
+        Ok(rules)
     }
 
     /// Removes the table.
@@ -56,7 +61,26 @@ impl Hold {
     }
 }
 
-fn ruleset(device: &DeviceName, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
+impl HeldRules {
+    /// Makes the table anew if this exit's differs, without a moment between them.
+    ///
+    /// # Errors
+    /// If nft fails; the table stays as it was then.
+    pub async fn follow(&mut self, exit: &ExitHost) -> Result<(), StepError> {
+        let ruleset = ruleset(exit);
+        if self.ruleset == ruleset {
+            return Ok(());
+        }
+        let table = table_text(TableFamily::Inet, HOLD_TABLE, &ruleset, false);
+        nft::replace(TableFamily::Inet, HOLD_TABLE, &table, self.lock.try_clone()?).await?;
+        self.ruleset = ruleset;
+        Ok(())
+    }
+}
+
+/// The rules of the table for this exit.
+pub(crate) fn ruleset(exit: &ExitHost) -> String {
+    let ExitHost { device, ipv4, ipv6, .. } = exit;
     let ipv4 = ipv4.map(|pool| format!("ip saddr {}", pool.trunc()));
     let ipv6 = ipv6.map(|pool| format!("ip6 saddr {}", pool.trunc()));
     let drop_replies = |except: &str| -> String {
@@ -65,23 +89,49 @@ fn ruleset(device: &DeviceName, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) ->
     };
     format!(
         "chain input {{\n\ttype filter hook input priority filter - 10; policy accept;\n{}}}\n\
-         chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n",
+         chain forward {{\n\ttype filter hook forward priority filter - 10; policy accept;\n{}}}\n{}",
         // What comes in by the TUN answers a connection that the exit itself opened to a client, from an address of the pool.
         drop_replies(&format!("iifname != \"{device}\" ")),
-        drop_replies(&format!("oifname != \"{device}\" "))
+        drop_replies(&format!("oifname != \"{device}\" ")),
+        exit_ruleset::without_exit(exit)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DeviceName, Forwarding, Surroundings, exit_plan::Egress};
 
     #[test]
-    fn only_replies_to_clients_that_cannot_reach_them_are_dropped() {
-        let device = DeviceName::new("warren-exit").unwrap();
+    fn only_replies_to_clients_that_cannot_reach_them_are_dropped_and_what_neighbours_would_have_forwarded() {
+        let ens3 = DeviceName::new("ens3").unwrap();
+        let exit = ExitHost {
+            device: DeviceName::new("warren-exit").unwrap(),
+            mtu: 1380,
+            ipv4: Some("10.66.0.1/16".parse().unwrap()),
+            ipv6: Some("fd66::1/64".parse().unwrap()),
+            nat_ipv4: true,
+            nat_ipv6: true,
+            interface: Egress::Auto,
+            listen_ports: vec![443],
+            service_ports: Vec::new(),
+            allow: Vec::new(),
+            prefixes: vec!["192.168.8.0/24".parse().unwrap()],
+            isolation: true,
+            resolvers: Vec::new(),
+            surroundings: Surroundings {
+                routers: vec![ens3.clone()],
+                forwarding: Forwarding {
+                    ipv4_off: vec![ens3],
+                    ipv6_others: Some(vec![DeviceName::new("br0").unwrap()]),
+                    ..Forwarding::default()
+                },
+                ..Surroundings::default()
+            },
+            router_advertisements: Vec::new(),
+        };
 
-        let text =
-            ruleset(&device, Some("10.66.0.1/16".parse().unwrap()), Some("fd66::1/64".parse().unwrap()));
+        let text = ruleset(&exit);
 
         assert_eq!(
             text,
@@ -94,6 +144,20 @@ mod tests {
              \ttype filter hook forward priority filter - 10; policy accept;\n\
              \toifname != \"warren-exit\" ct direction reply ct original ip saddr 10.66.0.0/16 counter drop\n\
              \toifname != \"warren-exit\" ct direction reply ct original ip6 saddr fd66::/64 counter drop\n\
+             }\n\
+             chain forward_for_clients {\n\
+             \ttype filter hook forward priority filter + 10; policy accept;\n\
+             \tiifname \"warren-exit\" accept\n\
+             \tip saddr 10.66.0.0/16 counter drop\n\
+             \tip saddr 192.168.8.0/24 counter drop\n\
+             \tip6 saddr fd66::/64 counter drop\n\
+             \tmeta nfproto ipv4 iifname { \"ens3\" } jump from_neighbours\n\
+             \tmeta nfproto ipv6 iifname != { \"br0\" } jump from_neighbours\n\
+             }\n\
+             chain from_neighbours {\n\
+             \tct state established,related accept\n\
+             \tct status dnat accept\n\
+             \tcounter drop\n\
              }\n"
         );
     }

@@ -29,9 +29,11 @@ pub struct ExitHost {
     pub nat_ipv6: bool,
     /// Where the internet is.
     pub interface: Egress,
-    /// The UDP ports of the listener, and of any other service here, that no client's traffic may come to use as its
-    /// source port (CVE-2021-3773).
+    /// The UDP ports of the listener, which no client's traffic may come to use as its source port (CVE-2021-3773).
     pub listen_ports: Vec<u16>,
+    /// The ports of this host's other services, of UDP and TCP ([`crate::facts::service_ports`]). They are kept from clients'
+    /// traffic as the listener's are, unless that leaves clients fewer than 4,096 ports.
+    pub service_ports: Vec<u16>,
     /// Networks that clients may reach although they are not the internet.
     pub allow: Vec<IpNet>,
     /// Networks behind clients, each without bits behind its length; those of an IP version without a pool are left out.
@@ -59,6 +61,12 @@ pub enum Egress {
 /// The rules of an exit's table, as its plan has them.
 pub fn ruleset(host: &ExitHost) -> String {
     exit_ruleset::ruleset(host, gateway_ipv4(host), gateway_ipv6(host))
+}
+
+/// Whether clients' traffic may come to use one of `ports` as its source port.
+pub fn gives_away(host: &ExitHost, ports: &[u16]) -> bool {
+    let given = exit_ruleset::nat_ports(&host.listen_ports, &host.service_ports);
+    ports.iter().any(|port| given.contains(port))
 }
 
 /// Whether this host forwards for others than clients, because somebody else has turned that on.
@@ -227,6 +235,7 @@ mod tests {
             nat_ipv6: true,
             interface: Egress::Auto,
             listen_ports: vec![443],
+            service_ports: Vec::new(),
             allow: Vec::new(),
             prefixes: Vec::new(),
             isolation: true,

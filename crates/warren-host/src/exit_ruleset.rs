@@ -12,12 +12,7 @@ use crate::{DeviceName, Family};
 
 /// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
-    let ipv4 = ipv4.map(|gateway| Pool { is_translated: host.nat_ipv4, ..Pool::ipv4(gateway) });
-    let ipv6 = ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
-    let mut pools: Vec<Pool> = ipv4.into_iter().chain(ipv6).collect();
-    for pool in &mut pools {
-        pool.granted = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
-    }
+    let mut pools = pools(host, ipv4, ipv6);
     let mut text: String = pools.iter().map(Pool::flows_set).collect();
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(
@@ -38,9 +33,25 @@ pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
     text
 }
 
-/// The source ports that NAT may use: the largest part of [`NAT_PORTS`] that holds none of `listen_ports`.
-pub(crate) fn nat_ports(listen_ports: &[u16]) -> RangeInclusive<u16> {
-    let mut taken: Vec<u16> = listen_ports.iter().copied().filter(|port| NAT_PORTS.contains(port)).collect();
+fn pools(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<Pool> {
+    let ipv4 = ipv4.map(|gateway| Pool { is_translated: host.nat_ipv4, ..Pool::ipv4(gateway) });
+    let ipv6 = ipv6.map(|gateway| Pool { is_translated: host.nat_ipv6, ..Pool::ipv6(gateway) });
+    let mut pools: Vec<Pool> = ipv4.into_iter().chain(ipv6).collect();
+    for pool in &mut pools {
+        pool.granted = host.prefixes.iter().copied().filter(|prefix| pool.holds(prefix)).collect();
+    }
+    pools
+}
+
+/// The source ports that NAT may use: the largest part of [`NAT_PORTS`] that holds none of `listen_ports` and, unless that
+/// leaves clients too few, none of `service_ports`.
+pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[u16]) -> RangeInclusive<u16> {
+    let free = free_ports(listen_ports.iter().chain(service_ports));
+    if free.len() >= FEWEST_NAT_PORTS { free } else { free_ports(listen_ports) }
+}
+
+fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u16> {
+    let mut taken: Vec<u16> = taken.into_iter().copied().filter(|port| NAT_PORTS.contains(port)).collect();
     taken.sort_unstable();
     let mut best = NAT_PORTS;
     let mut longest = 0;
@@ -60,6 +71,8 @@ pub(crate) fn nat_ports(listen_ports: &[u16]) -> RangeInclusive<u16> {
 struct Pool {
     /// The keyword of nft that selects the IP version and its addresses.
     family: &'static str,
+    /// The same, as `meta nfproto` has it.
+    version: &'static str,
     network: IpNet,
     /// The networks behind clients, each as it was granted.
     granted: Vec<IpNet>,
@@ -75,6 +88,7 @@ impl Pool {
     fn ipv4(gateway: Ipv4Net) -> Self {
         Self {
             family: "ip",
+            version: "ipv4",
             network: gateway.trunc().into(),
             granted: Vec::new(),
             gateway: gateway.addr().to_string(),
@@ -87,6 +101,7 @@ impl Pool {
     fn ipv6(gateway: Ipv6Net) -> Self {
         Self {
             family: "ip6",
+            version: "ipv6",
             network: gateway.trunc().into(),
             granted: Vec::new(),
             gateway: gateway.addr().to_string(),
@@ -150,10 +165,32 @@ impl Pool {
         Family::of(&self.network) == Family::of(network)
     }
 
+    /// The networks of clients and of hosts behind them.
+    fn networks(&self) -> Vec<IpNet> {
+        iter::once(self.network).chain(IpNet::aggregate(&self.granted)).collect()
+    }
+
     /// Selects what clients and hosts behind them send.
     fn sources(&self) -> Vec<String> {
-        let networks = iter::once(self.network).chain(IpNet::aggregate(&self.granted));
-        networks.map(|network| format!("{} saddr {network}", self.family)).collect()
+        self.networks().iter().map(|network| format!("{} saddr {network}", self.family)).collect()
+    }
+
+    /// Selects what belongs to flows that were begun from (`saddr`) one of these networks or to (`daddr`) one.
+    fn flows(&self, end: &str, not: &str) -> String {
+        let Self { family, version, .. } = self;
+        let networks = IpNet::aggregate(&self.networks());
+        format!("meta nfproto {version} ct original {family} {end} {not}{{ {} }}", listed(&networks))
+    }
+
+    /// Selects what hosts on this host's own links send from within a network behind a client, or around one.
+    fn neighbours(&self, host: &ExitHost) -> Vec<String> {
+        let overlaps = |network: &IpNet| {
+            self.granted.iter().any(|granted| granted.contains(network) || network.contains(granted))
+        };
+        let links = host.surroundings.links.iter().filter(|link| overlaps(&link.network));
+        links
+            .map(|link| format!("iifname \"{}\" {} saddr {}", link.device, self.family, link.network))
+            .collect()
     }
 }
 
@@ -161,13 +198,26 @@ impl Pool {
 /// from outside wants to learn of it (CVE-2019-14899), and whoever asks with one has this host send the answer to a client.
 fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
     let device = &host.device;
-    let mut rules = vec!["ct state established,related accept".into()];
-    for Pool { family, gateway, network, .. } in pools {
-        let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }} {family}");
-        rules.push(format!("{elsewhere} daddr {gateway} counter drop"));
-        rules.push(format!("{elsewhere} saddr {network} counter drop"));
-    }
+    let elsewhere = format!("iifname != {{ \"lo\", \"{device}\" }}");
+    let mut rules = vec![
+        "ct state established accept".into(),
+        format!("iifname != \"{device}\" ct state related accept"),
+    ];
+    rules.extend(
+        pools
+            .iter()
+            .map(|Pool { family, gateway, .. }| format!("{elsewhere} {family} daddr {gateway} counter drop")),
+    );
+    // A network that the host is on itself stays its neighbours', also within one behind a client.
+    rules.extend(
+        pools.iter().flat_map(|pool| pool.neighbours(host)).map(|neighbours| format!("{neighbours} accept")),
+    );
+    rules.extend(
+        pools.iter().flat_map(Pool::sources).map(|source| format!("{elsewhere} {source} counter drop")),
+    );
     rules.push(format!("iifname != \"{device}\" accept"));
+    // Errors about what this host has begun with a client, such as those that find a path's MTU, and about nothing else.
+    rules.extend(pools.iter().map(|pool| format!("ct state related {} accept", pool.flows("daddr", ""))));
     rules.push(COUNT_FLOWS.into());
     for Pool { family, gateway, echo, .. } in pools {
         rules.push(format!("{family} daddr {gateway} {echo} accept"));
@@ -191,6 +241,31 @@ fn forward(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         spoofed.push(to_clients);
     }
     rules.extend(spoofed);
+    rules.extend(by_neighbours(host));
+    rules
+}
+
+/// The chains that keep neighbours out where an exit was killed: what it turned on is on still, and its own table is gone.
+pub(crate) fn without_exit(host: &ExitHost) -> String {
+    let pools = pools(host, host.ipv4, host.ipv6);
+    // The exit's own table looks at that, and goes when the device does.
+    let mut rules = vec![format!("iifname \"{}\" accept", host.device)];
+    rules.extend(pools.iter().flat_map(Pool::sources).map(|source| format!("{source} counter drop")));
+    rules.extend(by_neighbours(host));
+    let mut text = String::new();
+    chain(
+        &mut text,
+        "forward_for_clients",
+        "type filter hook forward priority filter + 10; policy accept;",
+        &rules,
+    );
+    chain(&mut text, "from_neighbours", "", &from_neighbours());
+    text
+}
+
+/// Selects what is forwarded only because the exit has turned that on.
+fn by_neighbours(host: &ExitHost) -> Vec<String> {
+    let mut rules = Vec::new();
     let devices = own_ipv4(host);
     if host.ipv4.is_some() && !devices.is_empty() {
         rules.push(format!("meta nfproto ipv4 iifname {{ {} }} jump from_neighbours", quoted(&devices)));
@@ -220,12 +295,17 @@ fn from_clients(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         // Also flows that began before.
         rules.push(format!("oifname \"{device}\" counter drop"));
     }
-    rules.push("ct state established,related accept".into());
+    // Errors, which are related, go only where new flows may: what they are about is for the sender to say.
+    rules.push("ct state established accept".into());
     rules.push(COUNT_FLOWS.into());
     if !host.isolation {
         rules.push(format!("oifname \"{device}\" accept"));
     }
     rules.push("ct state invalid counter drop".into());
+    // And are about flows of clients, not about those of this host or of others that it forwards for.
+    rules.extend(
+        pools.iter().map(|pool| format!("ct state related {} counter drop", pool.flows("saddr", "!= "))),
+    );
     rules.extend(pools.iter().flat_map(|pool| pool.refused(host)));
     if let Egress::Device(egress) = &host.interface {
         rules.push(format!("oifname != \"{egress}\" counter drop"));
@@ -255,7 +335,7 @@ fn postrouting(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
         Egress::Auto => format!("oifname != \"{}\"", host.device),
         Egress::Device(egress) => format!("oifname \"{egress}\""),
     };
-    let ports = nat_ports(&host.listen_ports);
+    let ports = nat_ports(&host.listen_ports, &host.service_ports);
     let (first, last) = (ports.start(), ports.end());
     let mut rules = Vec::new();
     for source in pools.iter().flat_map(Pool::sources) {
@@ -275,6 +355,9 @@ const MOST_FLOWS: u32 = 4_096;
 
 /// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;
+
+/// With fewer, clients soon have no port left for one server.
+const FEWEST_NAT_PORTS: usize = 4_096;
 
 fn listed(networks: &[IpNet]) -> String {
     networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")

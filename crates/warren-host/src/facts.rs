@@ -1,6 +1,10 @@
 //! What the plans have to know of the host before they can be computed.
 
-use std::{io, net::IpAddr};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 
@@ -128,6 +132,57 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     })
 }
 
+/// The ports at which somebody else reaches a service of this host: where TCP listens, and of UDP sockets without a peer; in order.
+///
+/// This reads as many lines as there are such sockets and other ones of UDP, and no connection of TCP.
+///
+/// # Errors
+/// If `/proc/net` cannot be read.
+pub fn service_ports() -> io::Result<Vec<u16>> {
+    let mut ports = Vec::new();
+    for protocol in ["tcp", "tcp6", "udp", "udp6"] {
+        match File::open(format!("/proc/thread-self/net/{protocol}")) {
+            Ok(table) => ports.extend(served(BufReader::new(table), protocol.starts_with("tcp"))?),
+            // Without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+/// The ports in a table as [`listening`] reads it. Of TCP the kernel lists the listeners first.
+fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<u16>> {
+    const LISTEN: &str = "0A";
+    const NO_PEER: &str = "07";
+    let mut ports = Vec::new();
+    for line in table.lines().skip(1) {
+        let line = line?;
+        let mut words = line.split_whitespace().skip(1);
+        let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
+        let Some((address, port)) = own else { continue };
+        match state {
+            Some(LISTEN) if is_tcp => {}
+            _ if is_tcp => break,
+            Some(NO_PEER) => {}
+            _ => continue,
+        }
+        if !is_loopback(address) {
+            ports.extend(u16::from_str_radix(port, 16));
+        }
+    }
+    Ok(ports)
+}
+
+/// Whether an address, as these tables have it, is one that only this host itself reaches.
+fn is_loopback(address: &str) -> bool {
+    const OF_IPV6: &str = "00000000000000000000000001000000";
+    let ipv4 = u32::from_str_radix(address, 16).ok().filter(|_| address.len() == 8);
+    address == OF_IPV6 || ipv4.is_some_and(|bytes| bytes.to_ne_bytes().first() == Some(&127))
+}
+
 /// Whether this kernel has IPv6 at all.
 ///
 /// # Errors
@@ -179,6 +234,22 @@ fn devices_where(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn services_are_listeners_and_sockets_of_udp_without_a_peer_that_others_reach() {
+        let tcp = "  sl  local_address rem_address   st tx_queue\n\
+             0: 00000000:6989 00000000:0000 0A 00000000:00000000\n\
+             1: 3500007F:1F90 00000000:0000 0A 00000000:00000000\n\
+             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n\
+             3: 00000000:0016 00000000:0000 0A 00000000:00000000\n";
+        let udp = "  sl  local_address rem_address   st tx_queue\n\
+             0: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n\
+             1: 00000000:CA6C 00000000:0000 07 00000000:00000000\n\
+             2: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 07 0:0\n";
+
+        assert_eq!(served(tcp.as_bytes(), true).unwrap(), [27_017], "listeners come first");
+        assert_eq!(served(udp.as_bytes(), false).unwrap(), [51_820]);
+    }
 
     #[test]
     fn only_listeners_that_others_reach_are_found() {

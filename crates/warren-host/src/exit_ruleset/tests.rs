@@ -20,12 +20,15 @@ fn ruleset_reads_as_expected() {
          }\n\
          chain input {\n\
          \ttype filter hook input priority filter; policy accept;\n\
-         \tct state established,related accept\n\
+         \tct state established accept\n\
+         \tiifname != \"warren-exit\" ct state related accept\n\
          \tiifname != { \"lo\", \"warren-exit\" } ip daddr 10.66.0.1 counter drop\n\
-         \tiifname != { \"lo\", \"warren-exit\" } ip saddr 10.66.0.0/16 counter drop\n\
          \tiifname != { \"lo\", \"warren-exit\" } ip6 daddr fd66:6666::1 counter drop\n\
+         \tiifname != { \"lo\", \"warren-exit\" } ip saddr 10.66.0.0/16 counter drop\n\
          \tiifname != { \"lo\", \"warren-exit\" } ip6 saddr fd66:6666::/64 counter drop\n\
          \tiifname != \"warren-exit\" accept\n\
+         \tct state related meta nfproto ipv4 ct original ip daddr { 10.66.0.0/16 } accept\n\
+         \tct state related meta nfproto ipv6 ct original ip6 daddr { fd66:6666::/64 } accept\n\
          \tct state new jump new_flows\n\
          \tip daddr 10.66.0.1 icmp type echo-request accept\n\
          \tip6 daddr fd66:6666::1 icmpv6 type echo-request accept\n\
@@ -42,9 +45,11 @@ fn ruleset_reads_as_expected() {
          }\n\
          chain from_clients {\n\
          \toifname \"warren-exit\" counter drop\n\
-         \tct state established,related accept\n\
+         \tct state established accept\n\
          \tct state new jump new_flows\n\
          \tct state invalid counter drop\n\
+         \tct state related meta nfproto ipv4 ct original ip saddr != { 10.66.0.0/16 } counter drop\n\
+         \tct state related meta nfproto ipv6 ct original ip6 saddr != { fd66:6666::/64 } counter drop\n\
          \tip daddr 192.168.7.0/24 accept\n\
          \tip daddr != { 192.0.0.9/32, 192.0.0.10/32 } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, \
          168.63.129.16/32, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, \
@@ -141,11 +146,37 @@ fn without_isolation_clients_reach_each_other_with_as_many_flows_as_they_have_el
 
 #[test]
 fn nat_ports_never_hold_a_listen_port() {
-    assert_eq!(nat_ports(&[]), 20_000..=60_999);
-    assert_eq!(nat_ports(&[443, 65_535]), 20_000..=60_999);
-    assert_eq!(nat_ports(&[51_820]), 20_000..=51_819);
-    assert_eq!(nat_ports(&[30_000, 40_000, 30_000]), 40_001..=60_999);
-    assert_eq!(nat_ports(&[20_000, 60_999]), 20_001..=60_998);
+    assert_eq!(nat_ports(&[], &[]), 20_000..=60_999);
+    assert_eq!(nat_ports(&[443, 65_535], &[]), 20_000..=60_999);
+    assert_eq!(nat_ports(&[51_820], &[]), 20_000..=51_819);
+    assert_eq!(nat_ports(&[30_000, 40_000, 30_000], &[]), 40_001..=60_999);
+    assert_eq!(nat_ports(&[20_000, 60_999], &[]), 20_001..=60_998);
+}
+
+#[test]
+fn nat_ports_hold_no_port_of_another_service_unless_clients_would_have_too_few() {
+    assert_eq!(nat_ports(&[30_000], &[22, 51_820]), 30_001..=51_819);
+    let everywhere: Vec<u16> = (20_000..61_000).step_by(2_000).collect();
+    assert_eq!(nat_ports(&[20_000], &everywhere), 20_001..=60_999);
+}
+
+#[test]
+fn addresses_of_networks_behind_clients_come_from_the_tunnel_alone_but_those_of_the_hosts_own_links() {
+    let prefixes = ["192.168.8.0/24", "10.0.0.0/8"].map(|prefix| prefix.parse().unwrap()).to_vec();
+    let surroundings = surroundings(&["10.1.0.0/24", "192.0.2.0/24"], Some(Vec::new()));
+
+    let text =
+        ruleset(&ExitHost { prefixes, surroundings, ..host() }, Some("10.66.0.1/16".parse().unwrap()), None);
+
+    let [own, spoofed] =
+        ["\tiifname \"ens3\" ip saddr 10.1.0.0/24 accept\n", "ip saddr 10.0.0.0/8 counter drop\n"]
+            .map(|rule| text.find(rule).unwrap_or_else(|| panic!("{rule}{text}")));
+    assert!(own < spoofed, "{text}");
+    assert!(
+        text.contains("\tiifname != { \"lo\", \"warren-exit\" } ip saddr 192.168.8.0/24 counter drop\n"),
+        "{text}"
+    );
+    assert!(!text.contains("192.0.2.0/24 accept"), "{text}");
 }
 
 #[test]
@@ -225,6 +256,7 @@ fn host() -> ExitHost {
         nat_ipv6: true,
         interface: Egress::Auto,
         listen_ports: vec![443],
+        service_ports: Vec::new(),
         allow: vec!["192.168.7.9/24".parse().unwrap()],
         prefixes: Vec::new(),
         isolation: true,

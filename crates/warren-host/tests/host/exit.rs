@@ -101,6 +101,32 @@ fn forwarding_that_somebody_turned_on_for_the_whole_host_meanwhile_stays_on() {
 }
 
 #[test]
+fn forwarding_of_a_device_stays_the_exits_when_somebody_renames_it() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+
+    host.block_on(|| async {
+        let mut warren = Host::open(host.journal()).await.unwrap();
+        let applied = warren.apply(&exit(&exit_host(&host))).await.unwrap();
+        // Another device has the name then, which forwards for somebody else.
+        host.run("ip link set lan0 down");
+        host.run("ip link set lan0 name wan9");
+        host.run("ip link add lan0 type bridge");
+        host.run("sysctl -q -w net.ipv4.conf.lan0.forwarding=1");
+        let forwarding = warren.surroundings(&device("exit0")).await.unwrap().forwarding;
+        assert_eq!((forwarding.ipv4_own, forwarding.ipv4_off), (vec![device("wan9")], Vec::new()));
+        warren.undo(applied).await.unwrap();
+    });
+
+    let now = |key: &str| host.run(&format!("sysctl -n {key}")).trim().to_owned();
+    assert_eq!(now("net.ipv4.conf.wan9.forwarding"), "0");
+    assert_eq!(now("net.ipv6.conf.wan9.accept_ra"), "1");
+    assert_eq!(now("net.ipv4.conf.lan0.forwarding"), "1", "which is not the exit's");
+}
+
+#[test]
 fn networks_on_the_links_are_known_whatever_they_came_by() {
     if !is_root() {
         return;
@@ -326,6 +352,7 @@ pub(crate) fn exit_host_here() -> ExitHost {
         nat_ipv6: true,
         interface: Egress::Auto,
         listen_ports: vec![443],
+        service_ports: Vec::new(),
         allow: Vec::new(),
         prefixes: Vec::new(),
         isolation: true,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
+use warren_host::exit_hold::HeldRules;
 use warren_host::{Applied, Host};
 use warren_quic::driver::CloseReason;
 use warren_quic::key::PublicKey;
@@ -23,6 +24,7 @@ use super::limits::ClientLimits;
 use super::listener::UnixSocket;
 use super::metrics::{Events, MetricsServer};
 use super::report::{next_question, next_scrape, serve_metrics};
+use super::service_ports::ServicePorts;
 use super::upkeep::Upkeep;
 use super::web::{self, WebServer};
 use crate::config::{ClientsFile, ConfigError, ExitConfig};
@@ -56,6 +58,9 @@ pub(crate) struct ExitStart {
     pub(crate) gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(crate) ruleset: String,
+    /// Those of the table that outlives this daemon.
+    pub(crate) held: HeldRules,
+    pub(crate) services: ServicePorts,
     pub(crate) host: Host,
     pub(crate) upkeep: Upkeep,
     pub(crate) control: PathBuf,
@@ -90,6 +95,8 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         queues,
         gateways,
         ruleset,
+        held,
+        services,
         mut host,
         mut upkeep,
         control,
@@ -129,6 +136,8 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             device,
             gateways,
             ruleset,
+            held,
+            services,
             forwards_for_others: None,
             prefix_routes: Applied::default(),
             live: HashMap::new(),
@@ -181,6 +190,9 @@ pub(super) struct Daemon {
     gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
     pub(super) ruleset: String,
+    /// Those of the table that outlives this daemon.
+    pub(super) held: HeldRules,
+    pub(super) services: ServicePorts,
     /// Whether the host forwards for others than clients, as it was told last.
     pub(super) forwards_for_others: Option<bool>,
     /// The routes to networks behind clients.

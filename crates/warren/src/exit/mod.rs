@@ -14,6 +14,7 @@ mod prefixes;
 mod reload;
 mod report;
 mod run;
+mod service_ports;
 mod sockets;
 mod store;
 mod upkeep;

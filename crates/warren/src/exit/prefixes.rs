@@ -1,5 +1,7 @@
 //! Networks behind clients: this host's routes and rules for them follow what the operator allows.
 
+use std::time::Instant;
+
 use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::{Host, Plan, exit_plan};
@@ -29,18 +31,20 @@ impl Daemon {
     }
 
     /// The same, and makes the rules follow what is around the host now: networks that it is on itself, and for whom else it
-    /// forwards. Returns the exit's plan as it would be made now.
+    /// forwards, and its services' ports. Returns the exit's plan as it would be made now.
     ///
     /// # Errors
     /// As [`Self::follow_prefixes`].
     pub(super) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
-        let facts = host_facts(&self.config, self.sessions.registry(), host).await?;
+        let mut facts = host_facts(&self.config, self.sessions.registry(), host, &self.services).await?;
+        self.services.follow(&mut facts, Instant::now());
         self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
         let ruleset = exit_plan::ruleset(&facts);
         if ruleset != self.ruleset {
             host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
+        self.held.follow(&facts).await.context("cannot change the table that outlives this exit")?;
         host.change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))
             .await
             .context("cannot route the networks behind clients")?;

@@ -15,6 +15,7 @@ use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
 use warren_tun::{DeviceConfig, TunError};
 
 use super::daemon::{self, Ending, ExitStart};
+use super::service_ports::ServicePorts;
 use super::upkeep::Upkeep;
 use super::{files, other_firewalls, sockets};
 use crate::cli::args::GlobalArgs;
@@ -91,14 +92,13 @@ async fn prepare_and_run(
     let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
     let mut host = Host::open(&directory.journal()).await?;
     refuse_missing_interface(&config)?;
-    let facts = host_facts(&config, sessions.registry(), &host).await?;
+    let services = ServicePorts::look(Instant::now());
+    let facts = host_facts(&config, sessions.registry(), &host, &services).await?;
     let (helper, process) = Helper::start(global, EXIT, lock)?;
     // The nft that owns the exit's table too: it takes whatever text it is given.
     helper.run_nft();
     let mut hold = Hold::open(&directory.hold_journal()).await?;
-    hold.put(&facts.device, config.ipv4, config.ipv6)
-        .await
-        .context("cannot make the table that keeps flows alive")?;
+    let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
     let plan = exit_plan::exit(&facts);
     let upkeep = match host.apply(&plan).await {
         Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
@@ -123,6 +123,8 @@ async fn prepare_and_run(
         queues,
         gateways,
         ruleset: exit_plan::ruleset(&facts),
+        held,
+        services,
         host,
         upkeep,
         control: directory.socket(),
@@ -171,6 +173,7 @@ pub(super) async fn host_facts(
     config: &ExitConfig,
     registry: &ClientRegistry,
     host: &Host,
+    services: &ServicePorts,
 ) -> anyhow::Result<ExitHost> {
     let interface = match &config.nat_interface {
         NatInterface::Auto => Egress::Auto,
@@ -187,6 +190,7 @@ pub(super) async fn host_facts(
         nat_ipv6: config.nat_ipv6,
         interface,
         listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
+        service_ports: services.kept(),
         allow: config.allow.clone(),
         prefixes: super::prefixes::of(registry),
         isolation: config.isolation,

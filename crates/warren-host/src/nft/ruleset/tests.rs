@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     Forwarding, GuestNetwork, OnLink, Plan, Step, Surroundings, client_plan,
     client_plan::{ClientFirewall, ClientHost},
-    dns,
+    dns, exit_hold,
     exit_plan::{self, Egress, ExitHost},
     kill_switch::{InboundPort, InboundProtocol, KillSwitchRules},
     plan::table_text,
@@ -10,8 +10,15 @@ use crate::{
 
 #[test]
 fn every_table_that_a_plan_makes_is_understood() {
+    let hold = Step::Nftables {
+        family: TableFamily::Inet,
+        table: exit_hold::HOLD_TABLE.into(),
+        ruleset: exit_hold::ruleset(&exit_host(Egress::Auto)),
+        owned: false,
+    };
     for (tables, plan) in [
         (OwnTables::of_profile("home"), client()),
+        (OwnTables::of_exit(), Plan { steps: vec![hold] }),
         (OwnTables::of_exit(), exit(Egress::Auto)),
         (OwnTables::of_exit(), exit(Egress::Device("eth0".parse().unwrap()))),
     ] {
@@ -207,7 +214,11 @@ fn client() -> Plan {
 }
 
 fn exit(interface: Egress) -> Plan {
-    exit_plan::exit(&ExitHost {
+    exit_plan::exit(&exit_host(interface))
+}
+
+fn exit_host(interface: Egress) -> ExitHost {
+    ExitHost {
         device: "warren-exit".parse().unwrap(),
         mtu: 1_380,
         ipv4: Some("10.66.0.0/16".parse().unwrap()),
@@ -216,13 +227,14 @@ fn exit(interface: Egress) -> Plan {
         nat_ipv6: true,
         interface,
         listen_ports: vec![443],
+        service_ports: Vec::new(),
         allow: networks(&["192.168.9.0/24", "fd09::/64"]),
         prefixes: networks(&["192.168.7.0/24", "fd07::/64"]),
         isolation: true,
         resolvers: ["192.168.9.1", "fd09::1"].map(|address| address.parse().unwrap()).to_vec(),
         surroundings: surroundings(),
         router_advertisements: Vec::new(),
-    })
+    }
 }
 
 /// An exit's links, and devices of which some forward for others.
