@@ -54,6 +54,31 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     before.assert_same(&HostState::of(&net.exit));
 }
 
+/// Forwarding is on still then, and the exit's own table is gone.
+#[test]
+fn neighbours_get_nothing_through_a_host_whose_exit_was_killed() {
+    let Some(net) = Net::new() else { return };
+    let neighbour = Neighbour::new(&net);
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    exit.run();
+
+    exit.stop(Signal::KILL);
+
+    let forwarding = "cat /proc/sys/net/ipv4/conf/eth0/forwarding /proc/sys/net/ipv6/conf/all/forwarding";
+    assert_eq!(net.exit.sh(forwarding).ok(), "1\n1");
+    eventually(seconds(10), "the exit's own table is gone", || {
+        !net.exit.sh("nft list table inet warren_exit").succeeded()
+    });
+    for sources in [OWN, POOL] {
+        assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?}");
+    }
+    // The control: it is the table that is left which keeps them out.
+    net.exit.sh("nft delete table inet warren_exit_hold").ok();
+    assert_eq!(neighbour.came_out(OWN), [PACKETS; 2]);
+    exit.run();
+    assert_eq!(neighbour.came_out(OWN), [0; 2]);
+}
+
 #[test]
 fn a_host_that_becomes_a_router_is_one_and_clients_addresses_stay_theirs() {
     let Some(net) = Net::new() else { return };
@@ -113,6 +138,8 @@ fn containers_are_forwarded_also_where_nobody_turned_ipv6_on_for_them() {
 
     eventually(seconds(10), "containers are forwarded", || containers.work());
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv6/conf/default/forwarding").ok(), "0");
+    exit.stop(Signal::KILL);
+    assert!(containers.work(), "also when the exit was killed");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
     net.exit.sh(&format!("nft 'table ip plain {{ chain post {{ {plain} }}; }}'")).ok();
     exit.run();
     mallory.up();
-    let [listener, intercepted] = shadow_udp(&net, &attacker, 40_000);
+    let [listener, intercepted] = shadow_udp(&net, &attacker, 40_000, 443);
     assert!(listener == 0 && intercepted >= PACKETS, "the attack works: {listener}, {intercepted}");
     let [listener, intercepted] = shadow_tcp(&net, &attacker, 41_000);
     assert!(listener == 0 && intercepted > 0, "the attack works: {listener}, {intercepted}");
@@ -44,7 +44,7 @@ fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
     exit.configure(|config| config.with("nat", "enabled", true));
     exit.run();
     mallory.up();
-    let [listener, intercepted] = shadow_udp(&net, &attacker, 42_000);
+    let [listener, intercepted] = shadow_udp(&net, &attacker, 42_000, 443);
     assert!(
         listener >= PACKETS && intercepted == 0,
         "{listener} reached the listener, {intercepted} the attacker"
@@ -54,11 +54,39 @@ fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
     mallory.down();
 }
 
+#[test]
+fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
+    let Some(net) = Net::new() else { return };
+    let serve =
+        |port: u16| net.exit.enter(move || UdpSocket::bind(("0.0.0.0", port)).unwrap()).join().unwrap();
+    let _early = serve(51_820);
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let attacker = net.second_client();
+    let mallory = Client::on(&attacker, &exit.enrol("mallory"));
+    count_at_the_exit(&net);
+    exit.run();
+    mallory.up();
+
+    let [service, intercepted] = shadow_udp(&net, &attacker, 44_000, 51_820);
+    assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
+    // The control: a port at which there is no service yet.
+    let [service, intercepted] = shadow_udp(&net, &attacker, 45_000, 36_000);
+    assert!(service == 0 && intercepted >= PACKETS, "the attack works: {service}, {intercepted}");
+
+    let _late = serve(36_000);
+    eventually(seconds(40), "the new service's port is kept", || {
+        net.exit.sh("nft list chain inet warren_exit postrouting").ok().contains("to :20000-35999")
+    });
+    let [service, intercepted] = shadow_udp(&net, &attacker, 46_000, 36_000);
+    assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
+    mallory.down();
+}
+
 /// The attacker sends from the exit's port to the victim's, and then the victim from there to the exit's; returns how many of its
 /// packets reached the exit's listener and how many were forwarded.
-fn shadow_udp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
+fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64; 2] {
     let victim = net.client.enter(move || UdpSocket::bind((Net::CLIENT_V4, port)).unwrap()).join().unwrap();
-    let mallory = attacker.enter(|| UdpSocket::bind("0.0.0.0:443").unwrap()).join().unwrap();
+    let mallory = attacker.enter(move || UdpSocket::bind(("0.0.0.0", service)).unwrap()).join().unwrap();
     victim.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     eventually(seconds(20), "the attacker's packet has made its entry", || {
         mallory.send_to(b"shadow", (Net::CLIENT_V4, port)).unwrap();
@@ -68,7 +96,7 @@ fn shadow_udp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
     let mut seen = [0; 2];
     eventually(seconds(30), "the victim's packets have arrived", || {
         for _ in 0..100 {
-            victim.send_to(b"carrier", (Net::EXIT_V4, 443)).unwrap();
+            victim.send_to(b"carrier", (Net::EXIT_V4, service)).unwrap();
         }
         let now = counted(net);
         seen = [now[0] - before[0], now[1] - before[1]];
