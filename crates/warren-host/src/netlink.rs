@@ -98,10 +98,10 @@ impl Netlink {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => None,
             found => found?,
         };
-        let names = message.into_iter().flat_map(|message| message.attributes).filter_map(|attribute| {
+        let mut names = message.into_iter().flat_map(|message| message.attributes).filter_map(|attribute| {
             if let LinkAttribute::IfName(name) = attribute { DeviceName::new(name).ok() } else { None }
         });
-        Ok({ names }.next())
+        Ok(names.next())
     }
 
     pub(crate) async fn set_link(&self, index: u32, change: LinkChange) -> io::Result<()> {

@@ -9,14 +9,15 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     thread,
     time::Duration,
 };
 
 use ipnet::IpNet;
+use rustix::net::{AddressFamily, SendFlags, SocketType};
 use warren_host::{
-    Plan, Step, Surroundings,
+    OnLink, Plan, Step, Surroundings,
     exit_plan::{Egress, ExitHost, exit},
 };
 
@@ -213,6 +214,87 @@ fn clients_ask_a_resolver_on_the_exits_own_link_for_names_and_for_nothing_else()
     });
 }
 
+/// An error is related to a flow of others too, if it quotes one.
+#[test]
+fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    let (exits, neighbours) =
+        ((Ipv4Addr::new(203, 0, 113, 1), 5_400), (Ipv4Addr::new(203, 0, 113, 2), 5_401));
+    let (gateway, clients) = ((Ipv4Addr::new(10, 66, 0, 1), 5_402), (Ipv4Addr::new(10, 66, 0, 2), 5_403));
+    let host = ExitHost { allow: Vec::new(), ..net.exit_host() };
+    let path_mtu_is_lowered =
+        |of: &Namespace, to: Ipv4Addr| of.run(&format!("ip route get {to}")).contains("mtu 600");
+    let forge = || {
+        let exit = net.exit.inside(|| [exits, gateway].map(|end| UdpSocket::bind(end).unwrap()));
+        let neighbour = net.internet.inside(|| UdpSocket::bind(neighbours).unwrap());
+        let client = net.client.inside(|| UdpSocket::bind(clients).unwrap());
+        // Flows that were answered.
+        for (from, to, answers) in [(&exit[0], neighbours, &neighbour), (&exit[1], clients, &client)] {
+            from.send_to(b"hello", to).unwrap();
+            let (_, back) = answers.recv_from(&mut [0; 16]).unwrap();
+            answers.send_to(b"hello", back).unwrap();
+            from.recv_from(&mut [0; 16]).unwrap();
+        }
+        too_big(&net.client, neighbours.0, (neighbours, exits));
+        too_big(&net.client, exits.0, (exits, neighbours));
+        too_big(&net.client, gateway.0, (gateway, clients));
+        // Behind them, on the same way.
+        assert!(net.client.succeeds(&ping("10.66.0.1")));
+        let lowered = [
+            path_mtu_is_lowered(&net.internet, exits.0),
+            path_mtu_is_lowered(&net.exit, neighbours.0),
+            path_mtu_is_lowered(&net.exit, clients.0),
+        ];
+        for host in [&net.internet, &net.exit] {
+            host.run("ip route flush cache");
+        }
+        lowered
+    };
+
+    net.with_exit(&host, || {
+        assert_eq!(forge(), [false, false, true], "an error about a flow to the client itself is taken");
+    });
+
+    // The control: whatever is related is let through.
+    let mut open = exit(&host);
+    let Some(Step::Nftables { ruleset, .. }) = open.steps.first_mut() else {
+        panic!("the table comes first")
+    };
+    *ruleset = ruleset.replace("\tct state established accept\n", "\tct state established,related accept\n");
+    net.exit.with_plan(&open, || assert_eq!(forge(), [true; 3]));
+}
+
+#[test]
+fn addresses_of_a_network_behind_a_client_reach_the_exit_by_the_tunnel_alone() {
+    if !is_root() {
+        return;
+    }
+    let net = Net::new();
+    for address in ["192.168.8.9/32", "192.168.9.9/32"] {
+        net.internet.run(&format!("ip address add {address} dev lo"));
+    }
+    let link = |network: &str| OnLink { device: device("wan0"), network: network.parse().unwrap() };
+    let mut host = net.exit_host();
+    host.surroundings.links.push(link("192.168.9.0/24"));
+    let arrives = |from: &str| {
+        let exit = net.exit.inside(|| UdpSocket::bind("203.0.113.1:5310").unwrap());
+        exit.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let from = net.internet.inside(|| UdpSocket::bind((from, 0)).unwrap());
+        from.send_to(b"hello", "203.0.113.1:5310").unwrap();
+        exit.recv(&mut [0; 16]).is_ok()
+    };
+
+    net.with_exit(&host, || assert!(arrives("192.168.8.9") && arrives("192.168.9.9")));
+    host.prefixes = vec!["192.168.8.0/23".parse().unwrap()];
+    net.with_exit(&host, || {
+        assert!(!arrives("192.168.8.9"));
+        assert!(arrives("192.168.9.9"), "a network that the exit is on itself");
+    });
+}
+
 #[test]
 fn what_is_not_the_internet_is_closed_and_what_is_within_it_is_open() {
     if !is_root() {
@@ -403,6 +485,36 @@ impl Net {
         assert_eq!(answer, "answer");
         answering.join().unwrap()
     }
+}
+
+/// Sends from `host` that a packet of the flow was too big for a path of 600 bytes (RFC 1191).
+fn too_big(host: &Namespace, to: Ipv4Addr, flow: ((Ipv4Addr, u16), (Ipv4Addr, u16))) {
+    let ((source, source_port), (destination, destination_port)) = flow;
+    let mut quoted = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    quoted.extend([source.octets(), destination.octets()].concat());
+    let sum = checksum(&quoted);
+    quoted[10..12].copy_from_slice(&sum);
+    for field in [source_port, destination_port, 1_480, 0] {
+        quoted.extend(field.to_be_bytes());
+    }
+    let mut message = vec![3, 4, 0, 0, 0, 0];
+    message.extend(600_u16.to_be_bytes());
+    message.extend(quoted);
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    host.inside(|| {
+        let socket =
+            rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
+                .unwrap();
+        rustix::net::sendto(&socket, &message, SendFlags::empty(), &SocketAddr::from((to, 0))).unwrap();
+    });
+}
+
+/// Of RFC 1071.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()).to_be_bytes()
 }
 
 fn ping(address: &str) -> String {
