@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 
-use crate::{DEVICE_GROUP, client_plan::ClientHost, ruleset_text::chain};
+use crate::{CARRIER_BIT, DEVICE_GROUP, client_plan::ClientHost, ruleset_text::chain};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
 pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
@@ -11,6 +11,14 @@ pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
     chain(&mut text, "prerouting", mangle, &prerouting(host, listening));
+    // Before any table marks an answer, whose mark would be taken for the carrier's by the next.
+    let first = "type filter hook output priority mangle - 5; policy accept;";
+    chain(
+        &mut text,
+        "carrier",
+        first,
+        &[format!("meta mark {:#x} ct mark set {:#x}", host.mark, carrier(host))],
+    );
     let route = "type route hook output priority mangle; policy accept;";
     chain(&mut text, "output", route, &output(host, listening));
     let nat = "type nat hook postrouting priority srcnat; policy accept;";
@@ -57,9 +65,9 @@ fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
     rules
 }
 
-/// The connection mark of what carries tunnels.
+/// The connection mark of what carries tunnels. With the packets' own mark are connections that came from outside.
 fn carrier(host: &ClientHost) -> u32 {
-    host.mark | 0x1_0000
+    host.mark | CARRIER_BIT
 }
 
 /// Answers of marked connections carry the mark, so that they are routed as if there was no tunnel.
@@ -71,9 +79,8 @@ fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
              ct mark set {mark:#x}"
         )
     });
-    let carrier = format!("meta mark {mark:#x} ct mark set {:#x}", carrier(host));
     let answers = format!("ct mark {mark:#x} meta mark 0 meta mark set {mark:#x}");
-    [carrier].into_iter().chain(older).chain([answers]).collect()
+    older.into_iter().chain([answers]).collect()
 }
 
 /// The exit takes packets from the inner addresses and from the networks behind this host that it routes here.

@@ -68,5 +68,8 @@ pub const PROTOCOL: u8 = 0x57;
 /// The firewall mark on every carrier socket, by which the carrier is kept out of every Warren tunnel on the host.
 pub const CARRIER_MARK: u32 = 0x5761;
 
+/// What tells the marks of connections that carry tunnels from those of connections that came from outside.
+const CARRIER_BIT: u32 = 0x1_0000;
+
 /// The device group of every client's TUN device (`ip link show group 22369`), by which the firewall knows all of them.
 pub const DEVICE_GROUP: u32 = 0x5761;

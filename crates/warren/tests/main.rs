@@ -28,6 +28,7 @@ mod first_packet;
 mod flaps;
 mod flood;
 mod foreign_rules;
+mod forged_carrier;
 mod full_path;
 mod half_open;
 mod hardening;

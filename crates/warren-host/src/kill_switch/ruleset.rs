@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 
 use super::{InboundPort, InboundProtocol, KillSwitchRules};
-use crate::{CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain};
+use crate::{CARRIER_BIT, CARRIER_MARK, DEVICE_GROUP, DeviceName, Family, ruleset_text::chain};
 
 /// The chains of a kill switch's table, one statement per line.
 ///
@@ -23,6 +23,8 @@ pub(super) fn ruleset(rules: &KillSwitchRules) -> String {
         let hook = "type route hook output priority mangle - 10; policy accept;";
         chain(&mut text, "queries", hook, &queries);
     }
+    let begun = "type filter hook output priority mangle - 5; policy accept;";
+    chain(&mut text, "begun", begun, &[format!("meta mark {CARRIER_MARK:#x} ct mark set {CARRIED:#x}")]);
     let carrier = "type filter hook output priority filter - 10; policy accept;";
     chain(&mut text, "carrier", carrier, &carrier_rules(rules));
     chain(&mut text, "let_out", "", &let_out(rules));
@@ -53,11 +55,14 @@ fn queries_rules(rules: &KillSwitchRules) -> Option<Vec<String>> {
     Some(tries.chain(queries).collect())
 }
 
+/// Answers to whoever sent something from outside have the carrier's mark by now, so that they pass the tunnel's routes, but a
+/// connection mark of their own. One forged packet from an exit's address makes any program's packets there such answers.
 fn carrier_rules(rules: &KillSwitchRules) -> Vec<String> {
     let ends = [rules.carriers.as_slice(), &resolvers(rules)].concat();
-    to_ends(&ends)
-        .map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"))
-        .collect()
+    let carrier =
+        to_ends(&ends).map(|ends| format!("meta mark {CARRIER_MARK:#x} {ends} meta mark set {LET_OUT:#x}"));
+    // A match of its own, since a packet whose connection nobody tracks has no connection mark at all.
+    [format!("ct mark {CARRIER_MARK:#x} return")].into_iter().chain(carrier).collect()
 }
 
 /// The resolvers that a daemon with a secret mark asks, but for those that are exits too.
@@ -84,6 +89,10 @@ fn to_ends(ends: &[SocketAddr]) -> impl Iterator<Item = String> + use<> {
 }
 
 fn let_out(rules: &KillSwitchRules) -> Vec<String> {
+    let link_local = ["fe80::/10", "ff02::/16"].map(|network| network.parse::<IpNet>());
+    let neighbours: Vec<IpNet> =
+        link_local.into_iter().flatten().chain(rules.on_link.iter().copied()).collect();
+    let neighbours = elements(&neighbours, Family::Ipv6).unwrap_or_default();
     let mut let_out = vec![
         "oifname \"lo\" accept".into(),
         format!("meta oifgroup {DEVICE_GROUP} accept"),
@@ -91,8 +100,8 @@ fn let_out(rules: &KillSwitchRules) -> Vec<String> {
         // DHCP; the clients' ports are root's alone.
         "ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         "ip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept".into(),
-        // Neighbour discovery (RFC 4861), which a router does not forward, and the reports of groups that it needs.
-        "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept".into(),
+        // Neighbour discovery (RFC 4861) on the link, and the reports of groups that it needs. A router forwards what goes beyond.
+        format!("icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 ip6 daddr {{ {neighbours} }} accept"),
         "icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept".into(),
     ];
     // No router passes this on, also where the host has moved to a network that gives these addresses elsewhere.
@@ -246,7 +255,10 @@ fn is_default(elements: &str) -> bool {
 }
 
 /// The carrier's mark with a bit more, on packets that a kill switch has found to go to one of its exits.
-const LET_OUT: u32 = CARRIER_MARK | 0x1_0000;
+const LET_OUT: u32 = CARRIER_MARK | CARRIER_BIT;
+
+/// The mark of connections that carry tunnels, as a client's table sets it; this table also stands where that one does not.
+const CARRIED: u32 = CARRIER_MARK | CARRIER_BIT;
 
 /// Groups and the address that reach no further than the link or the site, for finding printers and the like.
 const LOCAL_MULTICAST_IPV4: &str = "224.0.0.0/24, 239.255.0.0/16, 255.255.255.255";
@@ -286,8 +298,13 @@ mod tests {
              \tmeta mark != 0 ip daddr . udp dport { 192.0.2.53 . 53 } limit rate over 100/second burst 100 packets counter drop\n\
              \tmeta mark 0x12345678 ip daddr . udp dport { 192.0.2.53 . 53 } meta mark set 0x5761\n\
              }\n\
+             chain begun {\n\
+             \ttype filter hook output priority mangle - 5; policy accept;\n\
+             \tmeta mark 0x5761 ct mark set 0x15761\n\
+             }\n\
              chain carrier {\n\
              \ttype filter hook output priority filter - 10; policy accept;\n\
+             \tct mark 0x5761 return\n\
              \tmeta mark 0x5761 ip daddr . udp dport { 192.0.2.53 . 53, 192.0.2.9 . 443, 198.51.100.2 . 443 } meta mark set 0x15761\n\
              \tmeta mark 0x5761 ip6 daddr . udp dport { 2001:db8::2 . 443 } meta mark set 0x15761\n\
              }\n\
@@ -297,7 +314,7 @@ mod tests {
              \tmeta mark 0x15761 accept\n\
              \tip daddr 255.255.255.255 udp sport 68 udp dport 67 accept\n\
              \tip6 daddr { fe80::/10, ff02::1:2 } udp sport 546 udp dport 547 accept\n\
-             \ticmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 accept\n\
+             \ticmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 hoplimit 255 ip6 daddr { 2001:db8:1::/64, fe80::/10, ff02::/16 } accept\n\
              \ticmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 daddr ff02::/16 accept\n\
              \tip daddr { 192.0.2.0/24 } udp sport 68 udp dport 67 ip ttl set 1 accept\n\
              \ttcp sport { 22 } tcp flags & (syn | ack) != syn accept\n\
