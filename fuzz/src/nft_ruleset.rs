@@ -60,7 +60,7 @@ fn is_own(statement: &str) -> bool {
         "include", "define", "redefine", "undefine", "flush", "table", "list", "monitor", "insert", "replace",
     ];
     let inside = words.iter().skip_while(|word| **word != "{");
-    ["warren_home", "warren_home_dns", "warren-kill-switch_home"].contains(named)
+    ["warren_home", "warren-dns_home", "warren-kill-switch_home"].contains(named)
         && !inside.into_iter().any(|word| commands.contains(word))
 }
 

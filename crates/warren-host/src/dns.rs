@@ -24,7 +24,7 @@ use std::{
 };
 
 pub use error::DnsError;
-pub use guard::{guard, is_full, needs_guard};
+pub use guard::{guard, guard_table, is_full, needs_guard};
 pub use held::{owners, recover};
 pub use keeper::Dns;
 pub use servers::{DnsFacts, Servers, choose};

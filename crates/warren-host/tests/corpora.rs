@@ -60,7 +60,7 @@ const PIECES: &[&str] = &[
     "\\\n",
     "@",
     "add table inet warren_home\n",
-    "delete table inet warren_home_dns\n",
+    "delete table inet warren-dns_home\n",
     "create table arp warren-kill-switch_home {\n}\n",
     "add table inet filter\n",
     "flush ruleset\n",

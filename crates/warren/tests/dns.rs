@@ -106,11 +106,23 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     assert!(up.succeeded() && up.stderr.is_empty(), "{up:?}");
     client.down();
 
-    // What is reached outside the tunnel tells others every name.
+    // Nor does a query leave for one that is reached outside, which would tell others every name.
     let profile = exit.enrol("tablet").with("routes", "exclude", vec!["203.0.113.0/24"]);
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
+    assert!(up.stderr.contains("names may not be found: the exit names no resolver"), "{up:?}");
+    let before = net.client_queries();
+    ask_every_way(&net.client);
+    assert_eq!(net.client_queries(), before);
+    client.down();
+
+    // Unless the profile says that the host's resolvers stay.
+    let profile = profile.with("dns", "servers", Value::Array(Vec::new()));
+    let client = Client::with(&net, &profile);
+    let up = client.warren.run("up home");
     assert!(up.stderr.contains("names are asked outside the tunnel, of 203.0.113.2,"), "{up:?}");
+    ask_every_way(&net.client);
+    assert!(net.client_queries().udp > before.udp);
     client.down();
 }
 

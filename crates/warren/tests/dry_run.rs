@@ -51,7 +51,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
             ));
         }
     }
-    let table = client.sh("nft --stateless list table inet warren_home_dns");
+    let table = client.sh("nft --stateless list table inet warren-dns_home");
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     for rule in table.lines().filter(|line| line.contains("meta") || line.contains("dport")) {
         let rule = rule.trim().replace("0x00005761", "0x5761");

@@ -4,18 +4,28 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::DnsFacts;
-use crate::{DEVICE_GROUP, DeviceName, GuestNetwork, Step, TableFamily, client_plan};
+use super::{DnsFacts, Servers};
+use crate::{DEVICE_GROUP, DeviceName, GuestNetwork, Step, TableFamily};
 
 /// Whether a tunnel takes all of an IP version, in however many pieces that is written.
 pub fn is_full(include: &[IpNet]) -> bool {
     IpNet::aggregate(&include.to_vec()).iter().any(|network| network.prefix_len() == 0)
 }
 
-/// Whether all names are to stay inside: the tunnel is a full one, and leads to every one of the `servers` that it sets.
-pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], servers: &[IpAddr]) -> bool {
+/// Whether all names are to stay inside: the tunnel is a full one, and the profile neither leaves the host's resolvers alone nor
+/// lists one outside. Nothing that an exit says changes that.
+pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
-    is_full(include) && !servers.is_empty() && servers.iter().all(leads_there)
+    is_full(include)
+        && match wanted {
+            Servers::Exit => true,
+            Servers::Listed(listed) => !listed.is_empty() && listed.iter().all(leads_there),
+        }
+}
+
+/// The guard's table of a profile. No profile's own table begins like this one's.
+pub fn guard_table(profile: &str) -> String {
+    format!("warren-dns_{profile}")
 }
 
 /// A firewall table that refuses queries which would leave outside a tunnel: of programs that bind to another device, as
@@ -30,11 +40,16 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     devices.sort_unstable();
     devices.dedup();
     let to_guests: String = devices.iter().map(|device| format!("\toifname \"{device}\" accept\n")).collect();
-    // Before a kill switch, which gives the carrier another mark.
+    // Answers to whoever sent something from outside have the mark too, but a connection mark of their own; so one forged packet
+    // from a resolver would let any program ask it. Before a kill switch, which gives the carrier another mark.
     let ruleset = format!(
-        "chain output {{\n\
+        "chain carrier {{\n\
+         \tct mark {mark:#x} return\n\
+         \taccept\n\
+         }}\n\
+         chain output {{\n\
          \ttype filter hook output priority filter - 20; policy accept;\n\
-         \tmeta mark {mark:#x} accept\n\
+         \tmeta mark {mark:#x} jump carrier\n\
          \toif \"lo\" accept\n\
          \tmeta oifgroup {DEVICE_GROUP} accept\n\
          {to_guests}\
@@ -48,8 +63,7 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
          \tmeta l4proto {{ tcp, udp }} th dport {{ 53, 853 }} reject with icmpx admin-prohibited\n\
          }}\n"
     );
-    let table = format!("{}_dns", client_plan::firewall_table(profile));
-    Step::Nftables { family: TableFamily::Inet, table, ruleset, owned: true }
+    Step::Nftables { family: TableFamily::Inet, table: guard_table(profile), ruleset, owned: true }
 }
 
 #[cfg(test)]
@@ -58,17 +72,19 @@ mod tests {
 
     #[test]
     fn full_tunnel_is_one_however_it_is_written() {
-        let server = |address: &str| vec![address.parse().unwrap()];
+        let server = |address: &str| Servers::Listed(vec![address.parse().unwrap()]);
         let halves = networks(&["0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"]);
         assert!(needs_guard(&halves, &[], &server("203.0.113.2")));
         assert!(needs_guard(&halves[2..], &[], &server("2001:db8::53")));
         assert!(!needs_guard(&halves[1..2], &[], &server("203.0.113.2")));
-        assert!(!needs_guard(&halves, &[], &[]));
+        assert!(!needs_guard(&halves, &[], &Servers::Listed(Vec::new())));
+        assert!(!needs_guard(&halves[1..2], &[], &Servers::Exit));
 
         let one_inside = networks(&["0.0.0.0/0", "::/0", "203.0.113.2/32"]);
         let exclude = networks(&["203.0.113.0/24"]);
         assert!(needs_guard(&one_inside, &exclude, &server("203.0.113.2")));
         assert!(!needs_guard(&one_inside, &exclude, &server("203.0.113.3")));
+        assert!(needs_guard(&one_inside, &exclude, &Servers::Exit), "whatever the exit names");
     }
 
     fn networks(networks: &[&str]) -> Vec<IpNet> {

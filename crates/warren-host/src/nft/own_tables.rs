@@ -1,6 +1,6 @@
 //! Which tables a process may have changed.
 
-use crate::{client_plan, exit_hold, exit_plan, kill_switch};
+use crate::{client_plan, dns, exit_hold, exit_plan, kill_switch};
 
 /// The names of Warren's tables that one process answers for, in every family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ impl OwnTables {
     /// Those of a profile's daemon.
     pub fn of_profile(name: &str) -> Self {
         let tunnel = client_plan::firewall_table(name);
-        Self::Of(vec![format!("{tunnel}_dns"), tunnel, kill_switch::table_name(name)])
+        Self::Of(vec![dns::guard_table(name), tunnel, kill_switch::table_name(name)])
     }
 
     /// Those of the exit.

@@ -136,12 +136,10 @@ impl ClientHost {
         };
         // It keeps standing through an error, so that what is left of it is undone at the end.
         let servers = self.servers(welcome);
-        let keeps_names_in = self.keeps_names_in(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
             standing.servers.clone_from(&servers);
-            standing.keeps_names_in = keeps_names_in;
-            let plan = standing.plan(&self.profile, self.settings.lan);
+            let plan = standing.plan(&self.profile, &self.settings);
             match standing.change(&plan, self.device_is_new).await {
                 // The next look makes up for it.
                 Err(error)
@@ -218,7 +216,7 @@ impl ClientHost {
         standing.facts.guests = guests;
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
         let blocked = standing.stay_in_front().await?;
-        let plan = standing.plan(&self.profile, self.settings.lan);
+        let plan = standing.plan(&self.profile, &self.settings);
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
@@ -262,7 +260,7 @@ impl ClientHost {
         facts.band = in_front(&place)?;
         facts.void = Some(void.clone());
         let servers = self.servers(welcome);
-        let plan = plan(&self.profile, self.settings.lan, &facts, &servers, false);
+        let plan = plan(&self.profile, &self.settings, &facts);
         let dns = match servers.is_empty() {
             true => None,
             false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
@@ -287,14 +285,13 @@ impl ClientHost {
             facts.void = Some(void.name().clone());
             say_what_is_behind(&place.bypasses);
             let servers = self.servers(welcome);
-            let keeps_names_in = self.keeps_names_in(welcome);
-            let first = plan(&self.profile, self.settings.lan, &facts, &servers, keeps_names_in);
+            let first = plan(&self.profile, &self.settings, &facts);
             match host.apply(&first).await {
                 Ok(applied) => {
                     if let Some(sentence) = no_firewall::missing(&self.settings.include) {
                         tracing::warn!("{sentence}");
                     }
-                    let standing = Standing { device, void, host, applied, facts, servers, keeps_names_in };
+                    let standing = Standing { device, void, host, applied, facts, servers };
                     return Ok((standing, queues));
                 }
                 // Another tunnel that came up at the same moment took the slot.

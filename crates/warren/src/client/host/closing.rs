@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use warren_host::dns::Servers;
 use warren_session::AttachToken;
 use warren_session::client::Welcome;
 use warren_tun::Queue;
@@ -25,12 +24,6 @@ impl ClientHost {
         let (standing, queues) = self.stand(&nothing_granted()).await?;
         self.standing = Some(standing);
         Ok(Some(queues))
-    }
-
-    /// Whether names stay inside although nothing was granted, as they would have if an exit had named a resolver.
-    pub(super) fn keeps_names_in(&self, welcome: &Welcome) -> bool {
-        let has_lease = welcome.ipv4.is_some() || welcome.ipv6.is_some();
-        !has_lease && self.settings.servers != Servers::Listed(Vec::new())
     }
 }
 

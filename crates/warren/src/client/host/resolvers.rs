@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 use warren_session::client::Welcome;
 
+use super::standing::is_guarded;
 use super::{ClientHost, names};
 
 impl ClientHost {
@@ -60,11 +61,16 @@ impl ClientHost {
             self.standing.as_ref().map(|standing| standing.facts.exclude.as_slice()).unwrap_or_default();
         let servers = self.servers(welcome);
         let asked = if servers.is_empty() { &listed } else { &servers };
-        let outside = names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
-        let trouble = outside.or_else(|| {
-            let nobody_else = servers.is_empty();
-            nobody_else.then(|| names::without_resolver(&self.dns_facts(welcome, lan), &listed)).flatten()
-        });
+        let standing = self.standing.as_ref();
+        let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
+        let with_lan = self.dns_facts(welcome, lan);
+        let unreached = match servers.is_empty() {
+            true => names::without_resolver(&with_lan, &listed, is_guarded),
+            false if is_guarded => names::exits_outside(&with_lan, &servers),
+            false => None,
+        };
+        let outside = || names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
+        let trouble = if is_guarded { unreached } else { outside().or(unreached) };
         if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
             tracing::warn!("{sentence}");
         }

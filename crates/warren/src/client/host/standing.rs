@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use warren_host::client_plan::{self, ClientHost as PlanFacts};
 use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
 
+use super::RouteSettings;
 use crate::client::device::{TunDevice, Void};
 
 pub(super) struct Standing {
@@ -17,8 +18,6 @@ pub(super) struct Standing {
     pub(super) facts: PlanFacts,
     /// The resolvers that were chosen along with it.
     pub(super) servers: Vec<IpAddr>,
-    /// Whether no query may leave although no resolver was chosen.
-    pub(super) keeps_names_in: bool,
 }
 
 impl Standing {
@@ -59,27 +58,23 @@ impl Standing {
         self.facts.void = Some(self.void.name().clone());
     }
 
-    pub(super) fn plan(&self, profile: &str, lan: bool) -> Plan {
-        plan(profile, lan, &self.facts, &self.servers, self.keeps_names_in)
+    pub(super) fn plan(&self, profile: &str, settings: &RouteSettings) -> Plan {
+        plan(profile, settings, &self.facts)
     }
 }
 
-/// The plan of routes and, in a full tunnel with resolvers of its own or that `keeps_names_in`, the guard of their ports.
-pub(super) fn plan(
-    profile: &str,
-    lan: bool,
-    facts: &PlanFacts,
-    servers: &[IpAddr],
-    keeps_names_in: bool,
-) -> Plan {
+/// The plan of routes and, in a full tunnel, the guard of names.
+pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -> Plan {
     let mut plan = client_plan::client(facts);
-    let is_guarded = dns::needs_guard(&facts.include, &facts.exclude, servers)
-        || keeps_names_in && dns::is_full(&facts.include);
-    // Without a firewall there is no nft.
-    if facts.firewall.is_some() && is_guarded {
-        plan.steps.push(dns::guard(profile, CARRIER_MARK, lan, &facts.guests));
+    if is_guarded(settings, facts) {
+        plan.steps.push(dns::guard(profile, CARRIER_MARK, settings.lan, &facts.guests));
     }
     plan
+}
+
+/// Whether no query leaves outside. Without a firewall there is no nft.
+pub(super) fn is_guarded(settings: &RouteSettings, facts: &PlanFacts) -> bool {
+    facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, &settings.servers)
 }
 
 /// The band in front of everything that leads around the tunnel.
