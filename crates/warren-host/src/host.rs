@@ -409,7 +409,15 @@ async fn first_free_slot(netlink: &Netlink) -> io::Result<Option<u8>> {
 /// # Errors
 /// If a running daemon has the journal open, it is about another network namespace, or something could not be undone.
 pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> {
-    let path = journal.as_ref();
+    undo_journal(journal.as_ref(), false).await
+}
+
+/// As [`recover`], and looks again for each table once the journal lists none: somebody may have made it anew because it did.
+pub(crate) async fn recover_and_look_again(journal: &Path) -> Result<Recovered, HostError> {
+    undo_journal(journal, true).await
+}
+
+async fn undo_journal(path: &Path, looks_again: bool) -> Result<Recovered, HostError> {
     match path.try_exists() {
         Ok(true) => {}
         Ok(false) => return Ok(Recovered::default()),
@@ -417,9 +425,16 @@ pub async fn recover(journal: impl AsRef<Path>) -> Result<Recovered, HostError> 
     }
     let mut host = Host::open_unfinished(path)?;
     let damaged_lines = host.journal.damaged().to_vec();
+    let is_table = |undo: &&Undo| matches!(undo, Undo::Nftables { .. });
+    let tables: Vec<Undo> = host.journal.outstanding().values().filter(is_table).cloned().collect();
     let entries = host.journal.outstanding().keys().copied().collect();
     let undone = host.undo_entries(entries).await?;
     host.journal.clear().map_err(|source| HostError::Journal { path: path.to_owned(), source })?;
+    // The journal is locked until the end, so nobody has made them for himself.
+    for table in tables.iter().filter(|_| looks_again) {
+        let failed = |error| UndoError { left: vec![(table.to_string(), error)] };
+        table.run(&host.netlink, None).await.map_err(failed)?;
+    }
     Ok(Recovered { undone, damaged_lines })
 }
 

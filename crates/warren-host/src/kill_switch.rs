@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 use self::record::Record;
 use crate::{
     GuestNetwork, HostError, NftError, Step, TableFamily,
+    host::recover_and_look_again,
     journal::{Journal, Place},
     nft,
     plan::table_text,
-    recover,
     undo::Undo,
 };
 
@@ -284,6 +284,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
     let text = table_text(FAMILY, &table, &ruleset::ruleset(&record.rules), false);
     nft::replace(FAMILY, &table, &text, File::open("/dev/null").map_err(failed)?).await?;
     if is_closed(path).map_err(failed)? {
+        // Whoever is opening it just now looks for the table again once it is not.
         return Ok(true);
     }
     // Somebody has opened it in the meantime, and nobody would delete what was made after that.
@@ -297,7 +298,7 @@ pub async fn close_beside(journal: impl AsRef<Path>, name: &str) -> Result<bool,
 /// If a daemon keeps it closed, it is in another network namespace, or nft fails.
 pub async fn open(journal: impl AsRef<Path>) -> Result<bool, HostError> {
     let journal = journal.as_ref();
-    let was_closed = !recover(journal).await?.undone.is_empty();
+    let was_closed = !recover_and_look_again(journal).await?.undone.is_empty();
     if !journal.exists() {
         Record::remove(journal);
     }

@@ -177,6 +177,27 @@ fn what_could_not_be_closed_at_first_is_closed_by_the_next_start() {
     client.down();
 }
 
+#[test]
+fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
+    let Some(net) = Net::new() else { return };
+    let client = client(&net);
+    client.warren.run("client close home").ok();
+    client.sh(FLUSH);
+    // As if it was made between the look whether there is one and the note that there is to be none.
+    let made = client.warren.host.own_files().etc().join("made");
+    let nft = format!(
+        "#!/bin/sh\n/usr/sbin/nft \"$@\"; code=$?\ncase \"$*\" in *tables*) [ -e {made} ] || {{ : > {made}; /usr/sbin/nft add table inet \
+         warren-kill-switch_home; }};; esac\nexit $code\n",
+        made = made.display()
+    );
+    client.warren.host.own_files().program("nft", &nft);
+
+    client.warren.run("down home").ok();
+
+    assert!(made.exists(), "it was made meanwhile");
+    assert!(!client.warren.host.sh(TABLE).succeeded(), "it is gone");
+}
+
 /// A client with a profile of an exit that does not run.
 fn client(net: &Net) -> Client<'_> {
     let exit = Exit::start(net);
