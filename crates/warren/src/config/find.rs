@@ -42,7 +42,7 @@ impl FromStr for ProfileName {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if name.is_empty() {
             Err("is empty")
-        } else if name == "exit" {
+        } else if ["exit", "exit_hold"].contains(&name) {
             Err("is the exit's own")
         } else if name.len() > Self::LONGEST {
             Err("is longer than 32 characters")

@@ -101,6 +101,7 @@ fn what_is_no_file_is_refused() {
 fn profile_cannot_have_the_name_of_the_exit_or_no_name() {
     for (file, reason) in [
         ("exit.toml", "is the exit's own"),
+        ("exit_hold.toml", "is the exit's own"),
         (".toml", "is empty"),
         ("-x.toml", "has characters"),
         ("a b.toml", "has characters"),
