@@ -53,7 +53,7 @@ fn other_tables_are_out_of_reach() {
         "table inet warren_work {\n}\n",
         "add table inet warren_work\n",
         "delete table inet warren-kill-switch_work",
-        "table inet warren_home_dns_x {\n}\n",
+        "table inet warren_home_dns {\n}\n",
     ] {
         assert!(matches!(home(text), Err(RulesetError::OtherTable(_))), "{text}");
     }
