@@ -82,6 +82,7 @@ fn queries_of_containers_stay_inside_although_the_lan_with_its_resolver_is_reach
 #[test]
 fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let Some(net) = Net::new() else { return };
+    let _local = local_resolver(&net);
     std::fs::write(net.exit.etc().join("resolv.conf"), "nameserver 10.9.9.9\n").unwrap();
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(Vec::new())));

@@ -51,9 +51,10 @@ impl<'net> Forger<'net> {
         assert!(forged.succeeded(), "{forged:?}");
         std::thread::sleep(Duration::from_millis(50));
         let before = self.arrived();
-        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"];
+        let without_rights = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
         let answer = ["python3", "-c", SEND, own, &port, remote, remote_port, device];
-        let sent = crate::support::finished(&mut self.net.client.command(&[&nobody[..], &answer].concat()));
+        let sent =
+            crate::support::finished(&mut self.net.client.command(&[&without_rights[..], &answer].concat()));
         assert!(sent.succeeded(), "{sent:?}");
         (0..20).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
