@@ -41,9 +41,10 @@ pub fn guard(profile: &str, mark: u32, lan: bool, guests: &[GuestNetwork]) -> St
     devices.dedup();
     let to_guests: String = devices.iter().map(|device| format!("\toifname \"{device}\" accept\n")).collect();
     // Answers to whoever sent something from outside have the mark too, but a connection mark of their own; so one forged packet
-    // from a resolver would let any program ask it. Before a kill switch, which gives the carrier another mark.
+    // from a resolver would let any program ask it. This hook still believes that they go into the tunnel. Before a kill switch, which gives the carrier another mark.
     let ruleset = format!(
         "chain carrier {{\n\
+         \tct mark {mark:#x} meta l4proto {{ tcp, udp }} th dport {{ {ports} }} reject with icmpx admin-prohibited\n\
          \tct mark {mark:#x} return\n\
          \taccept\n\
          }}\n\
