@@ -56,7 +56,7 @@ impl Daemon {
 
     /// Whether the `up` that started this daemon still waits for it. It is told of a refusal by the daemon's end, and the host is as
     /// it was.
-    fn is_waited_for(&self) -> bool {
+    pub(super) fn is_waited_for(&self) -> bool {
         self.is_first_try && self.start.directory.is_being_started()
     }
 
@@ -90,17 +90,28 @@ impl Daemon {
             None => String::new(),
         };
         let is_news = self.refused.as_ref().is_none_or(|refused| refused.sentence != sentence);
-        if self.state != State::Refused || is_news {
-            tracing::error!(
-                "{sentence}; nothing of what belongs into the tunnel leaves until `warren down {name}`{again}"
-            );
-        }
-        notify::status(&format!("refused: {sentence}"));
+        let is_told = self.state == State::Refused && !is_news;
+        let news = format!(
+            "{sentence}; nothing of what belongs into the tunnel leaves until `warren down {name}`{again}"
+        );
+        let status = format!("refused: {sentence}");
         self.is_first_try = false;
         self.last_error = None;
-        self.refused = Some(Refused { reason: *reason, sentence, ask_at });
+        self.refused = Some(Refused { reason: *reason, sentence: sentence.clone(), ask_at });
         self.set_state(State::Refused);
+        // Closed first, and told afterwards: whoever is told may rely on it.
         self.look_after_host().await;
+        match &self.host_trouble {
+            // What that is has been said, as it comes before the refusal.
+            Some(_) if !is_told => tracing::error!("{sentence}{again}"),
+            Some(_) => {}
+            None => {
+                if !is_told {
+                    tracing::error!("{news}");
+                }
+                notify::status(&status);
+            }
+        }
         true
     }
 
