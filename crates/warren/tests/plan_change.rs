@@ -47,3 +47,56 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     let sent = { Probing::start(&net.client) }.for_a_while();
     assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());
 }
+
+#[test]
+fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can() {
+    let Some(net) = Net::new() else { return };
+    let other_host = net.second_client();
+    let mut first = Exit::start(&net);
+    let mut second = Exit::init_on(&other_host, &ExitOptions::second());
+    second.run();
+    let profile = first.enrol("laptop");
+    let public = first.warren.public_key(profile.value("client", "private_key"));
+    let own = net.client.own_files();
+    let fails = own.run().join("nft-fails");
+    own.program(
+        "nft",
+        "#!/bin/sh\nif test -e /run/nft-fails; then echo 'Error: the firewall is busy' >&2; exit 1; fi\nexec /usr/sbin/nft \"$@\"\n",
+    );
+    let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
+    // At first that is the end, as ever.
+    std::fs::write(&fails, "").unwrap();
+    let failed = client.warren.run("up home");
+    assert!(failed.code == Some(1) && failed.stderr.contains("the firewall is busy"), "{failed:?}");
+    std::fs::remove_file(&fails).unwrap();
+    client.assert_host_unchanged();
+    let left = Probing::counter(&net);
+    let mut daemon = client.run("info");
+
+    let probing = Probing::start(&net.client);
+    std::fs::write(&fails, "").unwrap();
+    first.stop(Signal::TERM);
+    eventually(seconds(30), "the client says why", || {
+        assert!(daemon.is_running(), "the client ended: {}", daemon.output());
+        let status = client.status();
+        status.text("/state") == "error" && status.text("/last_error").contains("the firewall is busy")
+    });
+    // Some tries more.
+    std::thread::sleep(seconds(8));
+    assert!(daemon.is_running(), "the client ended: {}", daemon.output());
+    assert!(client.status().text("/error").contains("the firewall is busy"));
+    std::fs::remove_file(&fails).unwrap();
+    eventually(seconds(40), "the other exit has it", || {
+        let status = client.status();
+        status.text("/exit/endpoint") == "192.0.3.2:443" && status.text("/state") == "up"
+    });
+    client.sh("ping -c 1 -W 5 203.0.113.2");
+    let sent = probing.end();
+    assert!(sent > 40, "{sent} probes");
+    assert_eq!(left(), 0);
+
+    // It is seen when there is no tunnel.
+    client.down();
+    let sent = { Probing::start(&net.client) }.for_a_while();
+    assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());
+}

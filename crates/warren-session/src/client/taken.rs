@@ -2,7 +2,7 @@
 //!
 //! An exit is trusted with the tunnel's traffic and not with the host's own network: with the LAN gateway's address as lease the host
 //! would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because nothing but the
-//! lease itself is put on the host.
+//! lease itself is put on the host. Who comes late, as the gateway of another LAN, is compared with the lease that stands.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +19,17 @@ pub enum AddressOwner {
     Gateway,
     /// The exit, outside the tunnel.
     Exit,
+    /// An exit that the client may go to next. Its own network may have that address for something else.
+    KnownExit,
+    /// A resolver that this host asks outside the tunnel. One of another tunnel may have an exit's usual inner address.
+    Resolver,
+}
+
+impl AddressOwner {
+    /// Whether the exit itself cannot have the address inside the tunnel either.
+    fn is_beside_the_exit(self) -> bool {
+        matches!(self, Self::Host | Self::Gateway | Self::Exit)
+    }
 }
 
 impl fmt::Display for AddressOwner {
@@ -27,6 +38,8 @@ impl fmt::Display for AddressOwner {
             Self::Host => "an address of this host already",
             Self::Gateway => "the address of this host's gateway",
             Self::Exit => "the exit's address outside the tunnel",
+            Self::KnownExit => "the address of an exit of the profile",
+            Self::Resolver => "the address of this host's resolver",
         })
     }
 }
@@ -43,18 +56,23 @@ impl FromIterator<(IpAddr, AddressOwner)> for TakenAddresses {
 
 impl TakenAddresses {
     /// Refuses a Welcome with an inner address that is not the exit's to give.
-    pub(super) fn check(&self, welcome: &Welcome) -> Result<(), WelcomeError> {
-        let own = "this client's inner address";
-        let exits = "the exit's inner address";
+    ///
+    /// # Errors
+    /// [`WelcomeError::Taken`] with the address and its owner.
+    pub fn check(&self, welcome: &Welcome) -> Result<(), WelcomeError> {
+        let any = |_: AddressOwner| true;
+        let own = (any as fn(AddressOwner) -> bool, "this client's inner address");
+        let exits =
+            (AddressOwner::is_beside_the_exit as fn(AddressOwner) -> bool, "the exit's inner address");
         let inner = [
             (welcome.ipv4.map(|(address, _)| IpAddr::V4(address)), own),
             (welcome.ipv6.map(|(address, _)| IpAddr::V6(address)), own),
             (welcome.gateway_ipv4.map(IpAddr::V4), exits),
             (welcome.gateway_ipv6.map(IpAddr::V6), exits),
         ];
-        for (address, role) in inner {
+        for (address, (counts, role)) in inner {
             let Some(address) = address else { continue };
-            if let Some(owner) = self.0.get(&address).copied() {
+            if let Some(owner) = self.0.get(&address).copied().filter(|owner| counts(*owner)) {
                 return Err(WelcomeError::Taken { address, role, owner });
             }
         }

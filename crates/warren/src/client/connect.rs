@@ -1,7 +1,7 @@
 //! Ways to the exits: the addresses of each, kept when a look-up fails later, the order in which they are tried, and a
 //! marked socket for each connection.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use warren_host::CARRIER_MARK;
@@ -123,6 +123,15 @@ impl Exits {
     ) -> Result<(), String> {
         let Some(Side { exit, addresses, .. }) = self.sides.get_mut(place) else { return Ok(()) };
         addresses.learn(answer, exit.endpoint.host())
+    }
+
+    /// Every address by which an exit may be reached, also of those that are only in the profile.
+    pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sides.iter().flat_map(|Side { exit, addresses, .. }| {
+            let literal = exit.endpoint.host().parse().ok();
+            let looked_up = addresses.known.iter().chain(&addresses.last_good).map(SocketAddr::ip);
+            looked_up.chain(literal)
+        })
     }
 
     /// An address was connected to.

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
@@ -106,6 +107,10 @@ struct Daemon {
     watch: Watch,
     /// What of the host is not as it should be and could not be made so.
     host_trouble: Option<HostTrouble>,
+    /// Why the host could not be made as the latest Welcome asks.
+    unapplied: Option<HostTrouble>,
+    /// The networks that this host was in when it was made as the Welcome asks.
+    networks_at_welcome: Vec<IpNet>,
     exits: Exits,
     servers: NameServers,
     lookups: mpsc::Sender<LookupAnswer>,
@@ -202,6 +207,8 @@ impl Daemon {
             lockdown: std::mem::take(&mut start.lockdown),
             watch: watch().map_err(cannot_watch)?,
             host_trouble: None,
+            unapplied: None,
+            networks_at_welcome: Vec::new(),
             lookups,
             lookup_answers,
             lookups_running: BTreeSet::new(),

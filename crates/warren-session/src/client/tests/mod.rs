@@ -61,6 +61,8 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
         (own, AddressOwner::Gateway, "the address of this host's gateway"),
         ("::ffff:10.66.0.2", AddressOwner::Exit, "the exit's address outside the tunnel"),
         (exits, AddressOwner::Gateway, "10.66.0.1 as the exit's inner address, which is"),
+        (own, AddressOwner::KnownExit, "the address of an exit of the profile"),
+        (own, AddressOwner::Resolver, "the address of this host's resolver"),
     ] {
         let actions = refusal(address, owner);
         let bad = Goodbye::Protocol(Violation::BadWelcome);
@@ -70,8 +72,15 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
         assert!(actions.iter().any(is_told), "{says}: {actions:?}");
         assert!(!actions.iter().any(|action| matches!(action, Action::Welcome(_) | Action::Stopped { .. })));
     }
-    // The control: a neighbour's address in the same network is no obstacle.
-    assert!(refusal("10.66.0.3", AddressOwner::Gateway).iter().any(|a| matches!(a, Action::Welcome(_))));
+    // The controls: neither a neighbour's address in the same network is an obstacle, nor the exit's own inner address where
+    // another network has it.
+    for (address, owner) in [
+        ("10.66.0.3", AddressOwner::Gateway),
+        (exits, AddressOwner::KnownExit),
+        (exits, AddressOwner::Resolver),
+    ] {
+        assert!(refusal(address, owner).iter().any(|a| matches!(a, Action::Welcome(_))), "{owner:?}");
+    }
 }
 
 #[test]

@@ -80,7 +80,16 @@ impl Daemon {
             self.worker.send(Command::EndSession { session: SessionId(old.session) }).await;
         }
         self.say_what_is_not_granted(&welcome);
-        let queues = self.host.apply(&welcome).await?;
+        let stood = self.host.stands();
+        let queues = match self.host.apply(&welcome).await {
+            Ok(queues) => queues,
+            Err(error) if !stood || self.is_waited_for() => return Err(error),
+            Err(error) => {
+                self.goes_without(&error).await;
+                return Ok(());
+            }
+        };
+        self.is_applied().await;
         // A look at what was just made would keep whoever waits for the first echo waiting too.
         self.watch.put_off();
         let route = SessionRoute {

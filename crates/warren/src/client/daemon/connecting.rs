@@ -127,7 +127,12 @@ impl Daemon {
         if racing.awaited.is_empty() {
             racing.race.complete();
         }
-        self.run_race().await
+        self.run_race().await?;
+        // What was just learnt may be the address that the exit in use has leased.
+        if let Err(error) = self.give_up_taken_lease().await {
+            tracing::warn!("{error:#}");
+        }
+        Ok(())
     }
 
     /// When the race has something to begin.

@@ -97,6 +97,7 @@ impl Daemon {
         let status = format!("refused: {sentence}");
         self.is_first_try = false;
         self.last_error = None;
+        self.unapplied = None;
         self.refused = Some(Refused { reason: *reason, sentence: sentence.clone(), ask_at });
         self.set_state(State::Refused);
         // Closed first, and told afterwards: whoever is told may rely on it.

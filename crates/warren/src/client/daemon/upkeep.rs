@@ -1,8 +1,9 @@
 //! Keeping the host as the plan wants it while others work on it too.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use warren_host::facts;
+use warren_session::client::ClientState;
 
 use super::{Daemon, HostTrouble};
 use crate::client::device::Restored;
@@ -37,7 +38,44 @@ impl Daemon {
         if let Err(error) = self.follow_network().await {
             trouble.push(format!("{error:#}"));
         }
+        if let Err(error) = self.give_up_taken_lease().await {
+            trouble.push(format!("{error:#}"));
+        }
+        if trouble.is_empty()
+            && self.session_is_over()
+            && self.unapplied.as_ref().is_some_and(|unapplied| unapplied.since.elapsed() >= APPLY_EVERY)
+        {
+            // Whether it can be applied now, its Welcome shows.
+            self.begin_session(Instant::now());
+        }
+        trouble.extend(self.unapplied.iter().map(|unapplied| unapplied.sentence.clone()));
         self.note((!trouble.is_empty()).then(|| trouble.join("; ")));
+    }
+
+    /// What a Welcome asks for cannot be made of this host. To end here would open it, at a moment that the exit has chosen: it is
+    /// closed, and asks for another session with the next look at it.
+    pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
+        let sentence = format!("{error:#}");
+        if let Err(error) = self.give_session_up(&sentence).await {
+            tracing::debug!("the host is closed with the next look: {error:#}");
+        }
+        self.unapplied = Some(HostTrouble { sentence: sentence.clone(), since: Instant::now() });
+        self.note(Some(sentence));
+    }
+
+    /// What a Welcome asks for is what the host is.
+    pub(super) async fn is_applied(&mut self) {
+        match facts::networks().await {
+            Ok(networks) => self.networks_at_welcome = networks,
+            Err(error) => tracing::debug!("cannot look at this host's networks: {error}"),
+        }
+        if self.unapplied.take().is_some() {
+            self.note(None);
+        }
+    }
+
+    fn session_is_over(&self) -> bool {
+        matches!(self.session.state(), ClientState::Stopped(_))
     }
 
     /// Notes what is wrong on the host, and says so if that is news.
@@ -72,3 +110,6 @@ impl Daemon {
         self.lockdown.allow_networks(self.host.lan().await?, guests, on_link).await
     }
 }
+
+/// How often at most it is tried to make the host as a Welcome asks, if that fails. Each try is a session at the exit.
+const APPLY_EVERY: Duration = Duration::from_secs(5);

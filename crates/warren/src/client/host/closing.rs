@@ -25,6 +25,19 @@ impl ClientHost {
         self.standing = Some(standing);
         Ok(Some(queues))
     }
+
+    /// Takes the lease off this host: what belongs into the tunnel is unreachable until there is another.
+    ///
+    /// # Errors
+    /// What could not be done; the next look tries again.
+    pub(crate) async fn give_lease_back(&mut self) -> anyhow::Result<()> {
+        self.change(&nothing_granted()).await
+    }
+
+    /// Whether there is anything on this host that a session can be lost without.
+    pub(crate) fn stands(&self) -> bool {
+        self.standing.is_some()
+    }
 }
 
 /// The Welcome of an exit that grants nothing: a tunnel without addresses has unreachable routes.
