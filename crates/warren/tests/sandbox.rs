@@ -121,9 +121,12 @@ fn refused(files: &str) -> Vec<(&'static str, Act)> {
     let of_the_newest: [(&'static str, Act); 1] = [("a signal to another process", |daemon| {
         daemon.call(libc::SYS_kill, [i32::try_from(std::process::id()).unwrap(), 0])
     })];
-    let of_all: [(&'static str, Act); 5] = [
+    let of_all: [(&'static str, Act); 6] = [
         ("a packet socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_PACKET, libc::SOCK_RAW, 0])),
         ("a raw socket", |daemon| daemon.call(libc::SYS_socket, [libc::AF_INET, libc::SOCK_RAW, 1])),
+        ("a socket of MPTCP", |daemon| {
+            daemon.call(libc::SYS_socket, [libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP])
+        }),
         ("a socket for another program's, as docker's", |daemon| {
             daemon.call(libc::SYS_socket, [libc::AF_UNIX, libc::SOCK_STREAM, 0])
         }),

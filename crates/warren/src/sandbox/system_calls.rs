@@ -94,9 +94,15 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
         sockets.push(rule(&netlink, &dword)?);
     }
     for family in [libc::AF_INET, libc::AF_INET6] {
-        for kind in [libc::SOCK_DGRAM, libc::SOCK_STREAM] {
-            let internet = [(0, Eq, number(family)), (1, MaskedEq(SOCKET_KIND), number(kind))];
-            sockets.push(rule(&internet, &dword)?);
+        // The protocol too: for SCTP, MPTCP and others the kernel would load a module.
+        for (kind, protocol) in
+            [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
+        {
+            for protocol in [0, protocol] {
+                let kind = (1, MaskedEq(SOCKET_KIND), number(kind));
+                let internet = [(0, Eq, number(family)), kind, (2, Eq, number(protocol))];
+                sockets.push(rule(&internet, &dword)?);
+            }
         }
     }
     calls.insert(libc::SYS_socket, sockets);
