@@ -74,7 +74,9 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         given_up > took.len() as u64,
         "{given_up} gave way, {begun} were begun, {proven} addresses were proven"
     );
-    assert!(pings.contains(" 0% packet loss"), "{pings}");
+    let counted: Vec<u64> = pings.split(' ').filter_map(|word| word.parse().ok()).collect();
+    // One is under way when ping is told to end.
+    assert!(counted[0] <= counted[1] + 1, "{pings}");
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
     assert_eq!(client.status().number("/reconnects"), 0);
     if lasting.is_some() {
