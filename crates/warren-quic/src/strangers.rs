@@ -22,6 +22,7 @@ use self::replays::Replays;
 pub(crate) use self::{
     admission::{Admission, Crowd, Displaced, Seat},
     gate::Gate,
+    initial::is_long,
     process::ProcessKey,
     proof::token,
     retry_tokens::RETRY_TOKEN_LIFETIME_IN_LIBRARY,

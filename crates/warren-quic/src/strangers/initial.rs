@@ -7,7 +7,7 @@ const INITIAL: u8 = 0x00;
 const VERSION_1: u32 = 1;
 
 /// Whether a datagram starts with a long header.
-pub(super) fn is_long(datagram: &[u8]) -> bool {
+pub(crate) fn is_long(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & LONG_HEADER != 0)
 }
 

@@ -22,7 +22,7 @@ use crate::{
     key::PrivateKey,
     socket::{CountedSocket, Resume, SocketUse},
     stats::SocketCounters,
-    strangers::Gate,
+    strangers::{Gate, is_long},
 };
 
 /// The largest UDP payload of an IPv4 packet, hence of a GSO send.
@@ -173,9 +173,15 @@ impl Port {
     }
 
     /// Finds out what a datagram is, and answers what needs no connection.
-    pub(super) fn route(&mut self, now: Instant, origin: &Origin, datagram: BytesMut) -> Routed {
-        if !self.lets_in(origin.address, &datagram) {
-            return Routed::Done;
+    pub(super) fn route(&mut self, now: Instant, origin: &Origin, mut datagram: BytesMut) -> Routed {
+        // All others are let in.
+        if is_long(&datagram) {
+            if !self.lets_in(origin.address, &datagram) {
+                return Routed::Done;
+            }
+            // An attempt keeps its first packet while it waits, and the token in it until the handshake is done. That is not to keep
+            // the receive buffer, which is many times larger.
+            datagram = BytesMut::from(&*datagram);
         }
         self.answer.clear();
         match self.endpoint.handle(now, origin.path, origin.mark, datagram, &mut self.answer) {

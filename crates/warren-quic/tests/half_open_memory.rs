@@ -1,0 +1,71 @@
+//! What a handshake that somebody begins and does not finish takes of an exit's memory.
+#![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
+
+#[path = "common/attacker.rs"]
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod attacker;
+mod common;
+#[path = "common/counting.rs"]
+mod counting;
+
+use std::{net::UdpSocket, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use attacker::Attacker;
+use aws_lc_rs::hmac;
+use common::{Drivers, Pair};
+use counting::{Counting, LIVE_BYTES};
+use warren_quic::{
+    settings::{Driver, TransportSettings},
+    socket::{SocketConfig, bind},
+    strangers::Strangers,
+};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Fewer than those from which on addresses must be proven.
+const HANDSHAKES: usize = 48;
+/// Before them, so that buffers and tables have found their size.
+const WARM_UP: usize = 16;
+
+/// A receive buffer alone has 64 KiB, and is not to be kept by what came in it.
+const MOST: usize = 100 * 1_024;
+
+/// One test, since whatever else ran in this process would be counted too.
+#[tokio::test]
+async fn a_half_open_handshake_keeps_no_receive_buffer() {
+    let strangers = Strangers::new(true);
+    let settings = TransportSettings { strangers: strangers.clone(), ..Default::default() };
+    let mut pair = Pair::new(Drivers { client: Driver::Warren, exit: Driver::Warren }, &settings);
+    let frames = Attacker::hello_frames(&attacker(Vec::new()).usual_parameters());
+    let mut sockets = Vec::new();
+    let mut before = 0;
+    for number in 0..WARM_UP + HANDSHAKES {
+        if number == WARM_UP {
+            before = LIVE_BYTES.load(Relaxed);
+        }
+        let socket = bind(SocketConfig::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        begin(&socket, &pair, number, &frames);
+        sockets.push(socket);
+        pair.run_for(Duration::from_millis(10)).await;
+    }
+    let each = (LIVE_BYTES.load(Relaxed) - before) / HANDSHAKES;
+    println!("measured: {each} bytes for each half-open handshake");
+    assert_eq!(strangers.handshakes().in_flight, WARM_UP + HANDSHAKES, "all are under way");
+    assert!(each < MOST, "{each} bytes");
+}
+
+/// Begins a handshake.
+fn begin(socket: &UdpSocket, pair: &Pair, number: usize, frames: &[Vec<u8>]) {
+    let attempt = attacker([&[0xd1; 12][..], &(number as u64).to_be_bytes()].concat());
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &pair.exit_key.0);
+    let proof = hmac::sign(&key, &[b"warren/1 initial proof", &attempt.destination[..]].concat());
+    for packet in attempt.initials(&proof.as_ref()[..16], frames) {
+        socket.send_to(&packet, pair.exit_address).unwrap();
+    }
+}
+
+fn attacker(destination: Vec<u8>) -> Attacker {
+    Attacker { destination, source: [0x5c; 8] }
+}
