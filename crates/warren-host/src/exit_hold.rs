@@ -100,25 +100,15 @@ pub(crate) fn ruleset(exit: &ExitHost) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceName, Forwarding, Surroundings, exit_plan::Egress};
+    use crate::{DeviceName, Forwarding, Surroundings, exit_plan};
 
     #[test]
     fn only_replies_to_clients_that_cannot_reach_them_are_dropped_and_what_neighbours_would_have_forwarded() {
         let ens3 = DeviceName::new("ens3").unwrap();
         let exit = ExitHost {
-            device: DeviceName::new("warren-exit").unwrap(),
-            mtu: 1380,
             ipv4: Some("10.66.0.1/16".parse().unwrap()),
             ipv6: Some("fd66::1/64".parse().unwrap()),
-            nat_ipv4: true,
-            nat_ipv6: true,
-            interface: Egress::Auto,
-            listen_ports: vec![443],
-            service_ports: Vec::new(),
-            allow: Vec::new(),
             prefixes: vec!["192.168.8.0/24".parse().unwrap()],
-            isolation: true,
-            resolvers: Vec::new(),
             surroundings: Surroundings {
                 routers: vec![ens3.clone()],
                 forwarding: Forwarding {
@@ -128,7 +118,7 @@ mod tests {
                 },
                 ..Surroundings::default()
             },
-            router_advertisements: Vec::new(),
+            ..exit_plan::tests::host()
         };
 
         let text = ruleset(&exit);

@@ -167,7 +167,7 @@ fn forward_ipv4(device: &DeviceName) -> Step {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -225,7 +225,8 @@ mod tests {
         assert!(!plan.contains("fd66"), "{plan}");
     }
 
-    fn host() -> ExitHost {
+    /// An exit with both IP versions and NAT.
+    pub(crate) fn host() -> ExitHost {
         ExitHost {
             device: DeviceName::new("warren-exit").unwrap(),
             mtu: 1380,
