@@ -1,6 +1,11 @@
 //! A panic ends the process, whichever thread or task has it: a daemon of which a part is missing helps nobody. What it leaves
 //! on the host is what SIGKILL leaves, for the next start or `warren cleanup` to undo.
 
+#[cfg(debug_assertions)]
+use crate::control::Part;
+#[cfg(debug_assertions)]
+use crate::worker::{Command, WorkerHandle};
+
 /// Sees to that. Release builds are made to abort anyway; in others a panic would end its thread or task alone.
 pub(crate) fn end_on_panic() {
     let usual = std::panic::take_hook();
@@ -11,29 +16,13 @@ pub(crate) fn end_on_panic() {
 }
 
 /// The parts of a daemon that a test lets panic. No release build knows them.
+/// Lets a part of this daemon panic, for a test.
 #[cfg(debug_assertions)]
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Part {
-    /// The task that does everything but carry packets.
-    Daemon,
-    /// The first thread that carries packets.
-    Worker,
-    /// A task of its own beside the daemon's.
-    Task,
-    /// A thread for what may block.
-    Aside,
-}
-
-#[cfg(debug_assertions)]
-impl Part {
-    /// Lets this part panic.
-    pub(crate) async fn break_down(self, worker: &crate::worker::WorkerHandle) {
-        match self {
-            Self::Daemon => panic!("as asked for"),
-            Self::Worker => worker.send(crate::worker::Command::Panic).await,
-            Self::Task => drop(tokio::spawn(async { panic!("as asked for") })),
-            Self::Aside => drop(tokio::task::spawn_blocking(|| panic!("as asked for"))),
-        }
+pub(crate) async fn break_down(part: Part, workers: &WorkerHandle) {
+    match part {
+        Part::Daemon => panic!("as asked for"),
+        Part::Worker => workers.send(Command::Panic).await,
+        Part::Task => drop(tokio::spawn(async { panic!("as asked for") })),
+        Part::Aside => drop(tokio::task::spawn_blocking(|| panic!("as asked for"))),
     }
 }

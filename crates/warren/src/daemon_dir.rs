@@ -11,7 +11,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use warren_host::{open_lock_file, open_plain};
 
+use crate::config::find_profile;
 use crate::control::{AskError, Request, SOCKET_NAME, ask};
+use crate::directories::Directories;
+use crate::exit_code::{ExitCode, Failure};
 use crate::storage::make_directory;
 
 /// The exit's name among the daemons; no profile may have it.
@@ -344,6 +347,24 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Together what a killed process needs to end on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Refuses a name that is neither the exit's, nor a profile's, nor that of a daemon that ran.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] with the names that there are.
+pub(crate) fn refuse_unknown(
+    directories: &Directories,
+    directory: &DaemonDir,
+    name: &str,
+) -> anyhow::Result<()> {
+    if name == EXIT || directory.exists() {
+        return Ok(());
+    }
+    match find_profile(&directories.config, Some(name.as_ref())) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(ExitCode::NotRunning, error.to_string()).into()),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -9,9 +9,10 @@ mod path;
 mod read;
 mod repair;
 
-use crate::cli::args::{DoctorArgs, GlobalArgs};
-use crate::cli::output;
+use crate::cli::args::DoctorArgs;
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::output;
 pub(crate) use facts::egress_device;
 use finding::{Finding, Verdict};
 
@@ -19,13 +20,13 @@ use finding::{Finding, Verdict};
 ///
 /// # Errors
 /// When something is found that keeps Warren from working, or a repair fails.
-pub(crate) fn run(global: &GlobalArgs, arguments: &DoctorArgs) -> anyhow::Result<()> {
-    let mut findings = checks::all(&facts::gather(global));
+pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::Result<()> {
+    let mut findings = checks::all(&facts::gather(directories));
     if arguments.fix && findings.iter().any(|finding| !finding.repairs.is_empty()) {
         for finding in findings.iter().filter(|finding| !finding.repairs.is_empty()) {
-            repair::carry_out(global, finding);
+            repair::carry_out(directories, finding);
         }
-        findings = checks::all(&facts::gather(global));
+        findings = checks::all(&facts::gather(directories));
     }
     if arguments.json {
         output::print_json(&findings)?;

@@ -9,6 +9,7 @@ mod control;
 mod daemon_dir;
 mod deadline;
 mod device_watch;
+mod directories;
 mod doctor;
 mod entropy;
 mod exit;
@@ -16,8 +17,10 @@ mod exit_code;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod helper;
+mod itself;
 mod logging;
 mod notify;
+mod output;
 mod private_socket;
 mod resolvers;
 mod sandbox;
@@ -33,20 +36,18 @@ use std::future::Future;
 use anyhow::Context as _;
 use clap::Parser;
 
-use cli::args::{
-    CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, GlobalArgs, ImportCommand, UpArgs,
-};
-use cli::output;
+use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, UpArgs};
 use daemon_dir::{DaemonDir, OnPurpose};
+use directories::Directories;
 use exit_code::{ExitCode, Failure};
+use logging::LogSettings;
 
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {
     breakdown::end_on_panic();
-    let Cli { mut global, command } = Cli::parse();
-    let outcome = make_absolute(&mut global)
-        .and_then(|()| logging::start(&global))
-        .and_then(|()| run(&global, command));
+    let Cli { global, command } = Cli::parse();
+    let log = global.log_settings();
+    let outcome = logging::start(&log).and_then(|()| run(&global.directories()?, &log, command));
     match outcome {
         Ok(()) => ExitCode::Done.into(),
         Err(error) => {
@@ -56,58 +57,53 @@ pub fn main() -> std::process::ExitCode {
     }
 }
 
-/// A daemon works in `/`, whatever directory it was started from.
-fn make_absolute(global: &mut GlobalArgs) -> anyhow::Result<()> {
-    for directory in [&mut global.config_dir, &mut global.runtime_dir, &mut global.state_dir] {
-        *directory = std::path::absolute(&*directory)
-            .context("cannot find the current directory; change to one that exists")?;
-    }
-    Ok(())
-}
-
-fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
+fn run(directories: &Directories, log: &LogSettings, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Up(arguments) => up(global, arguments),
-        Command::Down(arguments) => block_on(down(global, arguments)),
-        Command::Join(arguments) => block_on(cli::join::run(global, arguments)),
-        Command::Status(arguments) => block_on(cli::status::run(global, arguments)),
-        Command::Set(arguments) => block_on(cli::set::run(global, arguments)),
+        Command::Up(arguments) => up(directories, log, arguments),
+        Command::Down(arguments) => block_on(down(directories, arguments)),
+        Command::Join(arguments) => block_on(cli::join::run(directories, arguments)),
+        Command::Status(arguments) => block_on(cli::status::run(directories, arguments)),
+        Command::Set(arguments) => block_on(cli::set::run(directories, arguments)),
         Command::Reload(arguments) => {
             let profile = arguments.profile.map(|name| name.to_string_lossy().into_owned());
-            block_on(cli::reload::reload(global, profile.as_deref()))
+            block_on(cli::reload::reload(directories, profile.as_deref()))
         }
-        Command::Doctor(arguments) => doctor::run(global, &arguments),
+        Command::Doctor(arguments) => doctor::run(directories, &arguments),
         Command::Client(ClientCommand::Run(arguments)) => {
-            let file = config::find_profile(&global.config_dir, Some(&arguments.profile))?;
-            told(block_on(client::client_run(global, &file, arguments.detached)))
+            let file = config::find_profile(&directories.config, Some(&arguments.profile))?;
+            told(block_on(client::client_run(directories, log, &file, arguments.detached)))
         }
         Command::Client(ClientCommand::Close(arguments)) => {
-            let file = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
-            told(block_on(client::client_close(global, &file, arguments.watch)))
+            let file = config::find_profile(&directories.config, arguments.profile.as_deref())?;
+            told(block_on(client::client_close(directories, &file, arguments.watch)))
         }
-        Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(global, &arguments),
-        Command::Exit(ExitCommand::Run) => told(block_on(exit::exit_run(global))),
-        Command::Exit(ExitCommand::Release) => block_on(exit::release(global)),
+        Command::Exit(ExitCommand::Init(arguments)) => cli::exit_init::run(directories, &arguments),
+        Command::Exit(ExitCommand::Run) => told(block_on(exit::exit_run(directories, log))),
+        Command::Exit(ExitCommand::Release) => block_on(exit::release(directories)),
         Command::Exit(ExitCommand::Invite(arguments)) => {
-            cli::exit_client::invite(global, &arguments, |config| exit::client_store(global, config))
+            cli::exit_client::invite(directories, &arguments, |config| {
+                cli::exit_client::open(directories, config)
+            })
         }
         Command::Exit(ExitCommand::Drain(arguments)) => {
-            block_on(cli::reload::drain(global, arguments.timeout))
+            block_on(cli::reload::drain(directories, arguments.timeout))
         }
         Command::Exit(ExitCommand::Import(ImportCommand::Wireguard(arguments))) => {
-            cli::exit_import::run(global, &arguments, |config| exit::client_store(global, config))
+            cli::exit_import::run(directories, &arguments, |config| {
+                cli::exit_client::open(directories, config)
+            })
         }
         Command::Exit(ExitCommand::RotateKey(arguments)) => {
-            block_on(cli::rotate_key::run(global, &arguments))
+            block_on(cli::rotate_key::run(directories, &arguments))
         }
         Command::Exit(ExitCommand::Client(command)) => {
-            cli::exit_client::run(global, &command, |config| exit::client_store(global, config))
+            cli::exit_client::run(directories, &command, |config| cli::exit_client::open(directories, config))
         }
-        Command::Helper(arguments) => block_on(helper::serve(global, &arguments.name)),
+        Command::Helper(arguments) => block_on(helper::serve(directories, &arguments.name)),
         Command::LookUp(arguments) => helper::look_up(&arguments.host),
         Command::Keygen => cli::keys::keygen(),
         Command::Pubkey => cli::keys::pubkey(),
-        Command::Cleanup(arguments) => block_on(cleanup(global, arguments)),
+        Command::Cleanup(arguments) => block_on(cleanup(directories, arguments)),
         Command::Completions(arguments) => {
             output::print(&String::from_utf8_lossy(&cli::args::completions(arguments.shell)))
         }
@@ -115,20 +111,20 @@ fn run(global: &GlobalArgs, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn up(global: &GlobalArgs, arguments: UpArgs) -> anyhow::Result<()> {
-    let profile = config::find_profile(&global.config_dir, arguments.profile.as_deref())?;
+fn up(directories: &Directories, log: &LogSettings, arguments: UpArgs) -> anyhow::Result<()> {
+    let profile = config::find_profile(&directories.config, arguments.profile.as_deref())?;
     let UpArgs { timeout, kill_switch, dry_run, .. } = arguments;
     if dry_run {
-        return block_on(client::dry_run(global, &profile, kill_switch));
+        return block_on(client::dry_run(directories, &profile, kill_switch));
     }
-    block_on(client::up(global, client::UpOptions { profile, timeout, kill_switch }))
+    block_on(client::up(directories, client::UpOptions { log: log.clone(), profile, timeout, kill_switch }))
 }
 
-async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
-    let running = client::candidates(global)?;
+async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<()> {
+    let running = client::candidates(directories)?;
     if arguments.all {
         for name in &running {
-            client::down(global, name).await?;
+            client::down(directories, name).await?;
         }
         return Ok(());
     }
@@ -143,33 +139,33 @@ async fn down(global: &GlobalArgs, arguments: DownArgs) -> anyhow::Result<()> {
             return Err(Failure::new(ExitCode::Usage, sentence).into());
         }
     };
-    client::down(global, &name).await
+    client::down(directories, &name).await
 }
 
 /// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
-async fn cleanup(global: &GlobalArgs, arguments: CleanupArgs) -> anyhow::Result<()> {
-    for directory in [global.config_dir.clone(), global.config_dir.join("clients")] {
+async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::Result<()> {
+    for directory in [directories.config.clone(), directories.config.join("clients")] {
         storage::remove_abandoned(&directory);
     }
     let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
     // The helper of a daemon that was killed a moment ago may still hold the resolvers.
-    for (_, directory) in daemon_dir::all(&global.runtime_dir)? {
+    for (_, directory) in daemon_dir::all(&directories.runtime)? {
         directory.wait_for_the_dead().await?;
     }
     let Some(name) = arguments.daemon else {
-        client::clean_up_dns(&global.state_dir).await?;
-        return daemon_dir::clean_up(&global.runtime_dir, on_purpose).await.map(drop);
+        client::clean_up_dns(&directories.state).await?;
+        return daemon_dir::clean_up(&directories.runtime, on_purpose).await.map(drop);
     };
     if name == daemon_dir::EXIT {
-        return DaemonDir::new(&global.runtime_dir, daemon_dir::EXIT).clean_up(on_purpose).await.map(drop);
+        return DaemonDir::new(&directories.runtime, daemon_dir::EXIT).clean_up(on_purpose).await.map(drop);
     }
     let name = client::profile_name(&name)?;
-    let directory = DaemonDir::new(&global.runtime_dir, &name);
-    if !directory.exists() && warren_host::dns::recover(&global.state_dir, &name).await?.is_empty() {
+    let directory = DaemonDir::new(&directories.runtime, &name);
+    if !directory.exists() && warren_host::dns::recover(&directories.state, &name).await?.is_empty() {
         // A profile whose daemon left nothing, or never ran, is clean.
-        return config::find_profile(&global.config_dir, Some(name.as_ref())).map(drop).map_err(Into::into);
+        return config::find_profile(&directories.config, Some(name.as_ref())).map(drop).map_err(Into::into);
     }
-    warren_host::dns::recover(&global.state_dir, &name).await?;
+    warren_host::dns::recover(&directories.state, &name).await?;
     directory.clean_up(on_purpose).await.map(drop)
 }
 

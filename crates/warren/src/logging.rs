@@ -9,29 +9,58 @@ use tracing_subscriber::EnvFilter;
 
 use self::limit::LimitedLog;
 pub(crate) use self::standard_error::write_to;
-use crate::cli::args::{GlobalArgs, LogFormat};
 use crate::exit_code::{ExitCode, Failure};
+
+/// What is logged, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct LogSettings {
+    /// A level, or levels by module as tracing filters have it.
+    pub(crate) filter: String,
+    pub(crate) format: LogFormat,
+}
+
+/// How log lines are written: as text for people, or as one JSON object a line.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// Every format, by name.
+    pub(crate) const ALL: [Self; 2] = [Self::Text, Self::Json];
+
+    /// What `--log-format` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
 
 /// Starts logging for this process.
 ///
 /// # Errors
 /// [`ExitCode::Usage`] when the filter cannot be parsed.
-pub(crate) fn start(global: &GlobalArgs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&global.log).map_err(|error| {
+pub(crate) fn start(settings: &LogSettings) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&settings.filter).map_err(|error| {
         let sentence = format!(
             "--log {:?} is not a filter: {error}; use a level such as info, or target=level",
-            global.log
+            settings.filter
         );
         Failure::new(ExitCode::Usage, sentence)
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(LimitedLog::new(global.log_format))
+        .with_writer(LimitedLog::new(settings.format))
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal());
     // journald stamps each line itself.
     let journald = std::env::var_os("JOURNAL_STREAM").is_some();
-    match global.log_format {
+    match settings.format {
         LogFormat::Json => builder.json().init(),
         LogFormat::Text if journald => builder.without_time().init(),
         LogFormat::Text => builder.init(),

@@ -13,34 +13,10 @@ use std::sync::OnceLock;
 use anyhow::Context as _;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
-use serde::{Deserialize, Serialize};
 
+use crate::status::{FileAccess, Sandbox};
 pub(crate) use capabilities::keep_network_administration;
 pub(crate) use files::Files;
-
-/// What is in force, as `warren status` says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sandbox {
-    /// No capability but CAP_NET_ADMIN, none to be gained, no core dump, no debugger but root's.
-    pub(crate) rights: bool,
-    /// No system calls but the daemons' own (seccomp).
-    pub(crate) system_calls: bool,
-    /// No files but the daemon's own (landlock).
-    pub(crate) files: FileAccess,
-}
-
-/// How far the kernel keeps a daemon to its files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FileAccess {
-    /// To those alone.
-    Confined,
-    /// As far as this kernel's landlock can.
-    Partly,
-    /// Not at all.
-    #[default]
-    Unconfined,
-}
 
 /// Whether this kernel can keep a process to its own files.
 pub(crate) fn can_confine_files() -> bool {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
 pub(crate) use connection::ConnectionStatus;
 pub(crate) use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
-pub(crate) use process::resident_kib;
+pub(crate) use process::{FileAccess, Sandbox, resident_kib};
 pub(crate) use rates::{RateMeter, Rates, percent};
 pub(crate) use transport::{DeviceStatus, TransportStatus};
 
@@ -108,6 +108,8 @@ pub(crate) struct Observed<'a> {
     pub(crate) tuning: &'a Tuning,
     pub(crate) snapshot: Snapshot,
     pub(crate) meter: &'a RateMeter,
+    /// What this process has given up.
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Status {
@@ -122,7 +124,8 @@ impl Status {
     }
 
     fn new(role: Role, observed: Observed<'_>) -> Self {
-        let Observed { state, since, device, host_changes, reload_error, tuning, snapshot, meter } = observed;
+        let Observed { state, since, device, host_changes, reload_error, tuning, snapshot, meter, sandbox } =
+            observed;
         let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
         let drops_to_tun = by_name(&snapshot.drops_to_tun);
         let transport_drops = transport_drops(&snapshot);
@@ -162,7 +165,7 @@ impl Status {
             transport_drops,
             drops,
             occupancy: Occupancy::of(&snapshot),
-            process: ProcessStatus::read(),
+            process: ProcessStatus::read(sandbox),
         }
     }
 }
@@ -294,6 +297,7 @@ mod tests {
                 ..Snapshot::default()
             }]),
             meter,
+            sandbox: Sandbox::default(),
         }
     }
 

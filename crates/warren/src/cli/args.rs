@@ -8,9 +8,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use warren_session::invite::Invite;
+
+use crate::directories::Directories;
+use crate::logging::{LogFormat, LogSettings};
 
 pub(crate) use exit::{
     ClientAddArgs, ClientSetArgs, ExitClientCommand, ExitCommand, ExitInitArgs, ImportCommand,
@@ -72,38 +76,30 @@ pub(crate) struct GlobalArgs {
     pub(crate) log: String,
     /// How log lines are written: for people, or as one JSON object a line.
     #[arg(long, global = true, env = "WARREN_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(value_parser = values::log_format())]
     #[arg(help_heading = "Global options")]
     pub(crate) log_format: LogFormat,
 }
 
-#[cfg(test)]
 impl GlobalArgs {
-    /// Those of a host whose files are all below one directory.
-    pub(crate) fn below(directory: &std::path::Path) -> Self {
-        Self {
-            config_dir: directory.join("etc"),
-            runtime_dir: directory.join("run"),
-            state_dir: directory.join("state"),
-            log: String::new(),
-            log_format: LogFormat::Text,
-        }
+    /// The directories, made absolute: a daemon works in `/`, whatever directory it was started from.
+    ///
+    /// # Errors
+    /// When the current directory is gone.
+    pub(crate) fn directories(&self) -> anyhow::Result<Directories> {
+        let absolute = |directory: &PathBuf| {
+            std::path::absolute(directory)
+                .context("cannot find the current directory; change to one that exists")
+        };
+        Ok(Directories {
+            config: absolute(&self.config_dir)?,
+            runtime: absolute(&self.runtime_dir)?,
+            state: absolute(&self.state_dir)?,
+        })
     }
-}
 
-/// How log lines are written: as text for people, or as one JSON object a line.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
-}
-
-impl LogFormat {
-    /// What `--log-format` calls it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
+    pub(crate) fn log_settings(&self) -> LogSettings {
+        LogSettings { filter: self.log.clone(), format: self.log_format }
     }
 }
 

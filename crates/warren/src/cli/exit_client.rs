@@ -7,24 +7,24 @@ mod view;
 
 use anyhow::bail;
 
-use super::args::{ClientSetArgs, ExitClientCommand, GlobalArgs, InviteArgs};
-use super::{output, own_networks};
+use super::args::{ClientSetArgs, ExitClientCommand, InviteArgs};
+use super::own_networks;
 use crate::config::{ExitConfig, load_exit};
+use crate::control::{ClientChange, ClientSettings, ClientView};
+use crate::directories::Directories;
+use crate::output;
 
-pub(crate) use add::{ClientKey, endpoint, profile};
-pub(crate) use invite::make as make_invitation;
-pub(crate) use store::{
-    AddressChoice, ClientChange, ClientSettings, ClientStore, NewClient, RateChoice, StoppedExit,
-};
-pub(crate) use view::{ClientView, InvitationView, LiveView, RemovedView};
+#[cfg(test)]
+pub(crate) use store::StoppedExit;
+pub(crate) use store::{ClientStore, open};
 
 /// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
-    global: &GlobalArgs,
+    directories: &Directories,
     command: &ExitClientCommand,
     open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
-    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let config = load_exit(&directories.config.join("exit.toml"))?;
     let mut store = open(&config)?;
     match command {
         ExitClientCommand::Add(args) => add::run(&config, args, store.as_mut()),
@@ -37,18 +37,22 @@ pub(crate) fn run(
             if args.json {
                 return output::print_json(&clients);
             }
-            output::print(&view::list(&clients, &store.invitations()?, &global.command("exit client add")))
+            output::print(&view::list(
+                &clients,
+                &store.invitations()?,
+                &directories.command("exit client add"),
+            ))
         }
         ExitClientCommand::Show(args) => {
             let client = find(store.as_mut(), &args.name)?;
-            if args.json { output::print_json(&client) } else { output::print(&client.to_text()) }
+            if args.json { output::print_json(&client) } else { output::print(&view::text(&client)) }
         }
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
             output::print(&format!(
                 "Removed {name}: its profile or invitation is of no use any more. Invite it again with: {invite} {name}\n",
                 name = args.name,
-                invite = global.command("exit invite"),
+                invite = directories.command("exit invite"),
             ))
         }
         ExitClientCommand::Rename(args) => {
@@ -60,7 +64,7 @@ pub(crate) fn run(
             output::print(&format!(
                 "Disabled {name}: it is refused, and its addresses stay its own. Admit it with: {enable} {name}\n",
                 name = args.name,
-                enable = global.command("exit client enable"),
+                enable = directories.command("exit client enable"),
             ))
         }
         ExitClientCommand::Enable(args) => {
@@ -90,11 +94,11 @@ fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -
 
 /// Runs `exit invite` on the store that `open` gives.
 pub(crate) fn invite(
-    global: &GlobalArgs,
+    directories: &Directories,
     arguments: &InviteArgs,
     open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
-    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let config = load_exit(&directories.config.join("exit.toml"))?;
     let mut store = open(&config)?;
     invite::run(&config, arguments, store.as_mut())
 }

@@ -17,12 +17,16 @@ use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
 use self::wireguard::{Peer, WireGuardServer};
-use super::args::{GlobalArgs, ImportWireGuardArgs};
-use super::exit_client::{ClientKey, ClientStore, ClientView, NewClient, endpoint, profile};
-use super::output;
+use super::args::ImportWireGuardArgs;
+use super::exit_client::ClientStore;
+use crate::config::{ClientKey, profile_text};
 use crate::config::{
     ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
 };
+use crate::control::{ClientView, NewClient};
+use crate::directories::Directories;
+use crate::exit::invitation::endpoint;
+use crate::output;
 use crate::storage;
 
 /// Enrols every peer and writes its profile, or does nothing.
@@ -30,11 +34,11 @@ use crate::storage;
 /// # Errors
 /// Which line of the file, or which clash, is in the way.
 pub(crate) fn run(
-    global: &GlobalArgs,
+    directories: &Directories,
     args: &ImportWireGuardArgs,
     open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
-    let config = load_exit(&global.config_dir.join("exit.toml"))?;
+    let config = load_exit(&directories.config.join("exit.toml"))?;
     let endpoint = endpoint(&config)?;
     let file = args.file.display();
     let bytes = fs::read(&args.file).map_err(|error| {
@@ -46,7 +50,7 @@ pub(crate) fn run(
     if planned.is_empty() {
         return output::print(&format!("{file} has no [Peer]; nothing was changed.\n"));
     }
-    let directory = args.output.clone().unwrap_or_else(|| global.config_dir.join("clients"));
+    let directory = args.output.clone().unwrap_or_else(|| directories.config.join("clients"));
     let exit =
         RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
     let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
@@ -69,7 +73,7 @@ pub(crate) fn run(
             None => {
                 let key = PrivateKey::generate()?;
                 let public_key = key.public();
-                let text = profile(&client.name, endpoint, &exit.public_keys, &ClientKey::Ours(key));
+                let text = profile_text(&client.name, endpoint, &exit.public_keys, &ClientKey::Ours(key));
                 written.write(profile_path(&directory, client), text.as_bytes())?;
                 public_key
             }

@@ -13,10 +13,11 @@ use anyhow::{Context, anyhow, bail};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
 
-use super::args::{ExitInitArgs, GlobalArgs};
-use super::output;
+use super::args::ExitInitArgs;
 use crate::config::{Endpoint, describe};
+use crate::directories::Directories;
 use crate::doctor;
+use crate::output;
 use crate::storage;
 
 pub(crate) use prefixes::networks_of_this_host;
@@ -28,12 +29,12 @@ const CONFIG_FILE: &str = "exit.toml";
 ///
 /// # Errors
 /// When an exit is there already, a file cannot be made, or nobody says where clients reach this host.
-pub(crate) fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
-    run_with(global, args, resolvers::reachable)
+pub(crate) fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
+    run_with(directories, args, resolvers::reachable)
 }
 
 fn run_with(
-    global: &GlobalArgs,
+    directories: &Directories,
     args: &ExitInitArgs,
     resolvers: impl FnOnce() -> Vec<IpAddr>,
 ) -> anyhow::Result<()> {
@@ -63,7 +64,7 @@ fn run_with(
         resolvers: resolvers(),
     };
     let key = PrivateKey::generate()?;
-    let files = write(&global.config_dir, &setup, &key)?;
+    let files = write(&directories.config, &setup, &key)?;
     let egress = doctor::egress_device();
     if egress.is_none() {
         output::warn("this host has no default route, so that nothing will leave by this exit; give it one");
@@ -71,12 +72,12 @@ fn run_with(
     if setup.resolvers.is_empty() {
         output::warn(without_resolvers(&files.config));
     }
-    output::print(&told(global, &setup, egress.as_deref(), &files, &key.public()))
+    output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
 }
 
 /// What was found out and done, and what comes next.
 fn told(
-    global: &GlobalArgs,
+    directories: &Directories,
     setup: &Setup<'_>,
     egress: Option<&str>,
     files: &Files,
@@ -105,8 +106,8 @@ fn told(
         egress = egress.unwrap_or("no device yet"),
         prefixes = list(&prefixes),
         resolvers = list(&resolvers),
-        start = start(global),
-        invite = global.command("exit invite"),
+        start = start(directories),
+        invite = directories.command("exit invite"),
     )
 }
 
@@ -224,11 +225,11 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
 }
 
 /// How the exit is started: by systemd where that has its unit.
-fn start(global: &GlobalArgs) -> String {
+fn start(directories: &Directories) -> String {
     let has_unit = ["/usr/lib", "/lib", "/etc"]
         .iter()
         .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
-    let run = global.command("exit run");
+    let run = directories.command("exit run");
     if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
         return "systemctl enable --now warren-exit".to_owned();
     }
@@ -246,19 +247,17 @@ mod tests {
     use super::*;
     use crate::config::load_exit;
 
-    fn global(directory: &Path) -> GlobalArgs {
-        GlobalArgs {
-            config_dir: directory.join("etc/warren"),
-            runtime_dir: directory.join("run"),
-            state_dir: directory.join("state"),
-            log: "info".to_owned(),
-            log_format: crate::cli::args::LogFormat::Text,
+    fn directories(directory: &Path) -> Directories {
+        Directories {
+            config: directory.join("etc/warren"),
+            runtime: directory.join("run"),
+            state: directory.join("state"),
         }
     }
 
     /// As on a host that has a resolver which clients can reach; none is asked here.
-    fn run(global: &GlobalArgs, args: &ExitInitArgs) -> anyhow::Result<()> {
-        run_with(global, args, || vec!["198.51.100.53".parse().unwrap()])
+    fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
+        run_with(directories, args, || vec!["198.51.100.53".parse().unwrap()])
     }
 
     fn args(endpoint: &str) -> ExitInitArgs {
@@ -268,16 +267,16 @@ mod tests {
     #[test]
     fn what_init_writes_is_what_the_exit_reads() {
         let directory = tempfile::tempdir().unwrap();
-        let global = global(directory.path());
+        let directories = directories(directory.path());
         let args = ExitInitArgs {
             ipv4: Some("10.200.0.0/16".parse().unwrap()),
             ipv6: Some("fd12:3456:789a::/64".parse().unwrap()),
             ..args("exit.example.net:8443")
         };
 
-        run(&global, &args).unwrap();
+        run(&directories, &args).unwrap();
 
-        let config = load_exit(&global.config_dir.join("exit.toml")).unwrap();
+        let config = load_exit(&directories.config.join("exit.toml")).unwrap();
         assert_eq!(config.endpoint.unwrap().to_string(), "exit.example.net:8443");
         assert_eq!(config.ipv4, args.ipv4);
         assert_eq!(config.ipv6, args.ipv6);
@@ -285,7 +284,7 @@ mod tests {
         assert!(config.listen.iter().all(|address| address.port() == 8443));
         assert!(config.nat && config.isolation);
         for (name, expected) in [("exit.toml", 0o644), ("exit.key", 0o600)] {
-            let mode = fs::metadata(global.config_dir.join(name)).unwrap().permissions().mode();
+            let mode = fs::metadata(directories.config.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, expected, "{name}");
         }
     }
@@ -293,7 +292,7 @@ mod tests {
     #[test]
     fn what_was_found_out_is_told() {
         let directory = tempfile::tempdir().unwrap();
-        let global = global(directory.path());
+        let directories = directories(directory.path());
         let endpoint = "[2001:db8::1]:8443".parse().unwrap();
         let setup = Setup {
             endpoint: &endpoint,
@@ -304,7 +303,8 @@ mod tests {
         };
         let files = Files { config: "a/exit.toml".into(), key: "a/exit.key".into() };
 
-        let text = told(&global, &setup, Some("ens3"), &files, &PrivateKey::generate().unwrap().public());
+        let text =
+            told(&directories, &setup, Some("ens3"), &files, &PrivateKey::generate().unwrap().public());
 
         for part in [
             "at  [2001:db8::1]:8443\n",
@@ -312,7 +312,7 @@ mod tests {
             "addresses      10.200.0.0/16\n",
             "resolvers   none\n",
             "UDP port 8443",
-            &format!("warren exit run --config-dir {}", global.config_dir.display()),
+            &format!("warren exit run --config-dir {}", directories.config.display()),
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -322,9 +322,9 @@ mod tests {
     fn two_exits_have_different_keys_and_prefixes() {
         let directory = tempfile::tempdir().unwrap();
         let configs = ["one", "two"].map(|name| {
-            let global = global(&directory.path().join(name));
-            run(&global, &args("192.0.2.1")).unwrap();
-            load_exit(&global.config_dir.join("exit.toml")).unwrap()
+            let directories = directories(&directory.path().join(name));
+            run(&directories, &args("192.0.2.1")).unwrap();
+            load_exit(&directories.config.join("exit.toml")).unwrap()
         });
         let [one, two] = configs;
         assert_ne!(one.private_key.public(), two.private_key.public());
@@ -335,15 +335,15 @@ mod tests {
     fn neither_file_is_ever_replaced() {
         for name in ["exit.toml", "exit.key"] {
             let directory = tempfile::tempdir().unwrap();
-            let global = global(directory.path());
-            fs::create_dir_all(&global.config_dir).unwrap();
-            fs::write(global.config_dir.join(name), "mine").unwrap();
+            let directories = directories(directory.path());
+            fs::create_dir_all(&directories.config).unwrap();
+            fs::write(directories.config.join(name), "mine").unwrap();
 
-            let error = output::sentence(&run(&global, &args("192.0.2.1")).unwrap_err());
+            let error = output::sentence(&run(&directories, &args("192.0.2.1")).unwrap_err());
 
             assert!(error.contains(name) && error.contains("exists already"), "{error}");
-            assert_eq!(fs::read_to_string(global.config_dir.join(name)).unwrap(), "mine");
-            assert_eq!(fs::read_dir(&global.config_dir).unwrap().count(), 1);
+            assert_eq!(fs::read_to_string(directories.config.join(name)).unwrap(), "mine");
+            assert_eq!(fs::read_dir(&directories.config).unwrap().count(), 1);
         }
     }
 
@@ -365,7 +365,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("etc"), "a file").unwrap();
 
-        let error = output::sentence(&run(&global(directory.path()), &args("192.0.2.1")).unwrap_err());
+        let error = output::sentence(&run(&directories(directory.path()), &args("192.0.2.1")).unwrap_err());
 
         assert!(error.contains("etc/warren cannot be made: "), "{error}");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

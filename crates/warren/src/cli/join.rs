@@ -9,20 +9,21 @@ use warren_quic::key::{PrivateKey, PublicKey, read_key_file};
 use warren_session::invite::Invite;
 use zeroize::Zeroizing;
 
-use super::args::{GlobalArgs, JoinArgs};
-use super::exit_client::{ClientKey, profile};
-use super::output;
+use super::args::JoinArgs;
 use crate::client::{EnrolError, Enrolment};
+use crate::config::{ClientKey, profile_text};
 use crate::config::{Endpoint, ProfileName, describe, load_profile};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::output;
 use crate::storage;
 
 /// Leaves a profile whose key is enrolled; or none, and the key alone if the exit's answer was lost.
-pub(crate) async fn run(global: &GlobalArgs, arguments: JoinArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
     let JoinArgs { invite, name, timeout } = arguments;
     let invited = Invited::of(&invite)?;
     let name = profile_name(name.as_deref(), &invite.name)?;
-    let joining = Joining::prepare(&global.config_dir, &name, &invited)?;
+    let joining = Joining::prepare(&directories.config, &name, &invited)?;
     let enrolment = Enrolment {
         endpoint: &invited.endpoint,
         exit_key: invited.exit_key,
@@ -35,7 +36,7 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: JoinArgs) -> anyhow::Res
             let done = joining.finish(&name, &invited)?;
             output::print(&format!(
                 "Enrolled as {client}{done}. Connect with: {} {name}\n",
-                global.command("up")
+                directories.command("up")
             ))
         }
         Err(EnrolError::NotAnswered(sentence)) => {
@@ -159,7 +160,7 @@ impl Joining {
             fs::rename(&self.profile, &old).map_err(|error| cannot(&error))?;
         }
         let key = ClientKey::Ours(self.key);
-        let text = profile(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);
+        let text = profile_text(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);
         let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
         storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;
         drop(fs::remove_file(&self.key_file));

@@ -6,8 +6,6 @@ pub(crate) mod exit_import;
 pub(crate) mod exit_init;
 pub(crate) mod join;
 pub(crate) mod keys;
-mod next_command;
-pub(crate) mod output;
 pub(crate) mod own_exit;
 pub(crate) mod own_networks;
 pub(crate) mod reload;

@@ -3,17 +3,17 @@
 use anyhow::bail;
 use warren_quic::key::PublicKey;
 
-use super::args::GlobalArgs;
 use crate::config::ExitConfig;
 use crate::control::{AskError, Request, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::directories::Directories;
 
 /// Whether this configuration's exit runs.
 ///
 /// # Errors
 /// When another exit answers, known by its keys: what is read here is not to be done there.
-pub(crate) async fn runs(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Result<bool> {
-    let socket = DaemonDir::new(&global.runtime_dir, EXIT).socket();
+pub(crate) async fn runs(directories: &Directories, config: &ExitConfig) -> anyhow::Result<bool> {
+    let socket = DaemonDir::new(&directories.runtime, EXIT).socket();
     let served: Vec<PublicKey> = match ask(&socket, &Request::PublicKeys).await {
         Ok(keys) => serde_json::from_value(keys)?,
         Err(AskError::NotRunning) => return Ok(false),
@@ -25,9 +25,9 @@ pub(crate) async fn runs(global: &GlobalArgs, config: &ExitConfig) -> anyhow::Re
     bail!(
         "the exit that runs in {} has another key than {}: give the --runtime-dir and --config-dir of one exit, \
          or, if its key file was changed, run `{}` first",
-        global.runtime_dir.display(),
+        directories.runtime.display(),
         config.path.display(),
-        global.command("reload exit")
+        directories.command("reload exit")
     )
 }
 
@@ -39,21 +39,26 @@ mod tests {
 
     use super::*;
     use crate::cli::args::{ExitInitArgs, RotateKeyArgs};
-    use crate::cli::{exit_init, output, rotate_key};
+    use crate::cli::{exit_init, rotate_key};
     use crate::config::load_exit;
     use crate::control::ControlSocket;
+    use crate::output;
 
-    fn initialized(directory: &Path) -> (GlobalArgs, ExitConfig) {
-        let global = GlobalArgs::below(directory);
+    fn initialized(directory: &Path) -> (Directories, ExitConfig) {
+        let directories = Directories::below(directory);
         let endpoint = Some("192.0.2.1".parse().unwrap());
-        exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
-        let config = load_exit(&global.config_dir.join("exit.toml")).unwrap();
-        (global, config)
+        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
+        let config = load_exit(&directories.config.join("exit.toml")).unwrap();
+        (directories, config)
     }
 
     /// Answers what is asked while `asking` runs as an exit that serves these keys.
-    async fn beside<T>(global: &GlobalArgs, keys: Vec<PublicKey>, asking: impl Future<Output = T>) -> T {
-        let directory = DaemonDir::new(&global.runtime_dir, EXIT);
+    async fn beside<T>(
+        directories: &Directories,
+        keys: Vec<PublicKey>,
+        asking: impl Future<Output = T>,
+    ) -> T {
+        let directory = DaemonDir::new(&directories.runtime, EXIT);
         directory.create().unwrap();
         let mut socket = ControlSocket::bind(&directory.socket()).unwrap();
         let answering = async {
@@ -72,25 +77,26 @@ mod tests {
     #[tokio::test]
     async fn exit_is_known_by_either_of_its_keys() {
         let directory = tempfile::tempdir().unwrap();
-        let (global, config) = initialized(directory.path());
+        let (directories, config) = initialized(directory.path());
         let (own, other) = (config.private_key.public(), PrivateKey::generate().unwrap().public());
 
-        assert!(!runs(&global, &config).await.unwrap());
-        assert!(beside(&global, vec![own], runs(&global, &config)).await.unwrap());
-        assert!(beside(&global, vec![other, own], runs(&global, &config)).await.unwrap());
-        let refused = beside(&global, vec![other], runs(&global, &config)).await.unwrap_err().to_string();
+        assert!(!runs(&directories, &config).await.unwrap());
+        assert!(beside(&directories, vec![own], runs(&directories, &config)).await.unwrap());
+        assert!(beside(&directories, vec![other, own], runs(&directories, &config)).await.unwrap());
+        let refused =
+            beside(&directories, vec![other], runs(&directories, &config)).await.unwrap_err().to_string();
         assert!(refused.contains("has another key than") && refused.contains("reload exit"), "{refused}");
     }
 
     #[tokio::test]
     async fn keys_of_one_exit_are_never_given_to_another() {
         let directory = tempfile::tempdir().unwrap();
-        let (global, config) = initialized(directory.path());
+        let (directories, config) = initialized(directory.path());
         let before = std::fs::read(&config.key_file).unwrap();
         let others = vec![PrivateKey::generate().unwrap().public()];
 
-        let rotation = rotate_key::run(&global, &RotateKeyArgs { retire: false, end_sessions: false });
-        let refused = output::sentence(&beside(&global, others, rotation).await.unwrap_err());
+        let rotation = rotate_key::run(&directories, &RotateKeyArgs { retire: false, end_sessions: false });
+        let refused = output::sentence(&beside(&directories, others, rotation).await.unwrap_err());
 
         assert!(refused.contains("has another key than"), "{refused}");
         assert_eq!(std::fs::read(&config.key_file).unwrap(), before);

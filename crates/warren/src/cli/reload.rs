@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::args::GlobalArgs;
-use super::output;
 use super::status::ask_daemon;
 use crate::control::Request;
 use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::output;
 
 /// How often it is looked whether the exit has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -18,8 +18,8 @@ const STOPPING: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
-pub(crate) async fn reload(global: &GlobalArgs, name: Option<&str>) -> anyhow::Result<()> {
-    let (name, _) = ask_daemon(global, name, &Request::Reload).await?;
+pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> anyhow::Result<()> {
+    let (name, _) = ask_daemon(directories, name, &Request::Reload).await?;
     output::print(&format!("Reloaded {name}.\n"))
 }
 
@@ -27,10 +27,10 @@ pub(crate) async fn reload(global: &GlobalArgs, name: Option<&str>) -> anyhow::R
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end.
-pub(crate) async fn drain(global: &GlobalArgs, timeout: Duration) -> anyhow::Result<()> {
+pub(crate) async fn drain(directories: &Directories, timeout: Duration) -> anyhow::Result<()> {
     let milliseconds = u64::try_from(timeout.as_millis())?;
-    ask_daemon(global, Some(EXIT), &Request::Drain { milliseconds }).await?;
-    let directory = DaemonDir::new(&global.runtime_dir, EXIT);
+    ask_daemon(directories, Some(EXIT), &Request::Drain { milliseconds }).await?;
+    let directory = DaemonDir::new(&directories.runtime, EXIT);
     let deadline = Instant::now() + timeout + STOPPING;
     while directory.is_running()? {
         if Instant::now() > deadline {

@@ -6,29 +6,31 @@ use anyhow::{anyhow, bail};
 use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
 
-use super::args::{GlobalArgs, RotateKeyArgs};
-use super::{output, own_exit};
+use super::args::RotateKeyArgs;
+use super::own_exit;
 use crate::config::{ExitConfig, describe, load_exit};
 use crate::control::{AskError, Request, Secret, ask};
 use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::directories::Directories;
+use crate::output;
 use crate::storage;
 
 /// Puts a new key before the old one in the exit's key file, or takes the old one out; an exit that runs follows at once.
 ///
 /// # Errors
 /// When there is a key to retire already, or none, the file cannot be written, or the exit that runs does not answer.
-pub(crate) async fn run(global: &GlobalArgs, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
-    let config = load_exit(&global.config_dir.join("exit.toml"))?;
-    let runs = own_exit::runs(global, &config).await?;
+pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
+    let config = load_exit(&directories.config.join("exit.toml"))?;
+    let runs = own_exit::runs(directories, &config).await?;
     if arguments.retire {
-        retire(global, &config, runs, arguments.end_sessions).await
+        retire(directories, &config, runs, arguments.end_sessions).await
     } else {
-        rotate(global, &config, runs).await
+        rotate(directories, &config, runs).await
     }
 }
 
-async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
-    let retire = global.command("exit rotate-key --retire");
+async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
+    let retire = directories.command("exit rotate-key --retire");
     if config.old_private_key.is_some() {
         bail!(
             "{} holds an old key already; once no client pins it, run: {retire}",
@@ -38,7 +40,7 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
     let new = PrivateKey::generate()?;
     let old = &config.private_key;
     write(config, &[&new, old])?;
-    let now = match tell(global, vec![new.clone(), old.clone()], false, runs).await? {
+    let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit does not run; it will serve both.",
         Told::TakenOver(_) => "The exit that runs has taken this over.",
     };
@@ -55,7 +57,7 @@ async fn rotate(global: &GlobalArgs, config: &ExitConfig, runs: bool) -> anyhow:
 }
 
 async fn retire(
-    global: &GlobalArgs,
+    directories: &Directories,
     config: &ExitConfig,
     runs: bool,
     end_sessions: bool,
@@ -68,9 +70,11 @@ async fn retire(
         }
         // Its sessions may still be those of before.
         None if end_sessions && runs => format!("{file} holds no old key any more."),
-        None => bail!("{file} holds no old key; make a new one with: {}", global.command("exit rotate-key")),
+        None => {
+            bail!("{file} holds no old key; make a new one with: {}", directories.command("exit rotate-key"))
+        }
     };
-    let told = tell(global, vec![config.private_key.clone()], end_sessions, runs).await?;
+    let told = tell(directories, vec![config.private_key.clone()], end_sessions, runs).await?;
     let now = match told {
         Told::NotRunning => "The exit does not run.".to_owned(),
         Told::TakenOver(ended) if end_sessions => {
@@ -94,7 +98,7 @@ enum Told {
 
 /// Gives the keys to the exit that runs, if one does.
 async fn tell(
-    global: &GlobalArgs,
+    directories: &Directories,
     keys: Vec<PrivateKey>,
     end_sessions: bool,
     runs: bool,
@@ -103,7 +107,7 @@ async fn tell(
         return Ok(Told::NotRunning);
     }
     let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect(), end_sessions };
-    match ask(&DaemonDir::new(&global.runtime_dir, EXIT).socket(), &request).await {
+    match ask(&DaemonDir::new(&directories.runtime, EXIT).socket(), &request).await {
         Ok(ended) => match ended.as_u64() {
             Some(ended) => Ok(Told::TakenOver(ended)),
             None if end_sessions => {
@@ -140,12 +144,12 @@ mod tests {
     #[tokio::test]
     async fn new_key_stands_before_the_old_one_until_that_is_retired() {
         let directory = tempfile::tempdir().unwrap();
-        let global = GlobalArgs::below(directory.path());
+        let directories = Directories::below(directory.path());
         let endpoint = Some("192.0.2.1".parse().unwrap());
-        exit_init::run(&global, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
-        let keys = || load_exit(&global.config_dir.join("exit.toml")).unwrap().public_keys();
+        exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
+        let keys = || load_exit(&directories.config.join("exit.toml")).unwrap().public_keys();
         let rotate = async |retire| {
-            run(&global, &RotateKeyArgs { retire, end_sessions: false })
+            run(&directories, &RotateKeyArgs { retire, end_sessions: false })
                 .await
                 .map_err(|error| error.to_string())
         };

@@ -1,21 +1,24 @@
 //! `warren set`: one setting of a running daemon, changed without a restart.
 
-use crate::cli::args::{GlobalArgs, SetArgs};
-use crate::cli::{output, status};
+use crate::cli::args::SetArgs;
+use crate::cli::status;
 use crate::control::Request;
+use crate::control::{Change, Words};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
-use crate::tuning::{Change, Words};
+use crate::output;
 
 /// Changes the setting and prints what it was before.
 ///
 /// # Errors
 /// [`ExitCode::Usage`] for a key or value that cannot be, [`ExitCode::NotRunning`] without a daemon.
-pub(crate) async fn run(global: &GlobalArgs, arguments: SetArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(directories: &Directories, arguments: SetArgs) -> anyhow::Result<()> {
     let SetArgs { key, value, profile } = arguments;
     let change = Change::try_from(Words { key, value: value.clone() })
         .map_err(|sentence| Failure::new(ExitCode::Usage, sentence))?;
     let profile = profile.map(|name| name.to_string_lossy().into_owned());
-    let (name, before) = status::ask_daemon(global, profile.as_deref(), &Request::Set { change }).await?;
+    let (name, before) =
+        status::ask_daemon(directories, profile.as_deref(), &Request::Set { change }).await?;
     let before: String = serde_json::from_value(before)?;
     output::print(&format!("{name}: {} = {value} (was {before})\n", change.key()))
 }

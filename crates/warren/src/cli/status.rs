@@ -7,19 +7,20 @@ mod watch;
 
 use warren_host::kill_switch::{Standing, look, table_name};
 
-use crate::cli::args::{GlobalArgs, StatusArgs};
-use crate::cli::output;
-use crate::config::{ProfileName, find_profile};
+use crate::cli::args::StatusArgs;
+use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::{self, DaemonDir};
+use crate::daemon_dir::{self, DaemonDir, refuse_unknown};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::output;
 use crate::status::Status;
 
 /// Prints the status of one daemon: the one named, or the only one that runs.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is none.
-pub(crate) async fn run(global: &GlobalArgs, arguments: StatusArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> anyhow::Result<()> {
     let StatusArgs { profile, json, watch } = arguments;
     let name = profile.map(|name| name.to_string_lossy().into_owned());
     let name = name.as_deref();
@@ -28,11 +29,11 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: StatusArgs) -> anyhow::R
         watch::refuse_without_terminal()?;
         let name = match name {
             Some(name) => name.to_owned(),
-            None => only_one(global).await?,
+            None => only_one(directories).await?,
         };
-        return watch::watch(&DaemonDir::new(&global.runtime_dir, &name), &name).await;
+        return watch::watch(&DaemonDir::new(&directories.runtime, &name), &name).await;
     }
-    let (_, value) = ask_daemon(global, name, &Request::Status).await?;
+    let (_, value) = ask_daemon(directories, name, &Request::Status).await?;
     if json {
         return output::print_json(&value);
     }
@@ -45,7 +46,7 @@ pub(crate) async fn run(global: &GlobalArgs, arguments: StatusArgs) -> anyhow::R
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is none, and the daemon's refusal.
 pub(super) async fn ask_daemon(
-    global: &GlobalArgs,
+    directories: &Directories,
     name: Option<&str>,
     request: &Request,
 ) -> anyhow::Result<(String, serde_json::Value)> {
@@ -54,13 +55,13 @@ pub(super) async fn ask_daemon(
             refuse_what_is_no_name(name)?;
             name.to_owned()
         }
-        None => only_one(global).await?,
+        None => only_one(directories).await?,
     };
-    let directory = DaemonDir::new(&global.runtime_dir, &name);
+    let directory = DaemonDir::new(&directories.runtime, &name);
     match ask(&directory.socket(), request).await {
         Ok(value) => Ok((name, value)),
         Err(AskError::NotRunning) => {
-            refuse_unknown(global, &directory, &name)?;
+            refuse_unknown(directories, &directory, &name)?;
             if directory.has_lock_file() && directory.lock_of_the_dead().await?.is_none() {
                 let sentence =
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
@@ -69,20 +70,6 @@ pub(super) async fn ask_daemon(
             Err(not_running(&directory, &name).await.into())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Refuses a name that is neither the exit's, nor a profile's, nor that of a daemon that ran.
-///
-/// # Errors
-/// [`ExitCode::NotRunning`] with the names that there are.
-pub(crate) fn refuse_unknown(global: &GlobalArgs, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
-    if name == daemon_dir::EXIT || directory.exists() {
-        return Ok(());
-    }
-    match find_profile(&global.config_dir, Some(name.as_ref())) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::new(ExitCode::NotRunning, error.to_string()).into()),
     }
 }
 
@@ -97,8 +84,8 @@ fn refuse_what_is_no_name(name: &str) -> anyhow::Result<()> {
     }
 }
 
-async fn only_one(global: &GlobalArgs) -> anyhow::Result<String> {
-    let all = daemon_dir::all(&global.runtime_dir)?;
+async fn only_one(directories: &Directories) -> anyhow::Result<String> {
+    let all = daemon_dir::all(&directories.runtime)?;
     let mut running = Vec::new();
     for (name, directory) in &all {
         if directory.is_running()? {
@@ -205,16 +192,16 @@ mod tests {
     #[tokio::test]
     async fn reason_that_is_told_is_the_latest() {
         let directory = tempfile::tempdir().unwrap();
-        let global = GlobalArgs::below(directory.path());
+        let directories = Directories::below(directory.path());
         for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
-            let daemon = DaemonDir::new(&global.runtime_dir, name);
+            let daemon = DaemonDir::new(&directories.runtime, name);
             daemon.create().unwrap();
             std::fs::write(daemon.path().join("lock"), "").unwrap();
             std::fs::write(daemon.log(), log).unwrap();
             let ended = SystemTime::now() - Duration::from_secs(age);
             std::fs::File::open(daemon.path()).unwrap().set_modified(ended).unwrap();
         }
-        let told = only_one(&global).await.unwrap_err().to_string();
+        let told = only_one(&directories).await.unwrap_err().to_string();
         assert_eq!(told, "b is not running; it ended with: new");
     }
 }

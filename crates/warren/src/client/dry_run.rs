@@ -15,11 +15,11 @@ use warren_session::client::Welcome;
 use super::daemon::ClientStart;
 use super::host::{ClientHost, Preview, no_firewall};
 use super::kill_switch::{self, Lockdown};
-use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::{ClientProfile, load_profile};
 use crate::daemon_dir::DaemonDir;
 use crate::device_watch;
+use crate::directories::Directories;
+use crate::output;
 
 /// What the exit would grant, in addresses that are for documentation (RFC 5737, RFC 3849).
 const EXAMPLE_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -31,7 +31,7 @@ const EXAMPLE_MTU: u16 = 1380;
 ///
 /// # Errors
 /// When the profile or the host's state cannot be read.
-pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool) -> anyhow::Result<()> {
+pub(crate) async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
     for setting in &profile.not_yet {
         output::warn(setting.to_string());
@@ -43,7 +43,7 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
             "a network device named {device} exists already, so `up` would be refused now; stop what uses it, or set another `name` in [tun]"
         ));
     }
-    let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
+    let directory = DaemonDir::new(&directories.runtime, profile.name.as_str());
     if directory.has_lock_file() && directory.is_running()? {
         output::warn(format!(
             "{name} is up, so `up` would be refused now; `warren down {name}` takes it down",
@@ -60,7 +60,7 @@ pub(crate) async fn dry_run(global: &GlobalArgs, file: &Path, kill_switch: bool)
         true => Some(kill_switch::rules(&profile).await?.step(&name)),
         false => None,
     };
-    let state_dir = global.state_dir.clone();
+    let state_dir = directories.state.clone();
     let file = file.to_owned();
     let lockdown = Lockdown::default();
     let shut_in_by = Vec::new();

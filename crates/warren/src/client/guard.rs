@@ -12,9 +12,9 @@ use warren_host::watch::Watch;
 use warren_host::{HostError, facts};
 
 use super::kill_switch::{self, is_closed};
-use crate::cli::args::GlobalArgs;
 use crate::config::{ClientProfile, load_profile};
 use crate::daemon_dir::DaemonDir;
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
 use crate::notify;
 
@@ -23,9 +23,9 @@ use crate::notify;
 ///
 /// # Errors
 /// When it cannot be closed, or the profile's daemon runs without one.
-pub(crate) async fn client_close(global: &GlobalArgs, file: &Path, watch: bool) -> anyhow::Result<()> {
+pub(crate) async fn client_close(directories: &Directories, file: &Path, watch: bool) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
-    let directory = DaemonDir::new(&global.runtime_dir, profile.name.as_str());
+    let directory = DaemonDir::new(&directories.runtime, profile.name.as_str());
     directory.create()?;
     if !watch {
         return match close(&profile, &directory).await? {

@@ -13,9 +13,9 @@ use warren_host::facts::{guest_networks, networks, private_networks};
 use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
-use crate::cli::output;
 use crate::config::{ClientProfile, RemoteExit};
 use crate::daemon_dir::{self, DaemonDir};
+use crate::output;
 use crate::resolvers;
 
 /// Exits' addresses that stay allowed; the oldest go first.

@@ -5,22 +5,28 @@ use std::path::Path;
 use super::daemon::{self, ClientStart};
 use super::dns_remains;
 use super::kill_switch::{self, Lockdown};
-use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::load_profile;
 use crate::control::ControlSocket;
 use crate::daemon_dir::{self, DaemonDir, OnPurpose};
 use crate::device_watch;
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
 use crate::helper::Helper;
+use crate::logging::LogSettings;
 use crate::notify;
+use crate::output;
 use crate::sandbox::{self, Files};
 
 /// Runs a profile's daemon until it is stopped.
 ///
 /// # Errors
 /// The reason with its exit code; the host is as it was before.
-pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool) -> anyhow::Result<()> {
+pub(crate) async fn client_run(
+    directories: &Directories,
+    log: &LogSettings,
+    file: &Path,
+    detached: bool,
+) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
     let name = profile.name.as_str().to_owned();
     if detached {
@@ -33,7 +39,7 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
             output::warn(setting.to_string());
         }
     }
-    let directory = DaemonDir::new(&global.runtime_dir, &name);
+    let directory = DaemonDir::new(&directories.runtime, &name);
     directory.create()?;
     let Some(lock) = directory.lock_of_the_dead().await? else {
         let sentence =
@@ -44,12 +50,12 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon of {name} had left");
     }
-    for owner in dns_remains::clean_up(&global.state_dir).await? {
+    for owner in dns_remains::clean_up(&directories.state).await? {
         tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
     }
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
-    for other in daemon_dir::clean_up(&global.runtime_dir, OnPurpose::Keep).await? {
+    for other in daemon_dir::clean_up(&directories.runtime, OnPurpose::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     if let Some(device) = &profile.device
@@ -61,10 +67,10 @@ pub(crate) async fn client_run(global: &GlobalArgs, file: &Path, detached: bool)
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
-    let (helper, process) = Helper::start(global, &name, &lock)?;
+    let (helper, process) = Helper::start(directories, log, &name, &lock)?;
     helper.run_nft();
-    let state_dir = global.state_dir.clone();
-    let shut_in_by = kill_switch::closed_by_others(&global.runtime_dir, &name)?;
+    let state_dir = directories.state.clone();
+    let shut_in_by = kill_switch::closed_by_others(&directories.runtime, &name)?;
     let start = ClientStart {
         name: name.clone(),
         profile,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::UnixDatagram;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
@@ -18,18 +18,22 @@ use super::diagnose::what_to_check;
 use super::kill_switch;
 use super::ssh::SshSession;
 use super::unit::Unit;
-use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::{ClientProfile, Endpoint, load_profile};
 use crate::control::{Request, ask};
 use crate::daemon_dir::{DaemonDir, StartLock};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
+use crate::itself;
+use crate::logging::LogSettings;
+use crate::output;
 
 /// How long a user has to keep an SSH session that would be cut.
 const TIME_TO_THINK: Duration = Duration::from_secs(5);
 
 /// What `warren up` was asked.
 pub(crate) struct UpOptions {
+    /// For the daemon.
+    pub(crate) log: LogSettings,
     pub(crate) profile: PathBuf,
     pub(crate) timeout: Duration,
     /// Closes the kill switch although the profile does not ask for it.
@@ -41,13 +45,13 @@ pub(crate) struct UpOptions {
 /// # Errors
 /// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
 /// [`ExitCode::TimedOut`] when it said nothing. A daemon that an exit had refused before stays as it was, with the host closed.
-pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Result<()> {
+pub(crate) async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let profile = load_profile(&options.profile)?;
     for setting in &profile.not_yet {
         output::warn(setting.to_string());
     }
     let name = profile.name.as_str();
-    let directory = DaemonDir::new(&global.runtime_dir, name);
+    let directory = DaemonDir::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.start_lock()? else {
         let sentence =
@@ -64,7 +68,7 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let closes = options.kill_switch || profile.kill_switch.enabled;
-    let others = kill_switch::closed_by_others(&global.runtime_dir, name)?;
+    let others = kill_switch::closed_by_others(&directories.runtime, name)?;
     if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
         output::warn(shut_in(name, &others));
     }
@@ -73,7 +77,7 @@ pub(crate) async fn up(global: &GlobalArgs, options: UpOptions) -> anyhow::Resul
     if !closes {
         warn_without_firewall(&profile).await?;
     }
-    let outcome = start(global, &options, &profile, &directory, &lock).await;
+    let outcome = start(directories, &options, &profile, &directory, &lock).await;
     if outcome.is_err() {
         if opened_on_failure {
             kill_switch::open(&directory).await?;
@@ -135,17 +139,17 @@ async fn let_think(warning: &str) {
 
 /// Starts the daemon and waits for it; one that does not come up is ended.
 async fn start(
-    global: &GlobalArgs,
+    directories: &Directories,
     options: &UpOptions,
     profile: &ClientProfile,
     directory: &DaemonDir,
     lock: &StartLock,
 ) -> anyhow::Result<()> {
-    if let Some(unit) = Unit::for_profile(global, profile.name.as_str(), &options.profile).await {
+    if let Some(unit) = Unit::for_profile(directories, profile.name.as_str(), &options.profile).await {
         return unit.start(options.timeout).await;
     }
     let socket = NotifySocket::bind(&directory.notify_socket(), lock)?;
-    let mut child = spawn(global, &options.profile, directory)?;
+    let mut child = spawn(directories, options, directory)?;
     let outcome = wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint).await;
     if outcome.is_err() {
         end(&mut child).await?;
@@ -153,9 +157,9 @@ async fn start(
     outcome
 }
 
-fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::Result<Child> {
+fn spawn(directories: &Directories, options: &UpOptions, directory: &DaemonDir) -> anyhow::Result<Child> {
     let file = directory.log();
-    let log =
+    let log_file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
             || {
                 format!(
@@ -164,26 +168,14 @@ fn spawn(global: &GlobalArgs, profile: &Path, directory: &DaemonDir) -> anyhow::
                 )
             },
         )?;
-    let program = std::env::current_exe()
-        .context("cannot find the warren binary, which was removed or replaced; run the command again")?;
-    let profile = std::path::absolute(profile)?;
-    Command::new(program)
-        .arg("--config-dir")
-        .arg(&global.config_dir)
-        .arg("--runtime-dir")
-        .arg(&global.runtime_dir)
-        .arg("--state-dir")
-        .arg(&global.state_dir)
-        .arg("--log")
-        .arg(&global.log)
-        .args(["--log-format", global.log_format.name()])
+    let profile = std::path::absolute(&options.profile)?;
+    itself::command_like_this(directories, &options.log)
         .args(["client", "run", "--detached", "--"])
         .arg(profile)
         .env("NOTIFY_SOCKET", directory.notify_socket())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log)
-        .current_dir("/")
+        .stderr(log_file)
         .spawn()
         .context("cannot start the client daemon; check that the warren binary may be run")
 }

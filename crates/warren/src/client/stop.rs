@@ -10,11 +10,10 @@ use warren_host::dns::DnsError;
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
 use super::unit::Unit;
-use crate::cli::args::GlobalArgs;
-use crate::cli::status::refuse_unknown;
 use crate::config::ProfileName;
 use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::{self, DaemonDir, DaemonLock};
+use crate::daemon_dir::{self, DaemonDir, DaemonLock, refuse_unknown};
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
 
 /// Between two looks whether the daemon has gone.
@@ -26,15 +25,15 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
-pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
-    let directory = DaemonDir::new(&global.runtime_dir, name);
-    let unit = Unit::running(global, name).await;
+pub(crate) async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
+    let directory = DaemonDir::new(&directories.runtime, name);
+    let unit = Unit::running(directories, name).await;
     if let Some(unit) = &unit {
         unit.stop().await?;
     }
     let (was_answered, lock) = stop(&directory, name).await?;
     let was_running = unit.is_some() || was_answered;
-    let dns = restore_dns(&global.state_dir, name).await?;
+    let dns = restore_dns(&directories.state, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
     // Last, so that nothing leaves while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
@@ -42,7 +41,7 @@ pub(crate) async fn down(global: &GlobalArgs, name: &str) -> anyhow::Result<()> 
         directory.clear(lock);
     }
     if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
-        refuse_unknown(global, &directory, name)?;
+        refuse_unknown(directories, &directory, name)?;
         return Err(Failure::new(
             ExitCode::NotRunning,
             format!("{name} is not up; `warren up {name}` connects"),
@@ -116,15 +115,15 @@ pub(crate) fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// When the runtime directory is not this user's to read.
-pub(crate) fn candidates(global: &GlobalArgs) -> anyhow::Result<Vec<String>> {
+pub(crate) fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    for (name, directory) in daemon_dir::all(&global.runtime_dir)? {
+    for (name, directory) in daemon_dir::all(&directories.runtime)? {
         if name != daemon_dir::EXIT && (directory.is_running()? || directory.has_remains()) {
             names.push(name);
         }
     }
     // After a power cut this is all that is left.
-    for owner in warren_host::dns::owners(&global.state_dir)? {
+    for owner in warren_host::dns::owners(&directories.state)? {
         if !names.contains(&owner) {
             names.push(owner);
         }

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::args::GlobalArgs;
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
 
 /// The unit of one profile.
@@ -20,24 +20,24 @@ pub(crate) struct Unit {
 impl Unit {
     /// The unit that runs this profile, where systemd does, has `warren@.service`, and `up` was asked for nothing that
     /// the unit does otherwise: it reads `/etc/warren/NAME.toml` and keeps to the usual directories.
-    pub(crate) async fn for_profile(global: &GlobalArgs, name: &str, file: &Path) -> Option<Self> {
-        let is_usual = file == global.config_dir.join(format!("{name}.toml"));
-        let unit = Self::of(global, name).filter(|_| is_usual)?;
+    pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
+        let is_usual = file == directories.config.join(format!("{name}.toml"));
+        let unit = Self::of(directories, name).filter(|_| is_usual)?;
         (unit.property("LoadState").await.ok()? == "loaded").then_some(unit)
     }
 
     /// The unit that runs a daemon of this name now, or is about to start it again.
-    pub(crate) async fn running(global: &GlobalArgs, name: &str) -> Option<Self> {
-        let unit = Self::of(global, name)?;
+    pub(crate) async fn running(directories: &Directories, name: &str) -> Option<Self> {
+        let unit = Self::of(directories, name)?;
         let state = unit.property("ActiveState").await.ok()?;
         (!["inactive", "failed"].contains(&state.as_str())).then_some(unit)
     }
 
-    fn of(global: &GlobalArgs, name: &str) -> Option<Self> {
+    fn of(directories: &Directories, name: &str) -> Option<Self> {
         let directories = [
-            (&global.config_dir, "/etc/warren"),
-            (&global.runtime_dir, "/run/warren"),
-            (&global.state_dir, "/var/lib/warren"),
+            (&directories.config, "/etc/warren"),
+            (&directories.runtime, "/run/warren"),
+            (&directories.state, "/var/lib/warren"),
         ];
         let are_usual = directories.iter().all(|(directory, usual)| directory.as_path() == Path::new(usual));
         let is_possible =

@@ -11,8 +11,8 @@ use super::error::without_keys;
 use super::exit::{self, ExitConfig};
 use super::file::decode;
 use super::profile::{self, ClientProfile};
+use super::{ClientKey, profile_text};
 use super::{ConfigError, Endpoint, ProfileName};
-use crate::cli::exit_client::{self, ClientKey};
 
 const PROFILE: &str = "home.toml";
 const CLIENTS: &str = "clients.toml";
@@ -90,7 +90,7 @@ fn reads_back(profile: &ClientProfile) {
     for exit in profile.exits() {
         endpoint_reads_back(&exit.endpoint);
         let key = ClientKey::Ours(key.clone());
-        let text = exit_client::profile("home", &exit.endpoint, &exit.public_keys, &key);
+        let text = profile_text("home", &exit.endpoint, &exit.public_keys, &key);
         let again = profile::parse(name(), Path::new(PROFILE), &text, 0o600)
             .unwrap_or_else(|error| panic!("{error} in {}", text.as_str()));
         assert_eq!(&again.exit, exit);

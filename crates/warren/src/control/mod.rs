@@ -4,11 +4,20 @@
 //! user is checked as well: root or the daemon's own.
 
 mod ask;
+mod change;
+mod clients;
 mod protocol;
 mod secret;
 mod server;
 
 pub(crate) use ask::{AskError, ask};
+pub(crate) use change::{Change, Words};
+pub(crate) use clients::{
+    AddressChoice, ClientChange, ClientSettings, ClientView, InvitationView, LiveView, NewClient, RateChoice,
+    RemovedView, timestamp,
+};
+#[cfg(debug_assertions)]
+pub(crate) use protocol::Part;
 pub(crate) use protocol::{Refusal, Request};
 pub(crate) use secret::Secret;
 pub(crate) use server::{Asked, ControlSocket};

@@ -4,11 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use warren_session::clients::Invitation;
 
+use super::change::Change;
+use super::clients::{ClientChange, NewClient};
 use super::secret::Secret;
-#[cfg(debug_assertions)]
-use crate::breakdown::Part;
-use crate::cli::exit_client::{ClientChange, NewClient};
-use crate::tuning::Change;
 
 /// A question to a daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,6 +74,21 @@ impl Request {
             Self::BreakDown { .. } => false,
         }
     }
+}
+
+/// The parts of a daemon that a test lets panic. No release build knows them.
+#[cfg(debug_assertions)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    /// The task that does everything but carry packets.
+    Daemon,
+    /// The first thread that carries packets.
+    Worker,
+    /// A task of its own beside the daemon's.
+    Task,
+    /// A thread for what may block.
+    Aside,
 }
 
 /// An answer: a value whose shape belongs to the question, or a refusal.

@@ -15,12 +15,12 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
 use super::read;
-use crate::cli::args::GlobalArgs;
 use crate::cli::exit_init::networks_of_this_host;
 use crate::client::{Answer, kill_switch, knock};
 use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use crate::control::{Request, ask};
 use crate::daemon_dir::{self, DaemonDir, EXIT};
+use crate::directories::Directories;
 use crate::exit::DEVICE as TUN;
 use crate::exit::other_firewalls::{self, InTheWay};
 use crate::sandbox;
@@ -141,7 +141,7 @@ pub(super) struct ExitFacts {
 }
 
 /// Asks the host.
-pub(super) fn gather(global: &GlobalArgs) -> Facts {
+pub(super) fn gather(directories: &Directories) -> Facts {
     let text = |path: &str| fs::read_to_string(path).ok();
     let is_on = |path: &str| text(path).map(|value| value.trim() == "1");
     let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
@@ -175,9 +175,9 @@ pub(super) fn gather(global: &GlobalArgs) -> Facts {
         udp_offload: socket::udp_offload().ok(),
         ..Facts::default()
     };
-    read_configuration(global, &mut facts);
+    read_configuration(directories, &mut facts);
     facts.path = path_of_exit(&facts);
-    for (name, directory) in daemon_dir::all(&global.runtime_dir).unwrap_or_default() {
+    for (name, directory) in daemon_dir::all(&directories.runtime).unwrap_or_default() {
         facts.tunnels.extend(said_by(&name, &directory));
         let is_running = directory.is_running().unwrap_or(true);
         if directory.was_killed() && !is_running {
@@ -209,20 +209,20 @@ fn closed_kill_switch(name: &str, directory: &DaemonDir, is_running: bool) -> Op
     Some(ClosedKillSwitch { profile: name.to_owned(), is_running, standing })
 }
 
-fn read_configuration(global: &GlobalArgs, facts: &mut Facts) {
-    let path = global.config_dir.join("exit.toml");
+fn read_configuration(directories: &Directories, facts: &mut Facts) {
+    let path = directories.config.join("exit.toml");
     if path.exists() {
         match load_exit(&path) {
             Ok(config) => {
-                facts.exit = Some(exit(global, &config));
+                facts.exit = Some(exit(directories, &config));
                 facts.tun_features = features(TUN);
             }
             Err(error) => facts.broken_files.push(error.to_string()),
         }
     }
-    for name in profile_names(&global.config_dir).unwrap_or_default() {
+    for name in profile_names(&directories.config).unwrap_or_default() {
         facts.has_profiles = true;
-        match load_profile(&global.config_dir.join(format!("{name}.toml"))) {
+        match load_profile(&directories.config.join(format!("{name}.toml"))) {
             Ok(profile) => {
                 facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
@@ -287,7 +287,7 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
-fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
+fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
     let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
     ports.sort_unstable();
     ports.dedup();
@@ -297,7 +297,7 @@ fn exit(global: &GlobalArgs, config: &ExitConfig) -> ExitFacts {
         .flat_map(|text| read::udp_ports(&text))
         .collect();
     ExitFacts {
-        is_running: DaemonDir::new(&global.runtime_dir, EXIT).is_running().unwrap_or(false),
+        is_running: DaemonDir::new(&directories.runtime, EXIT).is_running().unwrap_or(false),
         in_the_way: other_firewalls::look(&ports),
         takes_ipv6: warren_host::facts::new_devices_take_ipv6().unwrap_or(true),
         ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),

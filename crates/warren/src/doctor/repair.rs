@@ -8,21 +8,21 @@ use anyhow::{Context as _, bail};
 use warren_host::kill_switch;
 
 use super::finding::{Finding, Repair};
-use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::daemon_dir::DaemonDir;
+use crate::directories::Directories;
+use crate::output;
 use crate::storage;
 
 /// What the kernel is told at boot.
 const DIRECTORY: &str = "/etc/sysctl.d";
 
 /// Shows and does what mends a finding; what fails is said, and shows again when the host is looked at once more.
-pub(super) fn carry_out(global: &GlobalArgs, finding: &Finding) {
+pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
     for repair in &finding.repairs {
         output::note(format!("{}: {}", finding.check, shown(repair)));
         let done = match repair {
             Repair::Sysctl { key, value } => set(key, value),
-            Repair::CloseKillSwitch { profile } => close_again(global, profile),
+            Repair::CloseKillSwitch { profile } => close_again(directories, profile),
             Repair::Run { command } => run(command),
         };
         if let Err(error) = done {
@@ -32,9 +32,9 @@ pub(super) fn carry_out(global: &GlobalArgs, finding: &Finding) {
 }
 
 /// Closes a kill switch again whose table is gone or changed.
-fn close_again(global: &GlobalArgs, profile: &str) -> anyhow::Result<()> {
+fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let journal = DaemonDir::new(&global.runtime_dir, profile).kill_switch();
+    let journal = DaemonDir::new(&directories.runtime, profile).kill_switch();
     let closed = runtime.block_on(kill_switch::close_again(journal, profile));
     closed.map(drop).with_context(|| format!("cannot close the kill switch of {profile} again"))
 }

@@ -9,8 +9,7 @@ use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitSessions, SessionId};
 
 use super::daemon::Daemon;
-use crate::cli::exit_client::{ClientChange, ClientView, InvitationView, LiveView, NewClient, RemovedView};
-use crate::control::Refusal;
+use crate::control::{ClientChange, ClientView, InvitationView, LiveView, NewClient, Refusal, RemovedView};
 
 impl Daemon {
     pub(super) async fn list_clients(&self) -> Result<serde_json::Value, Refusal> {

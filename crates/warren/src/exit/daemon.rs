@@ -27,6 +27,8 @@ use super::report::{next_question, next_scrape, serve_metrics};
 use super::service_ports::ServicePorts;
 use super::upkeep::Upkeep;
 use super::web::{self, WebServer};
+#[cfg(debug_assertions)]
+use crate::breakdown;
 use crate::config::{ClientsFile, ConfigError, ExitConfig};
 use crate::control::{Asked, ControlSocket, Refusal, Request};
 use crate::deadline::until;
@@ -356,11 +358,11 @@ impl Daemon {
                 self.stopping = Some(Ending::Stop);
                 Ok(serde_json::Value::Null)
             }
-            Request::Set { change } => Ok(self.tuning.apply(change).into()),
+            Request::Set { change } => Ok(change.apply(&self.tuning).into()),
             Request::Reload => self.reload(host).await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
-                part.break_down(&self.worker).await;
+                breakdown::break_down(part, &self.worker).await;
                 Ok(serde_json::Value::Null)
             }
             Request::PublicKeys => serde_json::to_value(self.config.public_keys()).map_err(Refusal::new),

@@ -1,16 +1,14 @@
 //! What becomes of the hold table ([`warren_host::exit_hold`]) when an exit ends.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use warren_host::HostError;
 use warren_host::exit_hold::Hold;
 
 use super::daemon::Ending;
-use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::directories::Directories;
 use crate::helper::Helper;
 use crate::notify::SOCKET;
 
@@ -38,30 +36,14 @@ pub(super) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
 }
 
 /// `warren exit release`: waits a moment, or for SIGTERM, and removes the table unless an exit has it.
-pub(crate) async fn release(global: &GlobalArgs) -> anyhow::Result<()> {
+pub(crate) async fn release(directories: &Directories) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         () = tokio::time::sleep(LINGER) => {}
         _ = terminate.recv() => {}
     }
-    match warren_host::recover(&DaemonDir::new(&global.runtime_dir, EXIT).hold_journal()).await {
+    match warren_host::recover(&DaemonDir::new(&directories.runtime, EXIT).hold_journal()).await {
         Ok(_) | Err(HostError::Busy(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Starts `warren exit release`.
-pub(crate) fn release_hold(global: &GlobalArgs) -> std::io::Result<()> {
-    Command::new("/proc/self/exe")
-        .arg("--runtime-dir")
-        .arg(&global.runtime_dir)
-        .args(["exit", "release"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .process_group(0)
-        .env_remove(SOCKET)
-        .spawn()
-        .map(drop)
 }

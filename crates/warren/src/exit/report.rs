@@ -135,6 +135,7 @@ impl Daemon {
             tuning: &self.tuning,
             snapshot,
             meter: &self.meter,
+            sandbox: crate::sandbox::in_force(),
         };
         Status::exit(exit, observed)
     }

@@ -18,14 +18,15 @@ use super::daemon::{self, Ending, ExitStart};
 use super::service_ports::ServicePorts;
 use super::upkeep::Upkeep;
 use super::{files, other_firewalls, sockets};
-use crate::cli::args::GlobalArgs;
-use crate::cli::output;
 use crate::config::{ClientsFile, ExitConfig, NatInterface, WebListen, load_exit, lock_clients};
 use crate::daemon_dir::{DaemonDir, DaemonLock, EXIT};
 use crate::device_watch;
+use crate::directories::Directories;
 use crate::exit_code::{ExitCode, Failure};
 use crate::helper::Helper;
+use crate::logging::LogSettings;
 use crate::notify;
+use crate::output;
 use crate::sandbox::{self, Files};
 
 /// The exit's TUN device.
@@ -41,9 +42,9 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// The reason, with the host as it was before.
-pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
-    let config = load_exit(&global.config_dir.join("exit.toml"))?;
-    let directory = DaemonDir::new(&global.runtime_dir, EXIT);
+pub(crate) async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
+    let config = load_exit(&directories.config.join("exit.toml"))?;
+    let directory = DaemonDir::new(&directories.runtime, EXIT);
     directory.create()?;
     // The lock comes before the sockets: a second daemon must never join their port.
     let Some(lock) = directory.lock_of_the_dead().await? else {
@@ -54,23 +55,24 @@ pub(crate) async fn exit_run(global: &GlobalArgs) -> anyhow::Result<()> {
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon had left");
     }
-    let outcome = prepare_and_run(global, config, &directory, &lock).await;
+    let outcome = prepare_and_run(directories, log, config, &directory, &lock).await;
     directory.clear(&lock);
     drop(lock);
     outcome
 }
 
 async fn prepare_and_run(
-    global: &GlobalArgs,
+    directories: &Directories,
+    log: &LogSettings,
     config: ExitConfig,
     directory: &DaemonDir,
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
-    let clients = config.clients_path(&global.state_dir);
+    let clients = config.clients_path(&directories.state);
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
-    refuse_others_directory(clients.parent().unwrap_or(&global.state_dir))?;
+    refuse_others_directory(clients.parent().unwrap_or(&directories.state))?;
     let (clients, registry) = ClientsFile::open(clients)?;
-    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&global.state_dir))?;
+    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // A port below 1024 is bound; nothing after this needs more.
@@ -94,7 +96,7 @@ async fn prepare_and_run(
     refuse_missing_interface(&config)?;
     let services = ServicePorts::look(Instant::now());
     let facts = host_facts(&config, sessions.registry(), &host, &services).await?;
-    let (helper, process) = Helper::start(global, EXIT, lock)?;
+    let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // The nft that owns the exit's table too: it takes whatever text it is given.
     helper.run_nft();
     let mut hold = Hold::open(&directory.hold_journal()).await?;

@@ -12,16 +12,17 @@ use anyhow::Context as _;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
 use super::outlets;
 use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
-use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::DaemonLock;
-use crate::logging;
+use crate::directories::Directories;
+use crate::itself;
+use crate::logging::{self, LogSettings};
 use crate::notify;
 
 /// A daemon's helper, by which it asks for what it may not do itself.
@@ -51,7 +52,8 @@ impl Helper {
     /// # Errors
     /// When no process can be started.
     pub(crate) fn start(
-        global: &GlobalArgs,
+        directories: &Directories,
+        log: &LogSettings,
         name: &str,
         lock: &DaemonLock,
     ) -> anyhow::Result<(Self, HelperProcess)> {
@@ -61,17 +63,13 @@ impl Helper {
         let channel = share_channel(&ours).context(cannot)?;
         ours.set_nonblocking(true).context(cannot)?;
         let ours = UnixStream::from_std(ours).context(cannot)?;
-        let mut command = Command::new(ITSELF);
-        command.arg("--config-dir").arg(&global.config_dir);
-        command.arg("--runtime-dir").arg(&global.runtime_dir);
-        command.arg("--state-dir").arg(&global.state_dir);
-        command.arg("--log").arg(&global.log).args(["--log-format", global.log_format.name()]);
+        let mut command = itself::command_like_this(directories, log);
         command.args(["helper", "--", name]);
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         // Whoever undoes what a killed daemon left waits until its helper has ended too.
         command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
         // A Ctrl-C in the terminal is for the daemon, which still needs it while it stops.
-        let child = command.current_dir("/").process_group(0).spawn().context(cannot)?;
+        let child = command.process_group(0).spawn().context(cannot)?;
         let (orders, ordered) = mpsc::channel(16);
         tokio::spawn(carry(ours, ordered));
         notify::speak_by(channel.try_clone().context(cannot)?);
@@ -245,6 +243,4 @@ fn failure(reply: Reply) -> anyhow::Error {
     }
 }
 
-/// The program that runs, also after an upgrade has put another into its place.
-const ITSELF: &str = "/proc/self/exe";
 const PATIENCE: Duration = Duration::from_secs(2);

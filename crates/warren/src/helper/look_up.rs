@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::cli::output;
+use crate::itself;
 use crate::notify::SOCKET;
+use crate::output;
 use crate::sandbox;
 
 /// Looks a name up in a process that is started for it.
@@ -19,8 +20,8 @@ use crate::sandbox;
 /// # Errors
 /// The system's reason, or that it took too long.
 pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["--log", "off", "look-up", "--", host]).current_dir("/").kill_on_drop(true);
+    let mut command = itself::command();
+    command.args(["--log", "off", "look-up", "--", host]).kill_on_drop(true);
     // What the daemon tells its service manager is the daemon's alone to say.
     command.env_remove(SOCKET);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

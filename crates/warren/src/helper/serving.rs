@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -15,9 +16,10 @@ use warren_host::{DeviceName, NftCall, NftService, OwnTables};
 use super::look_up;
 use super::outlets::{self, Outlets};
 use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
-use crate::cli::args::GlobalArgs;
 use crate::daemon_dir::EXIT;
-use crate::exit::release_hold;
+use crate::directories::Directories;
+use crate::itself;
+use crate::notify::SOCKET;
 use crate::resolvers;
 use crate::sandbox;
 
@@ -25,7 +27,7 @@ use crate::sandbox;
 ///
 /// # Errors
 /// When standard input is no daemon's socket, or what it says is not understood.
-pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()> {
+pub(crate) async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> {
     sandbox::hide()?;
     let by_daemons = "the helper is started by daemons alone";
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
@@ -37,7 +39,7 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
     let stream = UnixStream::from_std(stream).context(by_daemons)?;
     let (mut reader, mut writer) = stream.into_split();
     let duties = Arc::new(Duties {
-        global: global.clone(),
+        directories: directories.clone(),
         name: name.to_owned(),
         nft: NftService::of(match name {
             EXIT => OwnTables::of_exit(),
@@ -93,7 +95,7 @@ pub(crate) async fn serve(global: &GlobalArgs, name: &str) -> anyhow::Result<()>
 
 /// What the helper holds. Nothing in here comes from the daemon after its start.
 struct Duties {
-    global: GlobalArgs,
+    directories: Directories,
     /// The daemon's: a profile, or the exit.
     name: String,
     nft: NftService,
@@ -120,7 +122,7 @@ impl Duties {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
             }
             Request::ReleaseHold => {
-                release_hold(&self.global).map(|()| Answer::Done).map_err(|error| other(&error))
+                release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))
             }
         }
     }
@@ -140,7 +142,7 @@ impl Duties {
         servers: Vec<IpAddr>,
         anew: bool,
     ) -> Result<Answer, warren_host::dns::DnsError> {
-        let plan = DnsPlan::of_host(&self.global.state_dir, &self.name, device, servers).await;
+        let plan = DnsPlan::of_host(&self.directories.state, &self.name, device, servers).await;
         let mut held = self.dns.lock().await;
         let dns = match held.take() {
             Some(dns) if anew => dns.renew(plan).await?,
@@ -149,6 +151,21 @@ impl Duties {
         };
         Ok(Answer::Text(held.insert(dns).plan().changes().join("\n")))
     }
+}
+
+/// Starts `warren exit release`.
+fn release_hold(directories: &Directories) -> std::io::Result<()> {
+    itself::command()
+        .arg("--runtime-dir")
+        .arg(&directories.runtime)
+        .args(["exit", "release"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .env_remove(SOCKET)
+        .spawn()
+        .map(drop)
 }
 
 /// Requests that are worked on at once.

@@ -9,8 +9,8 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::LogFormat;
 use super::standard_error::StandardError;
-use crate::cli::args::LogFormat;
 
 /// Lines that a place may write at once, after it was silent for long enough.
 const BURST: u32 = 100;

@@ -9,7 +9,7 @@ use landlock::{
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use super::FileAccess;
+use crate::status::FileAccess;
 
 /// The files of a daemon.
 #[derive(Clone, Debug, Default)]

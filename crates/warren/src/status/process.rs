@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::{self, Sandbox};
-
 /// What the process uses.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ProcessStatus {
@@ -17,9 +15,33 @@ pub(crate) struct ProcessStatus {
     pub(crate) sandbox: Sandbox,
 }
 
+/// What is in force, as `warren status` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sandbox {
+    /// No capability but CAP_NET_ADMIN, none to be gained, no core dump, no debugger but root's.
+    pub(crate) rights: bool,
+    /// No system calls but the daemons' own (seccomp).
+    pub(crate) system_calls: bool,
+    /// No files but the daemon's own (landlock).
+    pub(crate) files: FileAccess,
+}
+
+/// How far the kernel keeps a daemon to its files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FileAccess {
+    /// To those alone.
+    Confined,
+    /// As far as this kernel's landlock can.
+    Partly,
+    /// Not at all.
+    #[default]
+    Unconfined,
+}
+
 impl ProcessStatus {
     /// Reads this process's own figures; what cannot be read is 0.
-    pub(crate) fn read() -> Self {
+    pub(crate) fn read(sandbox: Sandbox) -> Self {
         let status = own_status();
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -29,7 +51,7 @@ impl ProcessStatus {
             cpu_seconds,
             fds,
             threads: field(&status, "Threads:"),
-            sandbox: sandbox::in_force(),
+            sandbox,
         }
     }
 }

@@ -10,8 +10,8 @@ use warren_quic::key::PublicKey;
 use warren_session::clients::RateLimit;
 
 use super::values;
-use crate::cli::exit_client::{AddressChoice, RateChoice};
 use crate::config::Endpoint;
+use crate::control::{AddressChoice, RateChoice};
 
 /// `warren exit ...`.
 #[derive(Debug, Subcommand)]

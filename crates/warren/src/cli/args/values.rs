@@ -3,12 +3,22 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 use warren_session::invite::Invite;
 
-use crate::cli::exit_client::{AddressChoice, RateChoice};
 use crate::config::{self, Endpoint};
+use crate::control::{AddressChoice, RateChoice};
+use crate::logging::LogFormat;
+
+pub(super) fn log_format() -> impl TypedValueParser<Value = LogFormat> {
+    let named = |word: String| {
+        let format = LogFormat::ALL.into_iter().find(|format| format.name() == word);
+        format.ok_or("no such format")
+    };
+    PossibleValuesParser::new(LogFormat::ALL.map(LogFormat::name)).try_map(named)
+}
 
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
     text.parse()

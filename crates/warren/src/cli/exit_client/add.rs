@@ -7,14 +7,15 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use warren_quic::key::{PrivateKey, PublicKey};
-use warren_session::clients::is_valid_name;
-use zeroize::Zeroizing;
 
 use super::invite::{EARLIER_IS_VOID, is_invited};
-use super::store::{ClientStore, NewClient};
+use super::store::ClientStore;
 use crate::cli::args::ClientAddArgs;
-use crate::cli::{keys, output, own_networks};
-use crate::config::{Endpoint, ExitConfig, ProfileName, client_address, describe};
+use crate::cli::{keys, own_networks};
+use crate::config::{ClientKey, ExitConfig, ProfileName, client_address, describe, profile_text};
+use crate::control::NewClient;
+use crate::exit::invitation;
+use crate::output;
 use crate::storage;
 
 /// Enrols a client; whatever fails, the client is enrolled and has its profile, or neither.
@@ -23,13 +24,13 @@ pub(super) fn run(
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
-    let endpoint = endpoint(config)?;
+    let endpoint = invitation::endpoint(config)?;
     check(config, args)?;
     let key = match args.public_key {
         Some(public) => ClientKey::Theirs(public),
         None => ClientKey::Ours(PrivateKey::generate()?),
     };
-    let profile = profile(&args.name, endpoint, &config.public_keys(), &key);
+    let profile = profile_text(&args.name, endpoint, &config.public_keys(), &key);
     let client = NewClient {
         prefixes: args.prefixes.clone(),
         rate_limit: args.rate_limit,
@@ -52,33 +53,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What clients reach the exit at, which exit.toml may leave out.
-pub(crate) fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
-    config.endpoint.as_ref().with_context(|| {
-        let file = config.path.display();
-        format!("{file}: endpoint is missing in [exit]; write the host and port that clients reach")
-    })
-}
-
-/// Whose the private key of a new profile is.
-pub(crate) enum ClientKey {
-    /// Made here; the profile holds it and nothing else does.
-    Ours(PrivateKey),
-    /// Made by the client, which keeps the private half.
-    Theirs(PublicKey),
-}
-
-impl ClientKey {
-    fn public(&self) -> PublicKey {
-        match self {
-            Self::Ours(private) => private.public(),
-            Self::Theirs(public) => *public,
-        }
-    }
-}
-
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
-    check_name(&args.name)?;
+    invitation::check_name(&args.name)?;
     check_key(config, args.public_key)?;
     own_networks::refuse(&args.prefixes, config)?;
     for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
@@ -93,16 +69,6 @@ fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
 pub(super) fn check_key(config: &ExitConfig, key: Option<PublicKey>) -> anyhow::Result<()> {
     if key.is_some_and(|key| config.public_keys().contains(&key)) {
         bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
-    }
-    Ok(())
-}
-
-pub(super) fn check_name(name: &str) -> anyhow::Result<()> {
-    if !is_valid_name(name) {
-        bail!(
-            "{:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
-            name.chars().take(80).collect::<String>()
-        );
     }
     Ok(())
 }
@@ -142,37 +108,4 @@ fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> 
         return Err(error);
     }
     Ok(())
-}
-
-/// A profile with all that `warren up` needs; what it leaves out has its default.
-pub(crate) fn profile(
-    name: &str,
-    endpoint: &Endpoint,
-    exit: &[PublicKey],
-    key: &ClientKey,
-) -> Zeroizing<String> {
-    let key_line = match key {
-        ClientKey::Ours(private) => {
-            Zeroizing::new(format!("private_key = \"{}\"", private.to_base64().as_str()))
-        }
-        ClientKey::Theirs(public) => {
-            let line = format!(
-                "private_key_file = \"{name}.key\"   # the private key of {public}, beside this file"
-            );
-            Zeroizing::new(line)
-        }
-    };
-    let exit = match exit {
-        [only] => format!("\"{only}\""),
-        // While the exit's key is being rotated.
-        several => {
-            let keys: Vec<String> = several.iter().map(|key| format!("\"{key}\"")).collect();
-            format!("[{}]", keys.join(", "))
-        }
-    };
-    Zeroizing::new(format!(
-        "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
-         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n",
-        key_line.as_str()
-    ))
 }

@@ -1,18 +1,18 @@
 //! Where an exit's clients are kept: behind a running exit's control socket, or in the registry file of a stopped one.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::{Deserialize, Serialize};
-use warren_quic::key::PublicKey;
-use warren_session::PeerKey;
-use warren_session::clients::{Client, ClientRegistry, Invitation, RateLimit, RegistryError};
+use anyhow::Context as _;
+use ipnet::{Ipv4Net, Ipv6Net};
+use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
 
-use super::view::{ClientView, InvitationView, RemovedView};
+use crate::cli::own_exit;
 use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
+use crate::control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
+use crate::daemon_dir::{DaemonDir, EXIT};
+use crate::directories::Directories;
 
 /// An exit's clients. Every change is durable when its function returns.
 pub(crate) trait ClientStore {
@@ -34,136 +34,66 @@ pub(crate) trait ClientStore {
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
 }
 
-/// A client to enrol.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NewClient {
-    pub(crate) name: String,
-    pub(crate) public_key: PublicKey,
-    /// Addresses that are always the client's.
-    pub(crate) ipv4: Option<Ipv4Addr>,
-    pub(crate) ipv6: Option<Ipv6Addr>,
-    /// Networks behind it that it may ask for.
-    #[serde(default)]
-    pub(crate) prefixes: Vec<IpNet>,
-    #[serde(default)]
-    pub(crate) rate_limit: Option<RateLimit>,
-    /// Whether its key may be one that was taken from a client.
-    #[serde(default)]
-    pub(crate) allow_removed: bool,
+/// The clients of the exit that runs, or those in the registry file when none does.
+///
+/// # Errors
+/// When an exit runs but does not answer, or it is another one.
+pub(crate) fn open(directories: &Directories, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
+    if block_on(own_exit::runs(directories, config))? {
+        return Ok(Box::new(RunningExit { socket: DaemonDir::new(&directories.runtime, EXIT).socket() }));
+    }
+    Ok(Box::new(StoppedExit::new(config, &directories.state)))
 }
 
-impl NewClient {
-    /// A client without networks behind it and without a limit.
-    pub(crate) fn new(
-        name: String,
-        public_key: PublicKey,
-        ipv4: Option<Ipv4Addr>,
-        ipv6: Option<Ipv6Addr>,
-    ) -> Self {
-        let (prefixes, rate_limit) = (Vec::new(), None);
-        Self { name, public_key, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
-    }
+struct RunningExit {
+    socket: PathBuf,
+}
 
-    /// The removed key that is enrolled again with it.
-    pub(crate) fn allowed_key(&self) -> Option<PeerKey> {
-        self.allow_removed.then_some(PeerKey(self.public_key.0))
-    }
-
-    /// The registry's entry for it.
-    pub(crate) fn to_client(&self, created: SystemTime) -> Client {
-        let mut client = Client::new(self.name.clone(), PeerKey(self.public_key.0), created);
-        client.ipv4 = self.ipv4;
-        client.ipv6 = self.ipv6;
-        client.prefixes.clone_from(&self.prefixes);
-        client.rate_limit = self.rate_limit;
-        client
+impl RunningExit {
+    fn ask(&self, request: &Request) -> anyhow::Result<serde_json::Value> {
+        block_on(async { Ok(ask(&self.socket, request).await?) })
     }
 }
 
-/// What is changed about a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ClientChange {
-    Rename { to: String },
-    Disable,
-    Enable,
-    Set(ClientSettings),
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(future)
 }
 
-/// What an operator chooses for a client; what is not there stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClientSettings {
-    pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
-    pub(crate) ipv6: Option<AddressChoice<Ipv6Addr>>,
-    pub(crate) prefixes: Option<Vec<IpNet>>,
-    #[serde(default)]
-    pub(crate) rate_limit: Option<RateChoice>,
-    /// The key that it has from its next connection with it on.
-    #[serde(default)]
-    pub(crate) public_key: Option<PublicKey>,
-    /// Whether that may be one that was taken from a client.
-    #[serde(default)]
-    pub(crate) allow_removed: bool,
-}
-
-/// A limit, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum RateChoice {
-    Limited(RateLimit),
-    Off,
-}
-
-impl RateChoice {
-    fn limit(self) -> Option<RateLimit> {
-        match self {
-            Self::Limited(rate) => Some(rate),
-            Self::Off => None,
-        }
-    }
-}
-
-/// An address that is always the client's, or one that the exit gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum AddressChoice<Address> {
-    Fixed(Address),
-    Automatic,
-}
-
-impl<Address> AddressChoice<Address> {
-    fn fixed(self) -> Option<Address> {
-        match self {
-            Self::Fixed(address) => Some(address),
-            Self::Automatic => None,
-        }
-    }
-}
-
-impl ClientSettings {
-    /// The removed key that a client gets again.
-    pub(crate) fn allowed_key(&self) -> Option<PeerKey> {
-        self.public_key.filter(|_| self.allow_removed).map(|key| PeerKey(key.0))
+impl ClientStore for RunningExit {
+    fn add(&mut self, client: &NewClient) -> anyhow::Result<()> {
+        self.ask(&Request::ClientAdd { client: client.clone() }).map(drop)
     }
 
-    /// Makes the changes in a registry's entry.
-    pub(crate) fn apply(&self, client: &mut Client) {
-        if let Some(choice) = self.ipv4 {
-            client.ipv4 = choice.fixed();
-        }
-        if let Some(choice) = self.ipv6 {
-            client.ipv6 = choice.fixed();
-        }
-        if let Some(prefixes) = &self.prefixes {
-            client.prefixes.clone_from(prefixes);
-        }
-        if let Some(choice) = self.rate_limit {
-            client.rate_limit = choice.limit();
-        }
-        if let Some(key) = self.public_key {
-            // The key that it has already takes the other promise back.
-            client.next_public_key = Some(PeerKey(key.0)).filter(|next| *next != client.public_key);
-        }
+    fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()> {
+        self.ask(&Request::ClientAddAll { clients: clients.to_vec() }).map(drop)
+    }
+
+    fn list(&mut self) -> anyhow::Result<Vec<ClientView>> {
+        Ok(serde_json::from_value(self.ask(&Request::ClientList)?)?)
+    }
+
+    fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()> {
+        self.ask(&Request::ClientInvite { invitation: invitation.clone() }).map(drop)
+    }
+
+    fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>> {
+        Ok(serde_json::from_value(self.ask(&Request::InvitationList)?)?)
+    }
+
+    fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>> {
+        Ok(serde_json::from_value(self.ask(&Request::RemovedList)?)?)
+    }
+
+    fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        self.ask(&Request::ClientRemove { name: name.to_owned() }).map(drop)
+    }
+
+    fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
+        self.ask(&Request::ClientChange { name: name.to_owned(), change: change.clone() }).map(drop)
     }
 }
 

@@ -12,24 +12,25 @@ use crate::cli::args::exit::ClientNameArgs;
 use crate::cli::args::{ClientAddArgs, ExitInitArgs};
 use crate::cli::exit_init;
 use crate::config::{load_clients, load_profile, lock_clients};
+use crate::control::{AddressChoice, InvitationView, NewClient, RemovedView};
 
 /// A directory with an exit that was just set up.
 struct Exit {
     directory: tempfile::TempDir,
-    global: GlobalArgs,
+    directories: Directories,
 }
 
 impl Exit {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let global = GlobalArgs::below(directory.path());
+        let directories = Directories::below(directory.path());
         let init = ExitInitArgs {
             endpoint: Some("exit.example.net:8443".parse().unwrap()),
             ipv4: Some("10.66.0.0/24".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
         };
-        exit_init::run(&global, &init).unwrap();
-        Self { directory, global }
+        exit_init::run(&directories, &init).unwrap();
+        Self { directory, directories }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -50,13 +51,13 @@ impl Exit {
     }
 
     fn run(&self, command: &ExitClientCommand) -> Result<(), String> {
-        let state = self.global.state_dir.clone();
-        run(&self.global, command, |config| Ok(Box::new(StoppedExit::new(config, &state))))
+        let state = self.directories.state.clone();
+        run(&self.directories, command, |config| Ok(Box::new(StoppedExit::new(config, &state))))
             .map_err(|error| output::sentence(&error))
     }
 
     fn names(&self) -> Vec<String> {
-        let registry = load_clients(&self.global.state_dir.join("exit/clients.toml")).unwrap();
+        let registry = load_clients(&self.directories.state.join("exit/clients.toml")).unwrap();
         registry.iter().map(|client| client.name.clone()).collect()
     }
 }
@@ -80,21 +81,21 @@ fn profile_of_an_enrolled_client_is_one_that_up_takes() {
     exit.run(&ExitClientCommand::Add(add)).unwrap();
 
     let profile = load_profile(&exit.path("laptop.toml")).unwrap();
-    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
     assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:8443");
     assert_eq!(profile.exit.public_keys, [config.private_key.public()]);
     assert!(profile.not_yet.is_empty());
     assert_eq!(mode_of(&exit.path("laptop.toml")), 0o600);
 
-    let registry = load_clients(&config.clients_path(&exit.global.state_dir)).unwrap();
+    let registry = load_clients(&config.clients_path(&exit.directories.state)).unwrap();
     let client = registry.by_name("laptop").unwrap();
     assert_eq!(client.public_key.0, profile.private_key.public().0);
     assert_eq!(
         (client.ipv4, client.ipv6),
         (Some("10.66.0.9".parse().unwrap()), Some("fd66::9".parse().unwrap()))
     );
-    assert_eq!(mode_of(&exit.global.state_dir.join("exit")), 0o700);
-    assert_eq!(mode_of(&exit.global.state_dir.join("exit/clients.toml")), 0o600);
+    assert_eq!(mode_of(&exit.directories.state.join("exit")), 0o700);
+    assert_eq!(mode_of(&exit.directories.state.join("exit/clients.toml")), 0o600);
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
     let before = fs::read_to_string(exit.path("laptop.toml")).unwrap();
     let new = |name: &str| exit.add(name, "new.toml");
-    let own = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap().private_key.public();
+    let own = load_exit(&exit.directories.config.join("exit.toml")).unwrap().private_key.public();
     let cases = [
         (new("laptop"), "there is a client \"laptop\" already"),
         (new("Upper"), "cannot be a client's name"),
@@ -163,7 +164,7 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
 fn change_with_which_the_exit_could_not_start_is_refused() {
     let exit = Exit::new();
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
-    let path = exit.global.state_dir.join("exit/clients.toml");
+    let path = exit.directories.state.join("exit/clients.toml");
     let before = fs::read(&path).unwrap();
     let set = |ipv4: Option<&str>, prefixes: &[&str]| {
         ExitClientCommand::Set(ClientSetArgs {
@@ -194,9 +195,9 @@ fn change_with_which_the_exit_could_not_start_is_refused() {
 #[test]
 fn registry_of_a_running_exit_is_not_written_behind_its_back() {
     let exit = Exit::new();
-    fs::create_dir(&exit.global.state_dir).unwrap();
+    fs::create_dir(&exit.directories.state).unwrap();
     let held =
-        lock_clients(&exit.global.state_dir.join("exit/clients.toml"), std::time::Duration::ZERO).unwrap();
+        lock_clients(&exit.directories.state.join("exit/clients.toml"), std::time::Duration::ZERO).unwrap();
     let error = exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap_err();
     assert!(error.contains("is held by a running exit or another command"), "{error}");
     assert!(!exit.path("laptop.toml").exists());
@@ -234,7 +235,7 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
     }
     let exit = Exit::new();
     let command = ExitClientCommand::Add(exit.add("laptop", "laptop.toml"));
-    let error = run(&exit.global, &command, |_| Ok(Box::new(Refusing))).unwrap_err();
+    let error = run(&exit.directories, &command, |_| Ok(Box::new(Refusing))).unwrap_err();
     assert_eq!(output::sentence(&error), "refused by the exit");
     assert!(!exit.path("laptop.toml").exists());
 }
@@ -242,7 +243,7 @@ fn profile_is_withdrawn_when_a_running_exit_refuses() {
 #[test]
 fn exit_without_an_endpoint_cannot_write_a_profile() {
     let exit = Exit::new();
-    let path = exit.global.config_dir.join("exit.toml");
+    let path = exit.directories.config.join("exit.toml");
     let text = fs::read_to_string(&path).unwrap();
     let without = text.lines().filter(|line| !line.starts_with("endpoint")).collect::<Vec<_>>().join("\n");
     fs::write(&path, without).unwrap();
@@ -255,15 +256,15 @@ fn views_survive_the_control_socket_and_read_well() {
     let exit = Exit::new();
     let add = ClientAddArgs { ipv4: Some("10.66.0.9".parse().unwrap()), ..exit.add("laptop", "laptop.toml") };
     exit.run(&ExitClientCommand::Add(add)).unwrap();
-    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
-    let clients = StoppedExit::new(&config, &exit.global.state_dir).list().unwrap();
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
+    let clients = StoppedExit::new(&config, &exit.directories.state).list().unwrap();
 
     let again: Vec<ClientView> = serde_json::from_str(&serde_json::to_string(&clients).unwrap()).unwrap();
     assert_eq!(again, clients);
     let table = view::list(&clients, &[], "");
     assert!(table.starts_with("NAME    STATE     ADDRESSES  LAST SEEN  PUBLIC KEY\n"), "{table}");
     assert!(table.contains("laptop  enrolled  10.66.0.9  never      "), "{table}");
-    let text = clients.first().unwrap().to_text();
+    let text = view::text(clients.first().unwrap());
     assert!(text.contains("state:      enrolled\n") && text.contains("prefixes:   -\n"), "{text}");
     assert!(view::list(&[], &[], "warren exit client add").contains("warren exit client add NAME"));
 }
@@ -271,11 +272,13 @@ fn views_survive_the_control_socket_and_read_well() {
 #[test]
 fn open_invitations_are_listed_and_removed_by_name() {
     let exit = Exit::new();
-    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
-    let mut store = StoppedExit::new(&config, &exit.global.state_dir);
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
+    let mut store = StoppedExit::new(&config, &exit.directories.state);
     let arguments = InviteArgs { name: "laptop".to_owned(), expires: std::time::Duration::from_secs(60) };
-    invite(&exit.global, &arguments, |_| Ok(Box::new(StoppedExit::new(&config, &exit.global.state_dir))))
-        .unwrap();
+    invite(&exit.directories, &arguments, |_| {
+        Ok(Box::new(StoppedExit::new(&config, &exit.directories.state)))
+    })
+    .unwrap();
 
     let open = store.invitations().unwrap();
 
@@ -287,8 +290,8 @@ fn open_invitations_are_listed_and_removed_by_name() {
     exit.run(&remove_command("laptop")).unwrap();
     assert!(store.invitations().unwrap().is_empty());
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
-    let taken = invite(&exit.global, &arguments, |config| {
-        Ok(Box::new(StoppedExit::new(config, &exit.global.state_dir)))
+    let taken = invite(&exit.directories, &arguments, |config| {
+        Ok(Box::new(StoppedExit::new(config, &exit.directories.state)))
     });
     assert!(taken.unwrap_err().to_string().contains("there is a client \"laptop\" already"));
 }

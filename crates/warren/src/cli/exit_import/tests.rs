@@ -11,26 +11,26 @@ use crate::config::{load_clients, load_profile};
 
 struct Exit {
     directory: tempfile::TempDir,
-    global: GlobalArgs,
+    directories: Directories,
 }
 
 impl Exit {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let global = GlobalArgs::below(directory.path());
+        let directories = Directories::below(directory.path());
         let init = ExitInitArgs {
             endpoint: Some("exit.example.net:8443".parse().unwrap()),
             ipv4: Some("10.8.0.0/24".parse().unwrap()),
             ipv6: Some("fd08::/64".parse().unwrap()),
         };
-        exit_init::run(&global, &init).unwrap();
-        Self { directory, global }
+        exit_init::run(&directories, &init).unwrap();
+        Self { directory, directories }
     }
 
     fn import(&self, text: &str, dry_run: bool) -> Result<(), String> {
         let args = ImportWireGuardArgs { file: self.write(text), output: Some(self.profiles()), dry_run };
-        let state = self.global.state_dir.clone();
-        run(&self.global, &args, |config| Ok(Box::new(StoppedExit::new(config, &state))))
+        let state = self.directories.state.clone();
+        run(&self.directories, &args, |config| Ok(Box::new(StoppedExit::new(config, &state))))
             .map_err(|error| output::sentence(&error))
     }
 
@@ -45,7 +45,7 @@ impl Exit {
     }
 
     fn names(&self) -> Vec<String> {
-        let registry = load_clients(&self.global.state_dir.join("exit/clients.toml")).unwrap();
+        let registry = load_clients(&self.directories.state.join("exit/clients.toml")).unwrap();
         registry.iter().map(|client| client.name.clone()).collect()
     }
 
@@ -62,8 +62,8 @@ const TWO: &str = "[Interface]\nAddress = 10.8.0.1/24\n\
 fn profile_with_a_removed_key_is_not_imported_again() {
     let exit = Exit::new();
     exit.import(TWO, false).unwrap();
-    let config = load_exit(&exit.global.config_dir.join("exit.toml")).unwrap();
-    let mut store = StoppedExit::new(&config, &exit.global.state_dir);
+    let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
+    let mut store = StoppedExit::new(&config, &exit.directories.state);
     for name in exit.names() {
         store.remove(&name).unwrap();
     }
@@ -87,7 +87,7 @@ fn peers_become_clients_with_their_names_and_addresses_and_profiles_that_up_take
     exit.import(TWO, false).unwrap();
 
     assert_eq!(exit.names(), ["laptop", "peer-10-8-0-3"]);
-    let registry = load_clients(&exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    let registry = load_clients(&exit.directories.state.join("exit/clients.toml")).unwrap();
     let laptop = registry.by_name("laptop").unwrap();
     assert_eq!(laptop.ipv4, Some("10.8.0.2".parse().unwrap()));
     assert_eq!(laptop.ipv6, Some("fd08::2".parse().unwrap()));
@@ -160,7 +160,7 @@ fn an_import_that_was_killed_is_gone_on_with() {
     let exit = Exit::new();
     exit.import(TWO, false).unwrap();
     // As if it had been killed before the clients were enrolled, and one profile not yet written.
-    fs::remove_file(exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    fs::remove_file(exit.directories.state.join("exit/clients.toml")).unwrap();
     fs::remove_file(exit.profiles().join("peer-10-8-0-3.toml")).unwrap();
     let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();
 
@@ -169,7 +169,7 @@ fn an_import_that_was_killed_is_gone_on_with() {
 
     assert_eq!(fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap(), before);
     assert_eq!((exit.names().len(), exit.files()), (2, 2));
-    let registry = load_clients(&exit.global.state_dir.join("exit/clients.toml")).unwrap();
+    let registry = load_clients(&exit.directories.state.join("exit/clients.toml")).unwrap();
     for name in ["laptop", "peer-10-8-0-3"] {
         let profile = load_profile(&exit.profiles().join(format!("{name}.toml"))).unwrap();
         assert_eq!(profile.private_key.public().0, registry.by_name(name).unwrap().public_key.0);
@@ -196,6 +196,6 @@ fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     fs::write(&file, b"[Interface]\n# B\xfcro\n[Peer]\n").unwrap();
     let args = ImportWireGuardArgs { file, output: Some(exit.profiles()), dry_run: true };
     let refused =
-        run(&exit.global, &args, |_| unreachable!("the file is read first")).unwrap_err().to_string();
+        run(&exit.directories, &args, |_| unreachable!("the file is read first")).unwrap_err().to_string();
     assert!(refused.ends_with("wg0.conf:2: is not UTF-8 text; save the file as UTF-8"), "{refused}");
 }

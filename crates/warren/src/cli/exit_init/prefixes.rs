@@ -30,7 +30,7 @@ pub(super) fn draw_ipv4(
     Ok(None)
 }
 
-/// The first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
+/// The first subnet of a unique local prefix with a random directories ID (RFC 4193 section 3.1).
 pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyhow::Result<Ipv6Net> {
     const SUBNET_BITS: u64 = 0xffff;
     let global_id = (0xfd << 56) | ((random()? >> 8) & !SUBNET_BITS);

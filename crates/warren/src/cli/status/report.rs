@@ -2,7 +2,7 @@
 
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
-use crate::cli::output;
+use crate::output;
 use crate::status::{
     ClientStatus, ConnectionStatus, ExitStatus, Rates, RefusedStatus, SessionStatus, Status,
     percent as percent_of,

@@ -121,6 +121,7 @@ fn example(connections: &[(u64, u64, u64)]) -> Status {
         tuning: &Tuning::default(),
         snapshot: Snapshot::default(),
         meter: &RateMeter::new(now),
+        sandbox: Default::default(),
     };
     let connection = |(id, bytes, packets): &(u64, u64, u64)| ConnectionStatus {
         id: *id,

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use super::Daemon;
+#[cfg(debug_assertions)]
+use crate::breakdown;
 use crate::control::{Asked, Refusal, Request};
 use crate::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, Status};
 
@@ -14,12 +16,12 @@ impl Daemon {
                 self.stop().await;
                 Ok(serde_json::Value::Null)
             }
-            Request::Set { change } => Ok(self.tuning.apply(change).into()),
+            Request::Set { change } => Ok(change.apply(&self.tuning).into()),
             Request::Reload => self.reload().await,
             Request::Retry => self.retry().await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
-                part.break_down(&self.worker).await;
+                breakdown::break_down(part, &self.worker).await;
                 Ok(serde_json::Value::Null)
             }
             Request::ClientAdd { .. }
@@ -88,6 +90,7 @@ impl Daemon {
             tuning: &self.tuning,
             snapshot,
             meter: &self.meter,
+            sandbox: crate::sandbox::in_force(),
         };
         let status = Status::client(client, observed);
         serde_json::to_value(status).map_err(Refusal::new)

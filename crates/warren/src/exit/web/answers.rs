@@ -13,9 +13,10 @@ use warren_session::exit::SessionId;
 
 use super::qr;
 use super::server::{Asked, NewInvitation, Question, WebServer};
-use crate::cli::exit_client::{ClientView, InvitationView, make_invitation};
 use crate::config::WebListen;
+use crate::control::{ClientView, InvitationView};
 use crate::exit::daemon::Daemon;
+use crate::exit::invitation;
 use crate::status::{Rates, State, Status};
 use crate::worker::{Snapshot, Traffic};
 
@@ -118,7 +119,7 @@ impl Daemon {
         }
         let expires_in = Duration::from_secs(3_600) * asked.hours;
         let (invitation, line) =
-            make_invitation(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
+            invitation::make(&self.config, &asked.name, expires_in).map_err(|error| format!("{error:#}"))?;
         let view = InvitationView::of(&invitation);
         self.invite(invitation).map_err(|refusal| refusal.message)?;
         tracing::info!(client = view.name, "invited from the page for operators");
