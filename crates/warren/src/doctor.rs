@@ -10,11 +10,11 @@ mod read;
 mod repair;
 
 use crate::cli::args::DoctorArgs;
-use crate::directories::Directories;
-use crate::exit_code::{ExitCode, Failure};
-use crate::output;
 pub(crate) use facts::egress_device;
 use finding::{Finding, Verdict};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
 
 /// Shows what was found; with `--fix` also does what would mend it, and looks again.
 ///

@@ -1,46 +1,26 @@
 //! Warren: a userspace VPN over QUIC. One binary for the client, the exit, and the commands around them.
 #![forbid(unsafe_code)]
 
-mod breakdown;
 mod cli;
-mod client;
-mod config;
-mod control;
-mod daemon_dir;
-mod deadline;
-mod device_watch;
-mod directories;
 mod doctor;
-mod entropy;
-mod exit;
-mod exit_code;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod helper;
-mod itself;
-mod logging;
-mod notify;
-mod output;
-mod private_socket;
-mod resolvers;
-mod sandbox;
-mod spare_memory;
-mod status;
-mod storage;
-mod transport;
-mod tuning;
-mod worker;
 
 use std::future::Future;
 
 use anyhow::Context as _;
 use clap::Parser;
 
+use warren_client as client;
+use warren_config::{self as config, storage};
+use warren_daemon::daemon_dir::{self, DaemonDir, OnPurpose};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::logging::LogSettings;
+use warren_daemon::{breakdown, helper, logging, notify, output};
+use warren_exit as exit;
+
 use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, UpArgs};
-use daemon_dir::{DaemonDir, OnPurpose};
-use directories::Directories;
-use exit_code::{ExitCode, Failure};
-use logging::LogSettings;
 
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {

@@ -13,8 +13,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use warren_session::invite::Invite;
 
-use crate::directories::Directories;
-use crate::logging::{LogFormat, LogSettings};
+use warren_daemon::directories::Directories;
+use warren_daemon::logging::{LogFormat, LogSettings};
 
 pub(crate) use exit::{
     ClientAddArgs, ClientSetArgs, ExitClientCommand, ExitCommand, ExitInitArgs, ImportCommand,

@@ -9,10 +9,10 @@ use anyhow::bail;
 
 use super::args::{ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::own_networks;
-use crate::config::{ExitConfig, load_exit};
-use crate::control::{ClientChange, ClientSettings, ClientView};
-use crate::directories::Directories;
-use crate::output;
+use warren_config::{ExitConfig, load_exit};
+use warren_control::{ClientChange, ClientSettings, ClientView};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
 
 #[cfg(test)]
 pub(crate) use store::StoppedExit;

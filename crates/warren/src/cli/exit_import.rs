@@ -19,15 +19,15 @@ use warren_session::exit::check_clients;
 use self::wireguard::{Peer, WireGuardServer};
 use super::args::ImportWireGuardArgs;
 use super::exit_client::ClientStore;
-use crate::config::{ClientKey, profile_text};
-use crate::config::{
+use warren_config::storage;
+use warren_config::{ClientKey, profile_text};
+use warren_config::{
     ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
 };
-use crate::control::{ClientView, NewClient};
-use crate::directories::Directories;
-use crate::exit::invitation::endpoint;
-use crate::output;
-use crate::storage;
+use warren_control::{ClientView, NewClient};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
+use warren_exit::invitation::endpoint;
 
 /// Enrols every peer and writes its profile, or does nothing.
 ///
@@ -238,7 +238,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
     }
     let addresses = [client.ipv4.map(std::net::IpAddr::V4), client.ipv6.map(std::net::IpAddr::V6)];
     for address in addresses.into_iter().flatten() {
-        crate::config::client_address(address, config.ipv4, config.ipv6).map_err(|sentence| {
+        warren_config::client_address(address, config.ipv4, config.ipv6).map_err(|sentence| {
             format!("{sentence}, or let [addresses] in {} have this network", config.path.display())
         })?;
     }

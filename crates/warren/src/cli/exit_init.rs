@@ -14,11 +14,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::args::ExitInitArgs;
-use crate::config::{Endpoint, describe};
-use crate::directories::Directories;
 use crate::doctor;
-use crate::output;
-use crate::storage;
+use warren_config::storage;
+use warren_config::{Endpoint, describe};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
 
 pub(crate) use prefixes::networks_of_this_host;
 
@@ -245,7 +245,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::config::load_exit;
+    use warren_config::load_exit;
 
     fn directories(directory: &Path) -> Directories {
         Directories {

@@ -10,13 +10,13 @@ use warren_session::invite::Invite;
 use zeroize::Zeroizing;
 
 use super::args::JoinArgs;
-use crate::client::{EnrolError, Enrolment};
-use crate::config::{ClientKey, profile_text};
-use crate::config::{Endpoint, ProfileName, describe, load_profile};
-use crate::directories::Directories;
-use crate::exit_code::{ExitCode, Failure};
-use crate::output;
-use crate::storage;
+use warren_client::{EnrolError, Enrolment};
+use warren_config::storage;
+use warren_config::{ClientKey, profile_text};
+use warren_config::{Endpoint, ProfileName, describe, load_profile};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
 
 /// Leaves a profile whose key is enrolled; or none, and the key alone if the exit's answer was lost.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use warren_quic::key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
-use crate::output;
+use warren_daemon::output;
 
 /// Writes a new private key to standard output.
 pub(crate) fn keygen() -> anyhow::Result<()> {

@@ -3,10 +3,10 @@
 use anyhow::bail;
 use warren_quic::key::PublicKey;
 
-use crate::config::ExitConfig;
-use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::{DaemonDir, EXIT};
-use crate::directories::Directories;
+use warren_config::ExitConfig;
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::directories::Directories;
 
 /// Whether this configuration's exit runs.
 ///
@@ -40,9 +40,9 @@ mod tests {
     use super::*;
     use crate::cli::args::{ExitInitArgs, RotateKeyArgs};
     use crate::cli::{exit_init, rotate_key};
-    use crate::config::load_exit;
-    use crate::control::ControlSocket;
-    use crate::output;
+    use warren_config::load_exit;
+    use warren_control::ControlSocket;
+    use warren_daemon::output;
 
     fn initialized(directory: &Path) -> (Directories, ExitConfig) {
         let directories = Directories::below(directory);

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use anyhow::bail;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::config::ExitConfig;
-use crate::exit::DEVICE;
+use warren_config::ExitConfig;
+use warren_exit::DEVICE;
 
 /// Refuses prefixes of clients that would take traffic to this host's own networks, gateways or resolvers.
 ///

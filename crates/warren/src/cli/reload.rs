@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::status::ask_daemon;
-use crate::control::Request;
-use crate::daemon_dir::{DaemonDir, EXIT};
-use crate::directories::Directories;
-use crate::exit_code::{ExitCode, Failure};
-use crate::output;
+use warren_control::Request;
+use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
 
 /// How often it is looked whether the exit has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

@@ -8,12 +8,12 @@ use zeroize::Zeroizing;
 
 use super::args::RotateKeyArgs;
 use super::own_exit;
-use crate::config::{ExitConfig, describe, load_exit};
-use crate::control::{AskError, Request, Secret, ask};
-use crate::daemon_dir::{DaemonDir, EXIT};
-use crate::directories::Directories;
-use crate::output;
-use crate::storage;
+use warren_config::storage;
+use warren_config::{ExitConfig, describe, load_exit};
+use warren_control::{AskError, Request, Secret, ask};
+use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
 
 /// Puts a new key before the old one in the exit's key file, or takes the old one out; an exit that runs follows at once.
 ///

@@ -2,11 +2,11 @@
 
 use crate::cli::args::SetArgs;
 use crate::cli::status;
-use crate::control::Request;
-use crate::control::{Change, Words};
-use crate::directories::Directories;
-use crate::exit_code::{ExitCode, Failure};
-use crate::output;
+use warren_control::Request;
+use warren_control::{Change, Words};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
 
 /// Changes the setting and prints what it was before.
 ///

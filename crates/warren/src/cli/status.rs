@@ -8,13 +8,13 @@ mod watch;
 use warren_host::kill_switch::{Standing, look, table_name};
 
 use crate::cli::args::StatusArgs;
-use crate::config::ProfileName;
-use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::{self, DaemonDir, refuse_unknown};
-use crate::directories::Directories;
-use crate::exit_code::{ExitCode, Failure};
-use crate::output;
-use crate::status::Status;
+use warren_config::ProfileName;
+use warren_control::status::Status;
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::{self, DaemonDir, refuse_unknown};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::output;
 
 /// Prints the status of one daemon: the one named, or the only one that runs.
 ///

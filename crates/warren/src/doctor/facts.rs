@@ -16,15 +16,15 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 use super::path::{self, Path};
 use super::read;
 use crate::cli::exit_init::networks_of_this_host;
-use crate::client::{Answer, kill_switch, knock};
-use crate::config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
-use crate::control::{Request, ask};
-use crate::daemon_dir::{self, DaemonDir, EXIT};
-use crate::directories::Directories;
-use crate::exit::DEVICE as TUN;
-use crate::exit::other_firewalls::{self, InTheWay};
-use crate::sandbox;
-use crate::status::Status;
+use warren_client::{Answer, kill_switch, knock};
+use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
+use warren_control::status::Status;
+use warren_control::{Request, ask};
+use warren_daemon::daemon_dir::{self, DaemonDir, EXIT};
+use warren_daemon::directories::Directories;
+use warren_daemon::sandbox;
+use warren_exit::DEVICE as TUN;
+use warren_exit::other_firewalls::{self, InTheWay};
 
 /// What a daemon takes at most to close its kill switch again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@ use anyhow::{Context as _, bail};
 use warren_host::kill_switch;
 
 use super::finding::{Finding, Repair};
-use crate::daemon_dir::DaemonDir;
-use crate::directories::Directories;
-use crate::output;
-use crate::storage;
+use warren_config::storage;
+use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::directories::Directories;
+use warren_daemon::output;
 
 /// What the kernel is told at boot.
 const DIRECTORY: &str = "/etc/sysctl.d";

@@ -10,8 +10,8 @@ use warren_quic::key::PublicKey;
 use warren_session::clients::RateLimit;
 
 use super::values;
-use crate::config::Endpoint;
-use crate::control::{AddressChoice, RateChoice};
+use warren_config::Endpoint;
+use warren_control::{AddressChoice, RateChoice};
 
 /// `warren exit ...`.
 #[derive(Debug, Subcommand)]

@@ -8,9 +8,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use warren_quic::key::PublicKey;
 use warren_session::invite::Invite;
 
-use crate::config::{self, Endpoint};
-use crate::control::{AddressChoice, RateChoice};
-use crate::logging::LogFormat;
+use warren_config::{self as config, Endpoint};
+use warren_control::{AddressChoice, RateChoice};
+use warren_daemon::logging::LogFormat;
 
 pub(super) fn log_format() -> impl TypedValueParser<Value = LogFormat> {
     let named = |word: String| {

@@ -12,11 +12,11 @@ use super::invite::{EARLIER_IS_VOID, is_invited};
 use super::store::ClientStore;
 use crate::cli::args::ClientAddArgs;
 use crate::cli::{keys, own_networks};
-use crate::config::{ClientKey, ExitConfig, ProfileName, client_address, describe, profile_text};
-use crate::control::NewClient;
-use crate::exit::invitation;
-use crate::output;
-use crate::storage;
+use warren_config::storage;
+use warren_config::{ClientKey, ExitConfig, ProfileName, client_address, describe, profile_text};
+use warren_control::NewClient;
+use warren_daemon::output;
+use warren_exit::invitation;
 
 /// Enrols a client; whatever fails, the client is enrolled and has its profile, or neither.
 pub(super) fn run(

@@ -4,10 +4,10 @@ use anyhow::Context;
 
 use super::store::ClientStore;
 use crate::cli::args::InviteArgs;
-use crate::config::ExitConfig;
-use crate::control::timestamp;
-use crate::exit::invitation;
-use crate::output;
+use warren_config::ExitConfig;
+use warren_control::timestamp;
+use warren_daemon::output;
+use warren_exit::invitation;
 
 /// Prints the line; the exit keeps the hash of its token and nothing else of it.
 pub(super) fn run(

@@ -9,10 +9,10 @@ use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
 
 use crate::cli::own_exit;
-use crate::config::{ExitConfig, load_clients, lock_clients, save_clients};
-use crate::control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
-use crate::daemon_dir::{DaemonDir, EXIT};
-use crate::directories::Directories;
+use warren_config::{ExitConfig, load_clients, lock_clients, save_clients};
+use warren_control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
+use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::directories::Directories;
 
 /// An exit's clients. Every change is durable when its function returns.
 pub(crate) trait ClientStore {

@@ -11,8 +11,8 @@ use super::*;
 use crate::cli::args::exit::ClientNameArgs;
 use crate::cli::args::{ClientAddArgs, ExitInitArgs};
 use crate::cli::exit_init;
-use crate::config::{load_clients, load_profile, lock_clients};
-use crate::control::{AddressChoice, InvitationView, NewClient, RemovedView};
+use warren_config::{load_clients, load_profile, lock_clients};
+use warren_control::{AddressChoice, InvitationView, NewClient, RemovedView};
 
 /// A directory with an exit that was just set up.
 struct Exit {
@@ -107,7 +107,7 @@ fn client_with_a_key_of_its_own_gets_a_profile_without_one() {
 
     let error = load_profile(&exit.path("server.toml")).unwrap_err().to_string();
     assert!(error.contains("server.key") && error.contains("no such file"), "{error}");
-    crate::storage::create_new(&exit.path("server.key"), key.to_base64().as_bytes(), 0o600).unwrap();
+    warren_config::storage::create_new(&exit.path("server.key"), key.to_base64().as_bytes(), 0o600).unwrap();
     assert_eq!(load_profile(&exit.path("server.toml")).unwrap().private_key.public(), key.public());
 }
 

@@ -1,8 +1,8 @@
 //! Clients, invitations and removed keys as `list` and `show` present them.
 
 use crate::cli::status::units;
-use crate::control::{ClientView, InvitationView, RemovedView};
-use crate::output;
+use warren_control::{ClientView, InvitationView, RemovedView};
+use warren_daemon::output;
 
 /// One line for each thing known.
 pub(super) fn text(client: &ClientView) -> String {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use warren_session::exit::check_clients;
 
 use super::{ClientRegistry, ExitConfig, ProfileName, enrol, plan, read};
-use crate::config;
+use warren_config as config;
 
 const FILE: &str = "wg0.conf";
 

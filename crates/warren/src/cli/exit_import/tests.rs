@@ -7,7 +7,7 @@ use super::*;
 use crate::cli::args::ExitInitArgs;
 use crate::cli::exit_client::StoppedExit;
 use crate::cli::exit_init;
-use crate::config::{load_clients, load_profile};
+use warren_config::{load_clients, load_profile};
 
 struct Exit {
     directory: tempfile::TempDir,

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::label::Label;
-use crate::config::quoted;
+use warren_config::quoted;
 
 /// What the file says of the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

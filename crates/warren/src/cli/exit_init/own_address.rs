@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 
 use super::resolvers::is_public;
-use crate::config::Endpoint;
+use warren_config::Endpoint;
 
 /// Somewhere on the internet, in each version of IP.
 const SOMEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "9.9.9.9:53"), ("[::]:0", "[2620:fe::fe]:53")];

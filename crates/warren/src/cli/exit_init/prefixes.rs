@@ -133,7 +133,7 @@ mod tests {
             if let Some(drawn) = drawn {
                 prop_assert!(drawn.network().is_private() && drawn.trunc() == drawn);
                 prop_assert!(!overlap(&taken, &IpNet::V4(drawn)));
-                prop_assert!(crate::config::ipv4_pool(&drawn.to_string()).is_ok());
+                prop_assert!(warren_config::ipv4_pool(&drawn.to_string()).is_ok());
             }
         }
 
@@ -142,7 +142,7 @@ mod tests {
             let drawn = draw_ipv6(|| Ok(seed)).unwrap();
             prop_assert!(drawn.to_string().starts_with("fd") && drawn.prefix_len() == 64 && drawn.trunc() == drawn);
             prop_assert_eq!(drawn.network().segments()[3], 0);
-            prop_assert!(crate::config::ipv6_pool(&drawn.to_string()).is_ok());
+            prop_assert!(warren_config::ipv6_pool(&drawn.to_string()).is_ok());
         }
 
         #[test]

@@ -2,11 +2,11 @@
 
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
-use crate::output;
-use crate::status::{
+use warren_control::status::{
     ClientStatus, ConnectionStatus, ExitStatus, Rates, RefusedStatus, SessionStatus, Status,
     percent as percent_of,
 };
+use warren_daemon::output;
 use warren_packet::reason::DropReason;
 
 /// The whole report.

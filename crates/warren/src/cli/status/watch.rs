@@ -11,10 +11,10 @@ use self::history::History;
 use self::screen::screen;
 use self::terminal::{Input, Terminal};
 use super::not_running;
-use crate::control::{AskError, Request, ask};
-use crate::daemon_dir::DaemonDir;
-use crate::exit_code::{ExitCode, Failure};
-use crate::status::Status;
+use warren_control::status::Status;
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// How often the daemon is asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -92,9 +92,11 @@ pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
 /// A client's status with connections by number, bytes either way, and packets of which half were lost.
 #[cfg(test)]
 fn example(connections: &[(u64, u64, u64)]) -> Status {
-    use crate::status::{ClientStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Rates, State};
-    use crate::tuning::Tuning;
-    use crate::worker::Snapshot;
+    use warren_control::status::{
+        ClientStatus, ConnectionStatus, ExitPeer, Observed, RateMeter, Rates, State,
+    };
+    use warren_tunnel::Snapshot;
+    use warren_tunnel::tuning::Tuning;
 
     let now = Instant::now();
     let client = ClientStatus {

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::super::facts::{ExitFacts, Facts};
 use super::super::finding::{Finding, Repair};
-use crate::exit::other_firewalls::InTheWay;
+use warren_exit::other_firewalls::InTheWay;
 
 /// A connection tracking table below this is soon full on an exit.
 const CONNTRACK: u64 = 65_536;

@@ -7,7 +7,7 @@ use warren_quic::socket::UdpOffload;
 use super::super::finding::Verdict;
 use super::super::path::Path;
 use super::*;
-use crate::exit::other_firewalls::in_the_way;
+use warren_exit::other_firewalls::in_the_way;
 
 /// An exit that runs on a good host.
 fn good() -> Facts {

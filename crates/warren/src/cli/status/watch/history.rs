@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use crate::status::{ConnectionStatus, Status, percent};
+use warren_control::status::{ConnectionStatus, Status, percent};
 
 /// The latest status, and how it came there.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use super::super::report::{connection_name, headline};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
 use super::history::{History, Series};
 use super::sparkline::{Bars, sparkline};
-use crate::status::{ConnectionStatus, State, Status};
+use warren_control::status::{ConnectionStatus, State, Status};
 
 /// How the terminal takes it.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,71 @@
+//! `warren up` for a daemon that an exit has refused: it asks again, and the host stays closed meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::kill_switch;
+use super::start::{UpOptions, warn};
+use warren_control::status::{State, Status};
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// Between two looks at what the daemon has reached.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Whether a profile's daemon runs and an exit has refused it.
+pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
+    status(directory).await.is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
+}
+
+/// Has the daemon ask again, and returns when traffic flows.
+///
+/// # Errors
+/// As a first `up` has them; the daemon goes on.
+pub(super) async fn up(directory: &DaemonDir, name: &str, options: &UpOptions) -> anyhow::Result<()> {
+    if options.kill_switch && !kill_switch::is_closed(directory)? {
+        let sentence = format!(
+            "{name} runs and an exit has refused it; to close its kill switch, run `warren down {name}` first"
+        );
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    ask(&directory.socket(), &Request::Retry).await?;
+    let deadline = Instant::now() + options.timeout;
+    loop {
+        let status = match status(directory).await {
+            Err(AskError::NotRunning) => {
+                let ended = "it ended before traffic flowed; run `warren up` again to connect".to_owned();
+                let sentence = directory.last_words().unwrap_or(ended);
+                return Err(Failure::new(ExitCode::Failed, sentence).into());
+            }
+            asked => asked?,
+        };
+        let client = status.client.as_ref();
+        if status.state == State::Up {
+            warn(directory).await;
+            return Ok(());
+        }
+        if let Some(refused) = client.and_then(|client| client.refused.as_ref()) {
+            let sentence = format!("{}; {}", refused.message, stays_closed(name));
+            return Err(Failure::new(ExitCode::Refused, sentence).into());
+        }
+        if Instant::now() >= deadline {
+            let seconds = options.timeout.as_secs_f64();
+            let why = client.and_then(|client| client.last_error.clone());
+            let why = why.unwrap_or_else(|| "the exit does not answer".to_owned());
+            let sentence = format!("no tunnel within {seconds} s: {why}; {}", stays_closed(name));
+            return Err(Failure::new(ExitCode::TimedOut, sentence).into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn stays_closed(name: &str) -> String {
+    format!("what belongs into the tunnel stays closed until `warren down {name}`")
+}
+
+async fn status(directory: &DaemonDir) -> Result<Status, AskError> {
+    let value = ask(&directory.socket(), &Request::Status).await?;
+    serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
+}

@@ -1,0 +1,66 @@
+//! Reading the profile again while the tunnel is up: all of what changed takes effect, or nothing.
+
+use anyhow::bail;
+
+use super::Daemon;
+use warren_config::TAKES_RESTART as TRANSPORT;
+use warren_config::{ClientProfile, Endpoint, load_profile};
+use warren_control::Refusal;
+
+impl Daemon {
+    /// Reads the profile again. The connections stay, and no packet of them is lost.
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+        let answer = self.read_profile().await?;
+        self.follow_when_refused().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+        Ok(answer)
+    }
+
+    pub(super) async fn read_profile(&mut self) -> Result<serde_json::Value, Refusal> {
+        let outcome = self.take_over().await;
+        match &outcome {
+            Ok(()) => tracing::info!("profile read again"),
+            Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
+        }
+        self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+    }
+
+    async fn take_over(&mut self) -> anyhow::Result<()> {
+        let profile = load_profile(&self.start.file)?;
+        let changed = what_takes_a_restart(&self.start.profile, &profile);
+        if !changed.is_empty() {
+            bail!(
+                "{}: {} changed, which takes `warren down` and `warren up`; nothing was changed",
+                self.start.file.display(),
+                changed.join(" and ")
+            );
+        }
+        self.host.follow(&profile, self.welcome.as_ref()).await?;
+        // After the routes: nothing is let out that they still led into the tunnel, or lead there now.
+        let listed = self.start.listed_resolvers().await;
+        self.lockdown.follow(&profile, &self.start.directory, &listed).await?;
+        self.watch.put_off();
+        self.exits.take_keys(&profile);
+        profile.transport.retune(&self.start.profile.transport, &self.tuning);
+        self.start.profile = profile;
+        Ok(())
+    }
+}
+
+fn endpoints(profile: &ClientProfile) -> impl Iterator<Item = &Endpoint> {
+    profile.exits().map(|exit| &exit.endpoint)
+}
+
+/// Names the settings that differ and that a running client cannot change.
+fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'static str> {
+    let changed = [
+        ("the private key", before.private_key.public() != after.private_key.public()),
+        ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
+        ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
+        ("prefixes in [routes]", before.prefixes != after.prefixes),
+        // Nothing but a command opens it.
+        ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
+        (TRANSPORT, !before.transport.can_become(&after.transport)),
+    ];
+    changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
+}

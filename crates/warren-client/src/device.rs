@@ -1,0 +1,234 @@
+//! The client's TUN device: made under the profile's name or the first free one, and made anew when somebody has taken it
+//! away. A second one, which nobody reads, takes what belongs into the tunnel meanwhile.
+
+use warren_host::DeviceName;
+use warren_tun::{DeviceConfig, Queue, TunError};
+
+use warren_daemon::device_watch;
+
+/// What the profile says about the device.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceSettings {
+    /// The name it must have; none if any will do.
+    pub name: Option<String>,
+    pub offload: bool,
+    /// One for each worker.
+    pub queues: usize,
+}
+
+/// A device that was made anew.
+pub(crate) struct Restored {
+    pub queues: Vec<Queue>,
+    /// What stood in for it: to be kept until no route leads there any more.
+    pub stood_in: Option<Vec<Queue>>,
+}
+
+/// The device that stands.
+#[derive(Debug)]
+pub(crate) struct TunDevice {
+    device: warren_tun::Device,
+    name: DeviceName,
+    /// The queues of a device that stands in for the profile's, whose name is taken. Nobody reads them, so what is routed
+    /// there goes nowhere.
+    stand_in: Option<Vec<Queue>>,
+    /// Whether one of its descriptors is of no use any more.
+    has_failed: bool,
+}
+
+impl TunDevice {
+    /// Makes the device.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the profile's name is taken.
+    pub(crate) fn make(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(Self, Vec<Queue>)> {
+        let (device, queues) = create(settings, mtu)?;
+        let name = DeviceName::new(device.name())?;
+        Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
+    }
+
+    /// Makes it anew if it was deleted, renamed or moved away, or only stands in; the new queues take the old ones' place once
+    /// the routes lead there. While another device has the profile's name, one stands in that carries nothing: this keeps the routes, so
+    /// that what belongs into the tunnel does not leave outside.
+    ///
+    /// # Errors
+    /// When there is no device that carries anything, with what to do.
+    pub(crate) fn restore(
+        &mut self,
+        settings: &DeviceSettings,
+        mtu: u16,
+    ) -> anyhow::Result<Option<Restored>> {
+        let is_there = self.is_there();
+        if is_there && self.stand_in.is_none() {
+            return Ok(None);
+        }
+        let gone = settings.name.clone().unwrap_or_else(|| self.name.to_string());
+        match Self::make(settings, mtu) {
+            Ok((device, queues)) => {
+                tracing::warn!(
+                    "somebody has deleted or renamed the TUN device {gone}; made {} anew",
+                    device.name
+                );
+                let stood_in = std::mem::replace(self, device).stand_in;
+                Ok(Some(Restored { queues, stood_in }))
+            }
+            Err(error) => {
+                if !is_there {
+                    let any = DeviceSettings { name: None, ..settings.clone() };
+                    let (device, queues) = Self::make(&any, mtu)?;
+                    *self = Self { stand_in: Some(queues), ..device };
+                }
+                let sentence = format!(
+                    "somebody has deleted or renamed the TUN device {gone}, so nothing goes through the tunnel"
+                );
+                Err(error.context(sentence))
+            }
+        }
+    }
+
+    /// The device's name now.
+    pub(crate) fn name(&self) -> &DeviceName {
+        &self.name
+    }
+
+    /// Whether it carries the tunnel's packets.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.stand_in.is_none() && self.is_there()
+    }
+
+    /// A descriptor of the device with this interface index is of no use any more, whether the device is there or not. One that
+    /// was made anew since is not concerned.
+    pub(crate) fn failed(&mut self, index: u32) {
+        self.has_failed |= index == self.device.index();
+    }
+
+    fn is_there(&self) -> bool {
+        !self.has_failed && device_watch::is(self.device.name(), self.device.index())
+    }
+}
+
+/// A device that nobody reads, so what is routed there goes nowhere. It goes with this process, however that ends.
+#[derive(Debug)]
+pub(crate) struct Void {
+    device: warren_tun::Device,
+    name: DeviceName,
+    _queues: Vec<Queue>,
+}
+
+impl Void {
+    /// Makes the device under the first free name.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or every name is taken.
+    pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
+        // Without offload, little is kept of what nobody reads.
+        let create = |name| {
+            warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
+        };
+        let (device, queues) = first_free(VOID, create)?;
+        let name = DeviceName::new(device.name())?;
+        Ok(Self { device, name, _queues: queues })
+    }
+
+    /// Makes it anew if it was deleted, renamed or moved away.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or every name is taken.
+    pub(crate) fn restore(&mut self, mtu: u16) -> anyhow::Result<()> {
+        if !self.is_there() {
+            *self = Self::make(mtu)?;
+        }
+        Ok(())
+    }
+
+    /// The device's name now.
+    pub(crate) fn name(&self) -> &DeviceName {
+        &self.name
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        device_watch::is(self.device.name(), self.device.index())
+    }
+}
+
+/// The name that [`Void::make`] would give now.
+///
+/// # Errors
+/// When the kernel cannot be asked, or every name is taken.
+pub(crate) fn void_name_now() -> anyhow::Result<DeviceName> {
+    first_free_now(VOID)
+}
+
+/// The name that a device made now would have.
+///
+/// # Errors
+/// When the kernel cannot be asked, or the profile's name cannot be used.
+pub(crate) fn name_now(settings: &DeviceSettings) -> anyhow::Result<DeviceName> {
+    if let Some(name) = &settings.name {
+        return Ok(DeviceName::new(name)?);
+    }
+    first_free_now(USUAL)
+}
+
+fn first_free_now(stem: &str) -> anyhow::Result<DeviceName> {
+    for name in names(stem) {
+        if !device_watch::exists(&name)? {
+            return Ok(DeviceName::new(name)?);
+        }
+    }
+    Err(all_taken(stem))
+}
+
+fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::Device, Vec<Queue>)> {
+    let create = |name| {
+        let config =
+            DeviceConfig { name, mtu, queues: settings.queues, bulk_lane: true, offload: settings.offload };
+        warren_tun::create(&config)
+    };
+    match &settings.name {
+        Some(name) => Ok(create(name.clone())?),
+        None => first_free(USUAL, create),
+    }
+}
+
+/// Takes the first name that nobody has, also if somebody else takes some meanwhile.
+fn first_free<T>(stem: &str, create: impl Fn(String) -> Result<T, TunError>) -> anyhow::Result<T> {
+    for name in names(stem) {
+        match create(name) {
+            Err(TunError::NameTaken { .. }) => {}
+            created => return Ok(created?),
+        }
+    }
+    Err(all_taken(stem))
+}
+
+fn names(stem: &str) -> impl Iterator<Item = String> {
+    (0..=u8::MAX).map(move |number| format!("{stem}{number}"))
+}
+
+fn all_taken(stem: &str) -> anyhow::Error {
+    let advice = if stem == USUAL { ", or set a `name` in [tun] of the profile" } else { "" };
+    anyhow::anyhow!(
+        "the network devices {stem}0 to {stem}255 exist already; delete one that nobody uses{advice}"
+    )
+}
+
+/// What devices are called, before a number.
+const USUAL: &str = "warren";
+const VOID: &str = "warren-void";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_taken_are_passed_over() {
+        let taken = ["warren0", "warren1"];
+        let created = first_free(USUAL, |name| {
+            if taken.contains(&name.as_str()) { Err(TunError::NameTaken { name }) } else { Ok(name) }
+        });
+        assert_eq!(created.unwrap(), "warren2");
+        assert!(first_free::<()>(USUAL, |name| Err(TunError::NameTaken { name })).is_err());
+        let refused = first_free::<()>(VOID, |_| Err(TunError::NoDriver)).unwrap_err();
+        assert!(refused.to_string().contains("modprobe"));
+    }
+}

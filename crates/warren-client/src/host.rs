@@ -1,0 +1,394 @@
+//! The client's part of the host: its TUN device and the plan around it.
+
+mod closing;
+mod names;
+pub(super) mod no_firewall;
+mod resolvers;
+mod standing;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
+use warren_host::dns::{DnsPlan, Servers};
+use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
+use warren_session::client::Welcome;
+use warren_tun::Queue;
+
+use self::closing::nothing_granted;
+use self::standing::{Standing, in_front, plan, say_what_is_behind};
+use super::daemon::ClientStart;
+use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
+use warren_config::ClientProfile;
+use warren_control::status::DeviceStatus;
+use warren_daemon::helper::Helper;
+
+/// How often a slot is chosen anew when another tunnel was faster.
+const SLOT_ATTEMPTS: usize = 5;
+
+/// The TUN device and what is applied around it, or nothing of both.
+pub(crate) struct ClientHost {
+    device: DeviceSettings,
+    mtu: Option<u16>,
+    settings: RouteSettings,
+    firewall_table: String,
+    journal: PathBuf,
+    profile: String,
+    state_dir: PathBuf,
+    standing: Option<Standing>,
+    helper: Option<Helper>,
+    /// What the helper changed to set the host's resolvers; none while they are the host's own.
+    dns: Option<Vec<String>>,
+    /// Why names may not be found while the tunnel stands, and what to do.
+    names_trouble: Option<String>,
+    /// Whether the device was made anew, and not all that belongs to it is.
+    device_is_new: bool,
+}
+
+/// What a profile says of where packets and queries go.
+#[derive(Clone, Debug, PartialEq)]
+struct RouteSettings {
+    include: Vec<IpNet>,
+    exclude: Vec<IpNet>,
+    lan: bool,
+    servers: Servers,
+}
+
+impl RouteSettings {
+    fn of(profile: &ClientProfile) -> Self {
+        Self {
+            include: profile.include.clone(),
+            exclude: profile.exclude.clone(),
+            lan: profile.lan,
+            servers: profile.dns.clone(),
+        }
+    }
+}
+
+/// What [`ClientHost::apply`] would do.
+pub(crate) struct Preview {
+    pub device: DeviceName,
+    pub void: DeviceName,
+    pub plan: Plan,
+    /// None if the host's resolvers stay.
+    pub dns: Option<DnsPlan>,
+    /// Rules of other programs that would be in the way of those of the usual priorities.
+    pub bypasses: Vec<Bypass>,
+}
+
+impl ClientHost {
+    pub(crate) fn new(start: &ClientStart) -> Self {
+        Self {
+            device: DeviceSettings {
+                name: start.profile.device.clone(),
+                offload: start.profile.transport.tun_offload,
+                queues: usize::from(start.profile.transport.workers()),
+            },
+            mtu: start.profile.mtu,
+            settings: RouteSettings::of(&start.profile),
+            firewall_table: client_plan::firewall_table(&start.name),
+            journal: start.directory.journal(),
+            profile: start.name.clone(),
+            state_dir: start.state_dir.clone(),
+            standing: None,
+            helper: start.helper.clone(),
+            dns: None,
+            names_trouble: None,
+            device_is_new: false,
+        }
+    }
+
+    /// Makes the host fit a Welcome. Returns the queues of a TUN device that this made.
+    ///
+    /// # Errors
+    /// What could not be done, after what was done is undone.
+    pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Vec<Queue>>> {
+        // Why there is none that carries anything is said by the next look at it.
+        let restored = self.restore_device().unwrap_or_default();
+        if self.standing.is_none() {
+            let (standing, queues) = self.stand(welcome).await?;
+            self.standing = Some(standing);
+            self.look_at_names(welcome).await;
+            self.set_dns(self.servers(welcome), false).await?;
+            return Ok(Some(queues));
+        }
+        self.change(welcome).await?;
+        Ok(restored.map(|Restored { queues, stood_in }| {
+            drop(stood_in);
+            queues
+        }))
+    }
+
+    /// Turns what stands into what a Welcome and the settings of now ask for.
+    async fn change(&mut self, welcome: &Welcome) -> anyhow::Result<()> {
+        let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
+            return Ok(());
+        };
+        // What was found on the host before the first plan changed it stays true.
+        let wanted = PlanFacts {
+            strict_reverse_path: facts.strict_reverse_path.clone(),
+            router_advertisements: facts.router_advertisements.clone(),
+            firewall: facts.firewall.clone(),
+            band: facts.band,
+            void: facts.void.clone(),
+            ..self.facts(welcome, facts.slot, facts.device.clone()).await?
+        };
+        // It keeps standing through an error, so that what is left of it is undone at the end.
+        let servers = self.servers(welcome);
+        if let Some(standing) = &mut self.standing {
+            standing.facts = wanted;
+            standing.servers.clone_from(&servers);
+            let plan = standing.plan(&self.profile, &self.settings);
+            match standing.change(&plan, self.device_is_new).await {
+                // The next look makes up for it.
+                Err(error)
+                    if self.device_is_new || !standing.device.is_in_use() || !standing.void.is_there() =>
+                {
+                    tracing::debug!("the device has gone: {error}");
+                }
+                changed => drop(changed?),
+            }
+        }
+        self.look_at_names(welcome).await;
+        self.set_dns(servers, false).await
+    }
+
+    /// Follows a profile that was read again, in one step from plan to plan.
+    ///
+    /// # Errors
+    /// What could not be done; everything is as it was then.
+    pub(crate) async fn follow(
+        &mut self,
+        profile: &ClientProfile,
+        welcome: Option<&Welcome>,
+    ) -> anyhow::Result<()> {
+        let before = self.settings.clone();
+        self.settings = RouteSettings::of(profile);
+        if self.settings == before || self.standing.is_none() {
+            return Ok(());
+        }
+        // What stands without a Welcome is a closed host.
+        let nothing = nothing_granted();
+        let welcome = welcome.unwrap_or(&nothing);
+        // A device that somebody has just taken away is the next look's to make.
+        if let Err(error) = self.change(welcome).await {
+            self.settings = before;
+            self.change(welcome).await.context(
+                "cannot go back to what the profile said before; run `warren down` and `warren up`",
+            )?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Makes the TUN device anew if somebody has taken it away. Its queues take the old ones' place, after
+    /// [`Self::repair`].
+    ///
+    /// # Errors
+    /// Why there is no device that carries anything; the host can be repaired nevertheless.
+    pub(crate) fn restore_device(&mut self) -> anyhow::Result<Option<Restored>> {
+        let Some(standing) = &mut self.standing else { return Ok(None) };
+        let restored = standing.device.restore(&self.device, standing.facts.mtu);
+        if standing.facts.device != *standing.device.name() || matches!(restored, Ok(Some(_))) {
+            standing.facts.device = standing.device.name().clone();
+            self.device_is_new = true;
+        }
+        standing.restore_void();
+        restored
+    }
+
+    /// The TUN device with this interface index failed for good, although it may be there still.
+    pub(crate) fn device_failed(&mut self, index: u32) {
+        if let Some(standing) = &mut self.standing {
+            standing.device.failed(index);
+        }
+    }
+
+    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN, and its containers.
+    ///
+    /// # Errors
+    /// What could not be made again.
+    pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
+        let lan = self.lan().await?;
+        let guests = facts::guest_networks().await?;
+        let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
+        standing.facts.guests = guests;
+        standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
+        let blocked = standing.stay_in_front().await?;
+        let plan = standing.plan(&self.profile, &self.settings);
+        let mut repaired = standing.change(&plan, self.device_is_new).await?;
+        let found = standing.host.repair(&plan, &mut standing.applied).await?;
+        if let Some((missing, error)) = found.failed.first() {
+            // All others say what to do.
+            let advice = match matches!(error, StepError::Io(_)) {
+                true => "; run `warren down` and `warren up` again",
+                false => "",
+            };
+            anyhow::bail!("{missing}, and cannot be made so: {error}{advice}");
+        }
+        repaired.extend(found.repaired);
+        if self.device_is_new {
+            let servers = standing.servers.clone();
+            self.set_dns(servers, true).await?;
+            self.device_is_new = false;
+        }
+        if let Some(sentence) = blocked {
+            anyhow::bail!(sentence);
+        }
+        Ok(repaired.iter().map(ToString::to_string).collect())
+    }
+
+    /// What is not as a person would want it although the tunnel stands, and what to do.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
+        let without = (!has_firewall).then(|| no_firewall::warning(&self.settings.include)).flatten();
+        self.names_trouble.iter().cloned().chain(without).collect()
+    }
+
+    /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
+    ///
+    /// # Errors
+    /// When the host's state cannot be read.
+    pub(crate) async fn preview(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<Preview> {
+        let device = device::name_now(&self.device)?;
+        let void = device::void_name_now()?;
+        // A device that is made takes this one's setting.
+        let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
+        let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
+        let place = warren_host::place(&facts.tunnel(), slot).await?;
+        facts.band = in_front(&place)?;
+        facts.void = Some(void.clone());
+        let servers = self.servers(welcome);
+        let plan = plan(&self.profile, &self.settings, &facts);
+        let dns = match servers.is_empty() {
+            true => None,
+            false => Some(DnsPlan::of_host(&self.state_dir, &self.profile, &device, servers).await),
+        };
+        Ok(Preview { device, void, plan, dns, bypasses: place.bypasses })
+    }
+
+    /// Makes the device and the first plan around it.
+    async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Vec<Queue>)> {
+        let mtu = self.mtu_for(welcome);
+        let (device, queues) = TunDevice::make(&self.device, mtu)?;
+        let void = Void::make(mtu)?;
+        let mut host = Host::open(&self.journal).await?;
+        let mut attempts = 0..SLOT_ATTEMPTS;
+        loop {
+            attempts.next();
+            let slot = host.free_slot().await?;
+            let slot = slot.context("256 tunnels are up on this host; take one down first")?;
+            let mut facts = self.facts(welcome, slot, device.name().clone()).await?;
+            let place = host.place(&facts.tunnel(), slot, facts.band).await?;
+            facts.band = in_front(&place)?;
+            facts.void = Some(void.name().clone());
+            say_what_is_behind(&place.bypasses);
+            let servers = self.servers(welcome);
+            let first = plan(&self.profile, &self.settings, &facts);
+            match host.apply(&first).await {
+                Ok(applied) => {
+                    if let Some(sentence) = no_firewall::missing(&self.settings.include) {
+                        tracing::warn!("{sentence}");
+                    }
+                    let standing = Standing { device, void, host, applied, facts, servers };
+                    return Ok((standing, queues));
+                }
+                // Another tunnel that came up at the same moment took the slot.
+                Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
+                Err(error) => anyhow::bail!("{error}; `warren up --dry-run` prints every step"),
+            }
+        }
+    }
+
+    /// Undoes everything but the device, which goes with its queues.
+    pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
+        // While the tunnel still takes queries, so that none leaves in between.
+        let dns = self.restore_dns().await;
+        if let Some(mut standing) = self.standing.take() {
+            standing.host.undo_all().await.context("cannot restore the host")?;
+        }
+        dns.context("cannot restore the host's DNS")
+    }
+
+    /// The device that carries the tunnel's packets.
+    pub(crate) fn device(&self) -> Option<DeviceStatus> {
+        let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
+        Some(DeviceStatus {
+            name: standing.device.name().to_string(),
+            mtu: standing.facts.mtu,
+            offload: self.device.offload,
+        })
+    }
+
+    /// What is changed on this host as long as the tunnel stands, each in a few words.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let Some(standing) = &self.standing else { return Vec::new() };
+        let (device, void) = (standing.device.name(), standing.void.name());
+        let mut changes = vec![
+            format!("TUN device {device}"),
+            format!("TUN device {void}, which lets nothing out while {device} is away"),
+        ];
+        changes.extend(standing.host.changes());
+        changes.extend(self.dns.iter().flatten().cloned());
+        changes
+    }
+
+    /// The private networks that this host is on now; none if they are not to be reachable.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub(crate) async fn lan(&self) -> anyhow::Result<Vec<IpNet>> {
+        Ok(if self.settings.lan { facts::private_networks().await? } else { Vec::new() })
+    }
+
+    fn firewall(&self) -> anyhow::Result<Option<ClientFirewall>> {
+        if !warren_host::has_nft() {
+            return Ok(None);
+        }
+        let listening = facts::listening_ports()?;
+        Ok(Some(ClientFirewall { table: self.firewall_table.clone(), listening }))
+    }
+
+    /// Whether the TUN device, if there is one, has an address of IPv6 if the exit leases one: this host may have it switched off.
+    pub(crate) fn takes_ipv6(&self) -> bool {
+        let device = self.device().and_then(|device| DeviceName::new(&device.name).ok());
+        device.is_none_or(|device| facts::takes_ipv6(&device).unwrap_or(true))
+    }
+
+    fn mtu_for(&self, welcome: &Welcome) -> u16 {
+        self.mtu.unwrap_or(welcome.mtu)
+    }
+
+    async fn facts(&self, welcome: &Welcome, slot: u8, device: DeviceName) -> anyhow::Result<PlanFacts> {
+        let takes_ipv6 = facts::takes_ipv6(&device)?;
+        self.facts_where(welcome, slot, device, takes_ipv6).await
+    }
+
+    async fn facts_where(
+        &self,
+        welcome: &Welcome,
+        slot: u8,
+        device: DeviceName,
+        takes_ipv6: bool,
+    ) -> anyhow::Result<PlanFacts> {
+        Ok(PlanFacts {
+            mtu: self.mtu_for(welcome),
+            void: None,
+            ipv4: welcome.ipv4.map(|(address, _)| address),
+            ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
+            kernel_has_ipv6: facts::has_ipv6()?,
+            include: self.settings.include.clone(),
+            exclude: [self.settings.exclude.clone(), self.lan().await?].concat(),
+            guests: facts::guest_networks().await?,
+            prefixes: welcome.prefixes.clone(),
+            router_advertisements: facts::devices_taking_router_advertisements()?,
+            firewall: self.firewall()?,
+            mark: CARRIER_MARK,
+            slot,
+            band: Band::USUAL,
+            strict_reverse_path: facts::devices_with_strict_reverse_path()?,
+            device,
+        })
+    }
+}

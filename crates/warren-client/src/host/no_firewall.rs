@@ -1,0 +1,24 @@
+//! What does not work on a client's host without nft, and what is said about it.
+
+use ipnet::IpNet;
+use warren_host::dns;
+
+/// What a tunnel to these networks lacks without a firewall, and what to do; none if this host has nft.
+pub(crate) fn missing(include: &[IpNet]) -> Option<String> {
+    if warren_host::has_nft() { None } else { warning(include) }
+}
+
+/// What a tunnel to these networks lacks without a firewall, and what to do.
+pub(super) fn warning(include: &[IpNet]) -> Option<String> {
+    if include.is_empty() {
+        return None;
+    }
+    let names = match dns::is_full(include) {
+        true => ", programs that are bound to another network device ask its resolvers for names",
+        false => "",
+    };
+    Some(format!(
+        "nft is missing: connections from outside to this host, such as SSH, are answered through the tunnel and so break{names}, and \
+         containers get nothing through the tunnel; install nftables, then run `warren down` and `warren up`"
+    ))
+}

@@ -1,0 +1,304 @@
+//! A profile's kill switch: when it is closed, what its daemon lets out, and who opens it again.
+//!
+//! Once closed it is opened by `warren down` and `warren cleanup` alone, and by an `up` that had to close it first and then failed.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use tokio::time::timeout;
+use warren_host::facts::{guest_networks, networks, private_networks};
+use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
+use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
+
+use warren_config::{ClientProfile, RemoteExit};
+use warren_daemon::daemon_dir::{self, DaemonDir};
+use warren_daemon::output;
+use warren_daemon::resolvers;
+
+/// Exits' addresses that stay allowed; the oldest go first.
+const MOST_EXITS: usize = 64;
+/// Resolvers that may be asked for an exit's name.
+const MOST_RESOLVERS: usize = 16;
+const DNS_PORT: u16 = 53;
+/// How long whoever asks for the status waits for the kernel's word on the kill switch.
+const TIME_TO_LOOK: Duration = Duration::from_secs(1);
+
+/// The closed kill switch of a running daemon, or that it has none.
+#[derive(Debug, Default)]
+pub struct Lockdown {
+    closed: Option<KillSwitch>,
+    exits: Vec<SocketAddr>,
+    /// Who may be asked for exits' names; none where all exits are known by their addresses.
+    resolvers: Vec<SocketAddr>,
+    /// The mark of queries for exits' names, which no other program can know; none where all exits are known by their addresses.
+    query_mark: Option<u32>,
+}
+
+impl Lockdown {
+    /// Closes the kill switch if the profile asks for it, or keeps it closed if it is.
+    ///
+    /// # Errors
+    /// When it is to be closed and cannot be.
+    pub async fn of(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<Self> {
+        if !profile.kill_switch.enabled && !is_closed(directory)? {
+            return Ok(Self::default());
+        }
+        // With all that is known by now, as each change of the table takes a while.
+        let query_mark = query_mark(profile)?;
+        let mut resolvers =
+            if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
+        resolvers.truncate(MOST_RESOLVERS);
+        let mut lockdown = Self { closed: None, exits: addresses(profile), resolvers, query_mark };
+        let rules = lockdown.with_carrier(rules(profile).await?);
+        lockdown.closed = Some(closed(profile, directory, rules).await?);
+        Ok(lockdown)
+    }
+
+    /// The mark by which it knows the daemon's own queries.
+    pub fn query_mark(&self) -> u32 {
+        self.query_mark.unwrap_or(CARRIER_MARK)
+    }
+
+    /// Whether this daemon keeps the kill switch closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// What is wrong with its table in the kernel, if anything is.
+    pub async fn trouble(&self) -> Option<String> {
+        match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
+            Ok(true) => None,
+            Ok(false) => Some(
+                "somebody has deleted or changed the kill switch's table, and traffic may leave outside the tunnel; the daemon closes \
+                 it again within a second"
+                    .to_owned(),
+            ),
+            Err(error) => Some(format!("whether the kill switch is closed cannot be told: {error}")),
+        }
+    }
+
+    /// What it has changed on this host, in a few words.
+    pub fn changes(&self) -> Vec<String> {
+        self.closed.iter().map(KillSwitch::change).collect()
+    }
+
+    /// Lets out what a profile that was read again lets out, and closes if it asks for that now; `listed` are the resolvers that
+    /// this host's files list.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub async fn follow(
+        &mut self,
+        profile: &ClientProfile,
+        directory: &DaemonDir,
+        listed: &[IpAddr],
+    ) -> anyhow::Result<()> {
+        let rules = self.with_carrier(rules(profile).await?);
+        match &mut self.closed {
+            Some(closed) => closed.set(rules).await.context("cannot change the kill switch"),
+            None if profile.kill_switch.enabled => {
+                self.closed = Some(closed(profile, directory, rules).await?);
+                self.query_mark = query_mark(profile)?;
+                self.allow_resolvers(listed).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the carrier's packets go to an exit.
+    ///
+    /// # Errors
+    /// When nft fails; the carrier is then shut in.
+    pub async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
+        if self.exits.contains(&exit) {
+            return Ok(());
+        }
+        self.exits.push(exit);
+        if self.exits.len() > MOST_EXITS {
+            self.exits.remove(0);
+        }
+        self.update().await
+    }
+
+    /// Lets the daemon's own queries go to the resolvers that this host's files list now too, so that they find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub async fn allow_resolvers(&mut self, listed: &[IpAddr]) -> anyhow::Result<()> {
+        if self.query_mark.is_none() {
+            return Ok(());
+        }
+        let known = self.resolvers.len();
+        let mut found = name_servers(listed);
+        found.retain(|server| !self.resolvers.contains(server));
+        self.resolvers.append(&mut found);
+        self.resolvers.truncate(MOST_RESOLVERS);
+        if self.resolvers.len() == known {
+            return Ok(());
+        }
+        self.update().await
+    }
+
+    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable, to its containers,
+    /// and to DHCP servers on its networks.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub async fn allow_networks(
+        &mut self,
+        lan: Vec<IpNet>,
+        guests: Vec<GuestNetwork>,
+        on_link: Vec<IpNet>,
+    ) -> anyhow::Result<()> {
+        let Some(closed) = &mut self.closed else { return Ok(()) };
+        let rules = KillSwitchRules { lan, guests, on_link, ..closed.rules().clone() };
+        closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
+    }
+
+    /// Closes it again if somebody has opened or changed it, and says so.
+    ///
+    /// # Errors
+    /// When nft fails.
+    pub async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
+        let Some(closed) = &mut self.closed else { return Ok(Vec::new()) };
+        let repaired = closed.repair().await.context("cannot close the kill switch again")?;
+        Ok(repaired.then(|| "somebody has changed the kill switch's table".to_owned()).into_iter().collect())
+    }
+
+    async fn update(&mut self) -> anyhow::Result<()> {
+        let Some(rules) = self.closed.as_ref().map(|closed| self.with_carrier(closed.rules().clone())) else {
+            return Ok(());
+        };
+        let Some(closed) = &mut self.closed else { return Ok(()) };
+        closed.set(rules).await.context("cannot let the carrier out of the kill switch")
+    }
+
+    /// Has the rules let the carrier out, and the daemon's queries.
+    fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
+        let Self { exits, resolvers, query_mark, .. } = self;
+        KillSwitchRules {
+            carriers: exits.clone(),
+            resolvers: resolvers.clone(),
+            query_mark: *query_mark,
+            ..rules
+        }
+    }
+}
+
+/// Closes a profile's kill switch without a daemon. Returns whether it was open.
+///
+/// # Errors
+/// When it cannot be closed, or a daemon has it.
+pub async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+    let was_open = !is_closed(directory)?;
+    let rules = rules(profile).await?;
+    closed(profile, directory, rules).await?;
+    Ok(was_open)
+}
+
+async fn closed(
+    profile: &ClientProfile,
+    directory: &DaemonDir,
+    rules: KillSwitchRules,
+) -> anyhow::Result<KillSwitch> {
+    let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await;
+    closed.context("cannot close the kill switch")
+}
+
+/// Opens a profile's kill switch. Returns whether it was closed.
+///
+/// # Errors
+/// When it cannot be opened.
+pub async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
+    kill_switch::open(directory.kill_switch())
+        .await
+        .context("cannot open the kill switch; run `warren down` again once this is mended")
+}
+
+/// Whether a profile's kill switch is closed.
+///
+/// # Errors
+/// When its journal cannot be read.
+pub fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
+    let journal = directory.kill_switch();
+    kill_switch::is_closed(&journal)
+        .with_context(|| format!("cannot read {}; run as root", journal.display()))
+}
+
+/// The other profiles whose kill switches are closed, whether their daemons run or not: what has no kill switch of its own is shut
+/// in by them.
+///
+/// # Errors
+/// When the runtime directory or a journal cannot be read.
+pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
+    let mut closed = Vec::new();
+    for (other, directory) in daemon_dir::all(runtime_dir)? {
+        if other != name && other != daemon_dir::EXIT && is_closed(&directory)? {
+            closed.push(other);
+        }
+    }
+    Ok(closed)
+}
+
+/// Says that a kill switch is still closed, if it is.
+pub fn remind(name: &str, directory: &DaemonDir) {
+    if is_closed(directory).unwrap_or(true) {
+        output::warn(format!(
+            "the kill switch of {name} is closed and nothing leaves outside a tunnel; `warren up {name}` connects, `warren down \
+             {name}` opens it"
+        ));
+    }
+}
+
+/// What is let out before anything is known but the profile.
+///
+/// # Errors
+/// When the kernel cannot be asked for the networks.
+pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
+    let lan = if profile.lan { private_networks().await? } else { Vec::new() };
+    Ok(KillSwitchRules {
+        include: profile.include.clone(),
+        exclude: profile.exclude.clone(),
+        lan,
+        guests: guest_networks().await?,
+        prefixes: profile.prefixes.clone(),
+        allow_inbound: profile.kill_switch.allow_inbound.clone(),
+        on_link: networks().await?,
+        ..KillSwitchRules::default()
+    })
+}
+
+/// The profile's exits that it names by address.
+fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
+    let address =
+        |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
+    profile.exits().filter_map(address).take(MOST_EXITS).collect()
+}
+
+/// A new mark for queries if an exit has to be looked up.
+///
+/// # Errors
+/// When the kernel has no random numbers.
+fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
+    if profile.exits().all(|exit| exit.endpoint.host().parse::<IpAddr>().is_ok()) {
+        return Ok(None);
+    }
+    loop {
+        let mut mark = [0; 4];
+        getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
+        let mark = u32::from_ne_bytes(mark);
+        // The lower half of one is what others go by; the rest is Tailscale's, whose rules make packets with its mark unreachable.
+        if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
+            && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
+        {
+            return Ok(Some(mark));
+        }
+    }
+}
+
+fn name_servers(addresses: &[IpAddr]) -> Vec<SocketAddr> {
+    addresses.iter().map(|address| SocketAddr::new(*address, DNS_PORT)).collect()
+}

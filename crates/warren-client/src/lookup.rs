@@ -1,0 +1,190 @@
+//! The exit's addresses by its name: from the system's resolver, and beside it from the network's own name servers over
+//! marked sockets, which the tunnel's routes and a closed kill switch let through.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use warren_host::CARRIER_MARK;
+use warren_quic::socket::{self, SocketConfig};
+
+use super::dns_message::{RecordType, addresses, query};
+use warren_config::Endpoint;
+use warren_daemon::helper::Helper;
+use warren_daemon::resolvers;
+
+/// A resolver that takes longer is treated as one that failed.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// A query that is not answered is sent again after this.
+const RESEND: Duration = Duration::from_secs(1);
+/// Name servers that are asked at most.
+const MOST_SERVERS: usize = 6;
+
+/// The DNS port.
+const PORT: u16 = 53;
+
+/// The name servers of the network as the daemon found it, which it may replace in the files later.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NameServers {
+    found: Vec<IpAddr>,
+    /// The mark of queries, where it is not the carrier's.
+    mark: Option<u32>,
+    /// Whoever reads files and asks the system's resolver for a process that may not.
+    helper: Option<Helper>,
+}
+
+impl NameServers {
+    /// Reads the files. To be called before the tunnel's own servers are written there.
+    pub(super) async fn find(helper: Option<Helper>) -> Self {
+        let mut servers = Self { found: Vec::new(), mark: None, helper };
+        servers.found = servers.listed().await;
+        servers
+    }
+
+    /// Has them asked with a mark that a closed kill switch knows.
+    pub(super) fn asked_with(self, mark: u32) -> Self {
+        Self { mark: Some(mark), ..self }
+    }
+
+    /// Those of now and then; a network may have brought others since.
+    async fn all(&self) -> Vec<IpAddr> {
+        let mut all = self.found.clone();
+        all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
+        all.truncate(MOST_SERVERS);
+        all
+    }
+
+    async fn listed(&self) -> Vec<IpAddr> {
+        match &self.helper {
+            Some(helper) => helper.list_resolvers().await,
+            None => resolvers::listed(),
+        }
+    }
+
+    /// Whether every one is on this host: it asks others itself, and a closed kill switch shuts it in.
+    pub(super) async fn are_local(&self) -> bool {
+        self.all().await.iter().all(IpAddr::is_loopback)
+    }
+
+    /// Asks the system's resolver.
+    async fn ask_system(&self, host: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+        match &self.helper {
+            Some(helper) => {
+                let found = helper.look_up(host).await?;
+                Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+            }
+            None => Ok(tokio::net::lookup_host((host, port)).await?.collect()),
+        }
+    }
+}
+
+/// Looks an endpoint's name up; an address needs no look-up.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = (endpoint.host(), endpoint.port());
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let system = async {
+        match tokio::time::timeout(TIMEOUT, servers.ask_system(host, port)).await {
+            Ok(Ok(found)) => Ok(found),
+            Ok(Err(error)) => {
+                Err(format!("cannot resolve {host}: {error}; check the name and this host's DNS"))
+            }
+            Err(_) => Err(format!("cannot resolve {host}: no answer within 3 s; check this host's DNS")),
+        }
+    };
+    let own = async {
+        let found = ask(host, servers.all().await, servers.mark.unwrap_or(CARRIER_MARK)).await;
+        found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
+    };
+    tokio::pin!(system, own);
+    tokio::select! {
+        found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
+        found = &mut system => match found {
+            Ok(found) if !found.is_empty() => Ok(found),
+            other => {
+                let found = own.await;
+                if found.is_empty() { other } else { Ok(found) }
+            }
+        },
+    }
+}
+
+/// Asks every server for both kinds of address and takes the first answer that has any; none if none has.
+async fn ask(host: &str, servers: Vec<IpAddr>, mark: u32) -> Vec<IpAddr> {
+    let mut asked = tokio::task::JoinSet::new();
+    for server in servers {
+        let host = host.to_owned();
+        asked.spawn(
+            async move { ask_one(&host, SocketAddr::new(server, PORT), mark).await.unwrap_or_default() },
+        );
+    }
+    while let Some(answer) = asked.join_next().await {
+        if let Ok(found) = answer
+            && !found.is_empty()
+        {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<Vec<IpAddr>> {
+    let (ipv6, ipv4) = tokio::join!(
+        exchange(host, server, RecordType::Aaaa, mark),
+        exchange(host, server, RecordType::A, mark)
+    );
+    // One that failed is one without addresses, as long as the other has some.
+    Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
+}
+
+/// One question to one server.
+async fn exchange(
+    host: &str,
+    server: SocketAddr,
+    record: RecordType,
+    mark: u32,
+) -> std::io::Result<Vec<IpAddr>> {
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
+    let socket = UdpSocket::from_std(socket::bind(config)?)?;
+    // The way outside gives it this host's address there, with which it goes on.
+    socket.connect(server).await?;
+    socket2::SockRef::from(&socket).set_mark(mark)?;
+    let mut id = [0; 2];
+    getrandom::fill(&mut id).map_err(std::io::Error::other)?;
+    let Some(query) = query(id, host, record) else { return Ok(Vec::new()) };
+    let mut buffer = [0; 1500];
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    loop {
+        // It may be that there is no way to the server now; another one may be reached.
+        socket.send(&query).await?;
+        let resend = tokio::time::Instant::now() + RESEND;
+        while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await
+        {
+            let message = buffer.get(..received?).unwrap_or_default();
+            if let Some(found) = addresses(message, id, host, record) {
+                return Ok(found);
+            }
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(Vec::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn address_needs_no_look_up() {
+        let endpoint = "192.0.2.7:4433".parse().unwrap();
+        let found = lookup(&endpoint, &NameServers::default()).await.unwrap();
+        assert_eq!(found, vec!["192.0.2.7:4433".parse().unwrap()]);
+    }
+}

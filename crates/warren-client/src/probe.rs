@@ -1,0 +1,137 @@
+//! Whether traffic flows: an echo to the exit's inner address, through the tunnel and back.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use warren_packet::checksum::Sum;
+use warren_session::client::Welcome;
+
+/// Wait for the first answer; doubled for each further one.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Types of RFC 792 and RFC 4443.
+const ECHO_REQUEST_V4: u8 = 8;
+const ECHO_REPLY_V4: u8 = 0;
+const ECHO_REQUEST_V6: u8 = 128;
+const ECHO_REPLY_V6: u8 = 129;
+
+/// The two ends of the tunnel that an echo goes between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub source: IpAddr,
+    pub gateway: IpAddr,
+}
+
+impl Probe {
+    /// The probe that a Welcome allows; IPv4 before IPv6.
+    pub(crate) fn of(welcome: &Welcome) -> Option<Self> {
+        let ipv4 = welcome
+            .ipv4
+            .zip(welcome.gateway_ipv4)
+            .map(|((source, _), gateway)| (source.into(), gateway.into()));
+        let ipv6 = welcome
+            .ipv6
+            .zip(welcome.gateway_ipv6)
+            .map(|((source, _), gateway)| (source.into(), gateway.into()));
+        ipv4.or(ipv6).map(|(source, gateway)| Self { source, gateway })
+    }
+
+    /// Sends echoes through a device until one is answered.
+    ///
+    /// # Errors
+    /// When no echo can be sent at all, which says nothing about the tunnel.
+    pub(crate) async fn answered(self, device: String) -> io::Result<()> {
+        // A connected raw socket is sent to and received from as a connected UDP socket is.
+        let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
+        let mut identifier = [0; 2];
+        getrandom::fill(&mut identifier).map_err(io::Error::other)?;
+        let mut wait = FIRST_WAIT;
+        loop {
+            // An echo that cannot be sent now is one that is not answered.
+            drop(socket.send(&self.echo(identifier)).await);
+            if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, identifier)).await {
+                return answered;
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+
+    fn socket(self, device: &str) -> io::Result<Socket> {
+        let protocol = if self.gateway.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
+        let socket =
+            Socket::new(Domain::for_address(SocketAddr::new(self.gateway, 0)), Type::RAW, Some(protocol))?;
+        socket.set_nonblocking(true)?;
+        socket.bind_device(Some(device.as_bytes()))?;
+        socket.bind(&SocketAddr::new(self.source, 0).into())?;
+        socket.connect(&SocketAddr::new(self.gateway, 0).into())?;
+        Ok(socket)
+    }
+
+    /// An echo request without data; the kernel fills in ICMPv6's checksum.
+    fn echo(self, [high, low]: [u8; 2]) -> [u8; 8] {
+        if self.gateway.is_ipv6() {
+            return [ECHO_REQUEST_V6, 0, 0, 0, high, low, 0, 0];
+        }
+        let [c0, c1] = Sum::of(&[ECHO_REQUEST_V4, 0, 0, 0, high, low, 0, 0]).checksum().to_be_bytes();
+        [ECHO_REQUEST_V4, 0, c0, c1, high, low, 0, 0]
+    }
+
+    async fn reply(self, socket: &UdpSocket, identifier: [u8; 2]) -> io::Result<()> {
+        let mut buffer = [0; 1500];
+        loop {
+            let read = socket.recv(&mut buffer).await?;
+            let message = buffer.get(..read).unwrap_or_default();
+            if self.is_reply(message, identifier) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Raw IPv4 sockets hand over the IP header too, raw IPv6 ones do not.
+    fn is_reply(self, message: &[u8], identifier: [u8; 2]) -> bool {
+        let header = match self.gateway {
+            IpAddr::V4(_) => message.first().map_or(0, |first| usize::from(first & 0x0f) * 4),
+            IpAddr::V6(_) => 0,
+        };
+        let wanted = if self.gateway.is_ipv4() { ECHO_REPLY_V4 } else { ECHO_REPLY_V6 };
+        matches!(message.get(header..), Some([kind, _, _, _, high, low, ..]) if *kind == wanted && [*high, *low] == identifier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(source: &str, gateway: &str) -> Probe {
+        Probe { source: source.parse().unwrap(), gateway: gateway.parse().unwrap() }
+    }
+
+    #[test]
+    fn echo_has_a_right_checksum() {
+        let echo = probe("10.66.0.2", "10.66.0.1").echo([0x12, 0x34]);
+        assert_eq!(Sum::of(&echo).checksum(), 0);
+    }
+
+    #[test]
+    fn only_the_reply_to_this_probe_counts() {
+        let probe = probe("10.66.0.2", "10.66.0.1");
+        let mut message = vec![0x45; 20];
+        message.extend([ECHO_REPLY_V4, 0, 0, 0, 7, 8, 0, 0]);
+        assert!(probe.is_reply(&message, [7, 8]));
+        assert!(!probe.is_reply(&message, [7, 9]));
+        message[20] = ECHO_REQUEST_V4;
+        assert!(!probe.is_reply(&message, [7, 8]));
+        assert!(!probe.is_reply(&[], [7, 8]));
+        assert!(!probe.is_reply(&[0x4f], [7, 8]));
+    }
+
+    #[test]
+    fn ipv6_reply_has_no_ip_header() {
+        let probe = probe("fd00::2", "fd00::1");
+        assert!(probe.is_reply(&[ECHO_REPLY_V6, 0, 0, 0, 7, 8, 0, 0], [7, 8]));
+    }
+}

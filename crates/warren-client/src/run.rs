@@ -1,0 +1,108 @@
+//! `warren client run`: the client daemon in the foreground.
+
+use std::path::Path;
+
+use super::daemon::{self, ClientStart};
+use super::dns_remains;
+use super::kill_switch::{self, Lockdown};
+use warren_config::load_profile;
+use warren_control::ControlSocket;
+use warren_daemon::daemon_dir::{self, DaemonDir, OnPurpose};
+use warren_daemon::device_watch;
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::helper::Helper;
+use warren_daemon::logging::LogSettings;
+use warren_daemon::notify;
+use warren_daemon::output;
+use warren_daemon::sandbox::{self, Files};
+
+/// Runs a profile's daemon until it is stopped.
+///
+/// # Errors
+/// The reason with its exit code; the host is as it was before.
+pub async fn client_run(
+    directories: &Directories,
+    log: &LogSettings,
+    file: &Path,
+    detached: bool,
+) -> anyhow::Result<()> {
+    let profile = load_profile(file)?;
+    let name = profile.name.as_str().to_owned();
+    if detached {
+        // A session of its own, so that the terminal that typed `up` may close. It fails only for a group leader, which
+        // a child of `up` never is.
+        let _ = rustix::process::setsid();
+    } else {
+        // `up` printed them already.
+        for setting in &profile.not_yet {
+            output::warn(setting.to_string());
+        }
+    }
+    let directory = DaemonDir::new(&directories.runtime, &name);
+    directory.create()?;
+    let Some(lock) = directory.lock_of_the_dead().await? else {
+        let sentence =
+            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    let recovered = warren_host::recover(&directory.journal()).await?;
+    if !recovered.undone.is_empty() {
+        tracing::info!("removed what a killed daemon of {name} had left");
+    }
+    for owner in dns_remains::clean_up(&directories.state).await? {
+        tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
+    }
+    let lockdown = Lockdown::of(&profile, &directory).await?;
+    let is_closed = lockdown.is_closed();
+    for other in daemon_dir::clean_up(&directories.runtime, OnPurpose::Keep).await? {
+        tracing::info!("removed what a killed daemon of {other} had left");
+    }
+    if let Some(device) = &profile.device
+        && device_watch::exists(device)?
+    {
+        let sentence = format!(
+            "a network device named {device} exists already; stop what uses it, or set another `name` in [tun] of {}",
+            file.display()
+        );
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    let (helper, process) = Helper::start(directories, log, &name, &lock)?;
+    helper.run_nft();
+    let state_dir = directories.state.clone();
+    let shut_in_by = kill_switch::closed_by_others(&directories.runtime, &name)?;
+    let start = ClientStart {
+        name: name.clone(),
+        profile,
+        file: file.to_owned(),
+        directory: directory.clone(),
+        lockdown,
+        shut_in_by,
+        state_dir,
+        helper: Some(helper),
+    };
+    let outcome = run_sandboxed(start).await;
+    if let Err(error) = &outcome {
+        // As long as there is somebody to say it to: the log may be on a full disk.
+        notify::status(&output::sentence(error));
+    }
+    process.end().await;
+    directory.clear(&lock);
+    if is_closed {
+        tracing::warn!("the kill switch of {name} stays closed; `warren down {name}` opens it");
+    }
+    drop(lock);
+    outcome
+}
+
+async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
+    // In the sandbox no such socket can be made.
+    let control = ControlSocket::bind(&start.directory.socket())?;
+    sandbox::enter(&files_of(&start))?;
+    daemon::run(start, control).await
+}
+
+fn files_of(start: &ClientStart) -> Files {
+    let files = Files::new().reading(&start.file).writing_in(start.directory.path());
+    start.profile.key_file.iter().fold(files, |files, key| files.reading(key))
+}

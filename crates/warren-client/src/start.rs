@@ -1,0 +1,358 @@
+//! `warren up`: starts a profile's daemon and waits until traffic flows.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::net::UnixDatagram;
+use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use super::again;
+use super::daemon::STOP_TIMEOUT;
+use super::diagnose::what_to_check;
+use super::kill_switch;
+use super::ssh::SshSession;
+use super::unit::Unit;
+use warren_config::{ClientProfile, Endpoint, load_profile};
+use warren_control::{Request, ask};
+use warren_daemon::daemon_dir::{DaemonDir, StartLock};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+use warren_daemon::itself;
+use warren_daemon::logging::LogSettings;
+use warren_daemon::output;
+
+/// How long a user has to keep an SSH session that would be cut.
+const TIME_TO_THINK: Duration = Duration::from_secs(5);
+
+/// What `warren up` was asked.
+pub struct UpOptions {
+    /// For the daemon.
+    pub log: LogSettings,
+    /// The profile's file.
+    pub profile: PathBuf,
+    /// How long to wait for traffic to flow.
+    pub timeout: Duration,
+    /// Closes the kill switch although the profile does not ask for it.
+    pub kill_switch: bool,
+}
+
+/// Starts the daemon, by its systemd unit or else detached from this terminal, and returns when traffic flows through the tunnel.
+///
+/// # Errors
+/// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
+/// [`ExitCode::TimedOut`] when it said nothing. A daemon that an exit had refused before stays as it was, with the host closed.
+pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
+    let profile = load_profile(&options.profile)?;
+    for setting in &profile.not_yet {
+        output::warn(setting.to_string());
+    }
+    let name = profile.name.as_str();
+    let directory = DaemonDir::new(&directories.runtime, name);
+    directory.create()?;
+    let Some(lock) = directory.start_lock()? else {
+        let sentence =
+            format!("another `warren up {name}` is starting it already; see `warren status {name}`");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    };
+    // The daemon takes its lock for itself; held here it would keep the daemon out.
+    if directory.lock_of_the_dead().await?.is_none() {
+        if again::is_refused(&directory).await {
+            return again::up(&directory, name, &options).await;
+        }
+        let sentence =
+            format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
+        return Err(Failure::new(ExitCode::Failed, sentence).into());
+    }
+    let closes = options.kill_switch || profile.kill_switch.enabled;
+    let others = kill_switch::closed_by_others(&directories.runtime, name)?;
+    if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
+        output::warn(shut_in(name, &others));
+    }
+    // Closed here, it is found closed and kept so by the daemon.
+    let opened_on_failure = closes && close(&profile, &directory).await?;
+    if !closes {
+        warn_without_firewall(&profile).await?;
+    }
+    let outcome = start(directories, &options, &profile, &directory, &lock).await;
+    if outcome.is_err() {
+        if opened_on_failure {
+            kill_switch::open(&directory).await?;
+        }
+        kill_switch::remind(name, &directory);
+        return outcome;
+    }
+    warn(&directory).await;
+    Ok(())
+}
+
+/// What to do about kill switches of other profiles, which let nothing of this one out.
+pub(super) fn shut_in(name: &str, others: &[String]) -> String {
+    let [first, ..] = others else { return String::new() };
+    format!(
+        "the kill switch of {} is closed and lets out only what goes to exits of its own profile; run `warren down {first}`, which opens \
+         it, or `warren up {name} --kill-switch`, which has the exit of {name} let out as well",
+        others.join(" and of ")
+    )
+}
+
+/// Says what is not as it should be although traffic flows.
+pub(super) async fn warn(directory: &DaemonDir) {
+    // A tunnel that is up needs no answer to stay so.
+    let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
+    let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
+    for warning in warnings.into_iter().flatten().filter_map(serde_json::Value::as_str) {
+        output::warn(warning);
+    }
+}
+
+/// Closes the kill switch, after a word to those whom it cuts off. Returns whether it was open.
+async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+    let rules = kill_switch::rules(profile).await?;
+    let warning = SshSession::current().and_then(|session| session.warning(&rules));
+    if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
+        let_think(&warning).await;
+    }
+    kill_switch::close(profile, directory).await
+}
+
+/// Gives a word to those whom a tunnel without a firewall cuts off.
+async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
+    if warren_host::has_nft() {
+        return Ok(());
+    }
+    let rules = kill_switch::rules(profile).await?;
+    if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
+    {
+        let_think(&warning).await;
+    }
+    Ok(())
+}
+
+async fn let_think(warning: &str) {
+    output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_THINK.as_secs()));
+    tokio::time::sleep(TIME_TO_THINK).await;
+}
+
+/// Starts the daemon and waits for it; one that does not come up is ended.
+async fn start(
+    directories: &Directories,
+    options: &UpOptions,
+    profile: &ClientProfile,
+    directory: &DaemonDir,
+    lock: &StartLock,
+) -> anyhow::Result<()> {
+    if let Some(unit) = Unit::for_profile(directories, profile.name.as_str(), &options.profile).await {
+        return unit.start(options.timeout).await;
+    }
+    let socket = NotifySocket::bind(&directory.notify_socket(), lock)?;
+    let mut child = spawn(directories, options, directory)?;
+    let outcome = wait(&mut child, &socket, directory, options.timeout, &profile.exit.endpoint).await;
+    if outcome.is_err() {
+        end(&mut child).await?;
+    }
+    outcome
+}
+
+fn spawn(directories: &Directories, options: &UpOptions, directory: &DaemonDir) -> anyhow::Result<Child> {
+    let file = directory.log();
+    let log_file =
+        OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
+            || {
+                format!(
+                    "cannot write {}; free space on that disk, or choose another --runtime-dir",
+                    file.display()
+                )
+            },
+        )?;
+    let profile = std::path::absolute(&options.profile)?;
+    itself::command_like_this(directories, &options.log)
+        .args(["client", "run", "--detached", "--"])
+        .arg(profile)
+        .env("NOTIFY_SOCKET", directory.notify_socket())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log_file)
+        .spawn()
+        .context("cannot start the client daemon; check that the warren binary may be run")
+}
+
+/// Waits for READY=1, the daemon's end, or the timeout.
+async fn wait(
+    child: &mut Child,
+    socket: &NotifySocket,
+    directory: &DaemonDir,
+    timeout: Duration,
+    endpoint: &Endpoint,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut last_status = None;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    loop {
+        tokio::select! {
+            message = socket.receive() => {
+                let message = message?;
+                if let Some(status) = message.status {
+                    last_status = Some(status);
+                }
+                if message.ready {
+                    return Ok(());
+                }
+            }
+            _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
+            _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
+            ended = child.wait() => {
+                // What it said last may not have been read yet.
+                while let Some(message) = socket.received() {
+                    last_status = message.status.or(last_status);
+                }
+                return Err(failure_of(ended?.code(), directory, last_status));
+            }
+            () = tokio::time::sleep_until(deadline) => {
+                let seconds = timeout.as_secs_f64();
+                let unknown = || format!("{endpoint} does not answer: {}", what_to_check(endpoint.port()));
+                let sentence = format!("no tunnel within {seconds} s: {}", last_status.unwrap_or_else(unknown));
+                return Err(Failure::new(ExitCode::TimedOut, sentence).into());
+            }
+        }
+    }
+}
+
+/// The daemon's own last words, with its exit code: from its log, or on a full disk as it told them.
+fn failure_of(code: Option<i32>, directory: &DaemonDir, told: Option<String>) -> anyhow::Error {
+    let is_stopped = code == Some(0);
+    let code = match code {
+        Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
+        Some(code) if code == ExitCode::Usage as i32 => ExitCode::Usage,
+        _ => ExitCode::Failed,
+    };
+    if is_stopped {
+        let sentence =
+            "it was stopped before traffic flowed, as by `warren down`; run `warren up` again to connect";
+        return Failure::new(ExitCode::Failed, sentence).into();
+    }
+    let log = || format!("the client daemon ended; see {}", directory.log().display());
+    let sentence = directory.last_words().or(told).unwrap_or_else(log);
+    Failure::new(code, sentence).into()
+}
+
+/// Ends a daemon that did not come up, which undoes what it did.
+async fn end(child: &mut Child) -> anyhow::Result<()> {
+    let Some(id) = child.id() else { return Ok(()) };
+    let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
+    // The daemon may be gone by now.
+    let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+    if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        child.kill().await.context("cannot end the client daemon; run `warren down`")?;
+    }
+    Ok(())
+}
+
+/// A socket that speaks sd_notify(3), as systemd's does.
+struct NotifySocket {
+    path: PathBuf,
+    socket: UnixDatagram,
+}
+
+/// What one notification said.
+#[derive(Debug, Default, PartialEq)]
+struct Notification {
+    ready: bool,
+    status: Option<String>,
+}
+
+impl NotifySocket {
+    fn bind(path: &Path, _lock: &StartLock) -> anyhow::Result<Self> {
+        // One that a killed `up` left; the lock says that no other one runs.
+        drop(std::fs::remove_file(path));
+        let socket = UnixDatagram::bind(path).with_context(|| {
+            format!("cannot bind {}; choose a short --runtime-dir that can be written to", path.display())
+        })?;
+        Ok(Self { path: path.to_owned(), socket })
+    }
+
+    async fn receive(&self) -> anyhow::Result<Notification> {
+        let mut buffer = [0; 4096];
+        let length =
+            self.socket.recv(&mut buffer).await.context("cannot hear the daemon; run `warren up` again")?;
+        Ok(Notification::of(&buffer, length))
+    }
+
+    /// What has arrived already.
+    fn received(&self) -> Option<Notification> {
+        let mut buffer = [0; 4096];
+        let length = self.socket.try_recv(&mut buffer).ok()?;
+        Some(Notification::of(&buffer, length))
+    }
+}
+
+impl Drop for NotifySocket {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+impl Notification {
+    fn of(buffer: &[u8], length: usize) -> Self {
+        Self::parse(&buffer.get(..length).map(String::from_utf8_lossy).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut notification = Self::default();
+        for line in text.lines() {
+            match line.split_once('=') {
+                Some(("READY", "1")) => notification.ready = true,
+                Some(("STATUS", status)) => notification.status = Some(status.to_owned()),
+                _ => {}
+            }
+        }
+        notification
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notification_has_readiness_and_status() {
+        let parsed = Notification::parse("READY=1\nSTATUS=connected\nMAINPID=7\n");
+        assert_eq!(parsed, Notification { ready: true, status: Some("connected".to_owned()) });
+        assert_eq!(Notification::parse("STOPPING=1"), Notification::default());
+    }
+
+    #[test]
+    fn daemons_last_words_are_the_sentence() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        std::fs::write(directory.log(), "INFO trying\nwarren: the exit said no\n").unwrap();
+        let error = failure_of(Some(4), &directory, Some("connecting".to_owned()));
+        assert_eq!(error.to_string(), "the exit said no");
+        assert_eq!(ExitCode::of(&error), ExitCode::Refused);
+    }
+
+    #[test]
+    fn daemon_that_somebody_stopped_is_no_riddle() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        let error = failure_of(Some(0), &directory, Some("cannot reach the exit".to_owned()));
+        assert!(error.to_string().contains("stopped"), "{error}");
+    }
+
+    #[test]
+    fn daemon_that_could_not_write_its_log_is_heard_all_the_same() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        std::fs::write(directory.log(), "").unwrap();
+        let error = failure_of(Some(1), &directory, Some("the disk is full".to_owned()));
+        assert_eq!(error.to_string(), "the disk is full");
+    }
+}

@@ -1,0 +1,132 @@
+//! `warren down`: stops a profile's daemon, which restores the host, and removes what a killed one left.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use warren_host::dns::DnsError;
+
+use super::daemon::STOP_TIMEOUT;
+use super::kill_switch;
+use super::unit::Unit;
+use warren_config::ProfileName;
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::{self, DaemonDir, DaemonLock, refuse_unknown};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// Between two looks whether the daemon has gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a process of a killed daemon may take to end on a busy machine.
+const TIME_TO_DIE: Duration = Duration::from_secs(2);
+
+/// Stops a profile's daemon and waits until it is gone and the host is as it was.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
+pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
+    let directory = DaemonDir::new(&directories.runtime, name);
+    let unit = Unit::running(directories, name).await;
+    if let Some(unit) = &unit {
+        unit.stop().await?;
+    }
+    let (was_answered, lock) = stop(&directory, name).await?;
+    let was_running = unit.is_some() || was_answered;
+    let dns = restore_dns(&directories.state, name).await?;
+    let left_over = warren_host::recover(&directory.journal()).await?;
+    // Last, so that nothing leaves while the rest is undone.
+    let was_closed = kill_switch::open(&directory).await?;
+    if let Some(lock) = &lock {
+        directory.clear(lock);
+    }
+    if !was_running && !was_closed && left_over.undone.is_empty() && dns.is_empty() {
+        refuse_unknown(directories, &directory, name)?;
+        return Err(Failure::new(
+            ExitCode::NotRunning,
+            format!("{name} is not up; `warren up {name}` connects"),
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Puts back the resolvers that a killed daemon had set, whose helper may hold them for a moment yet.
+async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsError> {
+    let deadline = Instant::now() + TIME_TO_DIE;
+    loop {
+        match warren_host::dns::recover(state_dir, name).await {
+            Err(DnsError::Busy(_)) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Stops a daemon that no unit started, and waits for its end and for that of its helper. Returns whether there was one, and
+/// its lock if it ever had one: no other starts while what this one left is undone.
+async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    let mut was_running = false;
+    loop {
+        if !was_running {
+            // One that has just been started does not listen yet, but has the lock.
+            was_running = match ask(&directory.socket(), &Request::Stop).await {
+                Ok(_) => true,
+                Err(AskError::NotRunning) => false,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        if !directory.has_lock_file() {
+            return Ok((was_running, None));
+        }
+        if let Some(lock) = directory.lock()? {
+            return Ok((was_running, Some(lock)));
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::new(ExitCode::TimedOut, did_not_stop(directory, name, was_running)).into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn did_not_stop(directory: &DaemonDir, name: &str, was_asked: bool) -> String {
+    if was_asked {
+        return format!(
+            "the daemon of {name} did not stop within 5 s; run `warren down {name}` again, or see `warren status {name}`"
+        );
+    }
+    let lock = directory.lock_file();
+    format!(
+        "the daemon of {name} runs but cannot be asked to stop, as its control socket is gone; end it with `fuser -k -TERM {}`, \
+         then run `warren down {name}` again",
+        lock.display()
+    )
+}
+
+/// The profile that an argument of `down` means: a name, or the file that was given to `up`.
+///
+/// # Errors
+/// When it cannot be a profile's name.
+pub fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
+    Ok(ProfileName::of_file(Path::new(argument))?.to_string())
+}
+
+/// Names of the client daemons that run or left something behind.
+///
+/// # Errors
+/// When the runtime directory is not this user's to read.
+pub fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for (name, directory) in daemon_dir::all(&directories.runtime)? {
+        if name != daemon_dir::EXIT && (directory.is_running()? || directory.has_remains()) {
+            names.push(name);
+        }
+    }
+    // After a power cut this is all that is left.
+    for owner in warren_host::dns::owners(&directories.state)? {
+        if !names.contains(&owner) {
+            names.push(owner);
+        }
+    }
+    Ok(names)
+}

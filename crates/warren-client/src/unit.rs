@@ -1,0 +1,127 @@
+//! A profile's systemd unit, `warren@NAME.service`: how `up` and `down` start and stop the daemon where systemd runs.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// The unit of one profile.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    name: String,
+}
+
+impl Unit {
+    /// The unit that runs this profile, where systemd does, has `warren@.service`, and `up` was asked for nothing that
+    /// the unit does otherwise: it reads `/etc/warren/NAME.toml` and keeps to the usual directories.
+    pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
+        let is_usual = file == directories.config.join(format!("{name}.toml"));
+        let unit = Self::of(directories, name).filter(|_| is_usual)?;
+        (unit.property("LoadState").await.ok()? == "loaded").then_some(unit)
+    }
+
+    /// The unit that runs a daemon of this name now, or is about to start it again.
+    pub(crate) async fn running(directories: &Directories, name: &str) -> Option<Self> {
+        let unit = Self::of(directories, name)?;
+        let state = unit.property("ActiveState").await.ok()?;
+        (!["inactive", "failed"].contains(&state.as_str())).then_some(unit)
+    }
+
+    fn of(directories: &Directories, name: &str) -> Option<Self> {
+        let directories = [
+            (&directories.config, "/etc/warren"),
+            (&directories.runtime, "/run/warren"),
+            (&directories.state, "/var/lib/warren"),
+        ];
+        let are_usual = directories.iter().all(|(directory, usual)| directory.as_path() == Path::new(usual));
+        let is_possible =
+            are_usual && sd_notify::booted().unwrap_or(false) && rustix::process::geteuid().is_root();
+        is_possible.then(|| Self { name: format!("warren@{name}.service") })
+    }
+
+    /// Starts it and returns when it is ready.
+    ///
+    /// # Errors
+    /// The daemon's own sentence with its exit code, [`ExitCode::TimedOut`] after `timeout`; it is stopped then.
+    pub(crate) async fn start(&self, timeout: Duration) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut start = systemctl(&["start", &self.name]).spawn().context(
+            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
+        )?;
+        let failure = tokio::select! {
+            ended = start.wait() => {
+                if ended?.success() {
+                    return Ok(());
+                }
+                self.failure().await
+            }
+            () = tokio::time::sleep(timeout) => self.timed_out(timeout).await,
+            _ = terminate.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
+            _ = interrupt.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
+        };
+        // systemd would try again for ever, but whoever typed `up` was told that it failed.
+        self.stop().await?;
+        Err(failure)
+    }
+
+    /// Stops it, and returns when it has restored the host.
+    ///
+    /// # Errors
+    /// When systemd cannot stop it.
+    pub(crate) async fn stop(&self) -> anyhow::Result<()> {
+        let output = systemctl(&["stop", &self.name]).stderr(Stdio::piped()).output().await?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            anyhow::bail!("systemd cannot stop {}: {}; see `systemctl status`", self.name, reason.trim());
+        }
+        // A unit that failed has nothing more to say once `up` has said why.
+        drop(systemctl(&["reset-failed", &self.name]).status().await);
+        Ok(())
+    }
+
+    /// Why the daemon ended before it was ready.
+    async fn failure(&self) -> anyhow::Error {
+        let code = match self.property("ExecMainStatus").await.as_deref() {
+            Ok("4") => ExitCode::Refused,
+            Ok("2") => ExitCode::Usage,
+            _ => ExitCode::Failed,
+        };
+        let see_the_log = || format!("{} failed; see `journalctl -u {}`", self.name, self.name);
+        Failure::new(code, self.sentence().await.unwrap_or_else(see_the_log)).into()
+    }
+
+    async fn timed_out(&self, timeout: Duration) -> anyhow::Error {
+        let see_the_log = || format!("see `journalctl -u {}`", self.name);
+        let status = self.sentence().await.unwrap_or_else(see_the_log);
+        let sentence = format!("no tunnel within {} s: {status}", timeout.as_secs_f64());
+        Failure::new(ExitCode::TimedOut, sentence).into()
+    }
+
+    /// What the daemon last said of itself, by `STATUS=`.
+    async fn sentence(&self) -> Option<String> {
+        self.property("StatusText").await.ok().filter(|text| !text.is_empty())
+    }
+
+    async fn property(&self, property: &str) -> anyhow::Result<String> {
+        let mut show = systemctl(&["show", "--value", "--property", property, &self.name]);
+        let output = show.stdout(Stdio::piped()).output().await.context(
+            "cannot run systemctl; check that it works, or start the daemon with `warren client run`",
+        )?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+fn systemctl(arguments: &[&str]) -> Command {
+    let mut command = Command::new("systemctl");
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // What the terminal is sent is for `up`, which then stops the unit.
+    command.kill_on_drop(true).process_group(0);
+    command
+}

@@ -1,0 +1,238 @@
+//! An exit's configuration, `/etc/warren/exit.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_quic::key::{PrivateKey, PublicKey};
+
+use super::document::{Document, Located};
+use super::endpoint::Endpoint;
+use super::key::{ExitKeys, KeySetting};
+use super::metrics::MetricsSettings;
+use super::network::{ipv4_pool, ipv6_pool};
+use super::transport::Transport;
+use super::value::{self, boolean, list, network, socket_address};
+use super::web::{WebListen, read_web};
+use super::{ConfigError, file};
+
+/// Everything an exit needs to know.
+#[derive(Debug)]
+pub struct ExitConfig {
+    /// The file that all of this was read from.
+    pub path: PathBuf,
+    /// UDP addresses to listen on; at least one, all different.
+    pub listen: Vec<SocketAddr>,
+    /// Where the key stands; none but root may read it under a service manager, which hands it to the exit.
+    pub key_file: PathBuf,
+    /// Whether the keys come from what the service manager handed over at the start, which never changes.
+    pub keys_are_a_copy: bool,
+    /// The key that the exit proves.
+    pub private_key: PrivateKey,
+    /// The one before it, served too until it is retired.
+    pub old_private_key: Option<PrivateKey>,
+    /// What profiles say; needed only to write one.
+    pub endpoint: Option<Endpoint>,
+    /// Inner prefixes; at least one of the two is set.
+    pub ipv4: Option<Ipv4Net>,
+    /// The IPv6 pool of inner addresses.
+    pub ipv6: Option<Ipv6Net>,
+    /// Whether what clients send is masqueraded.
+    pub nat: bool,
+    /// Whether that goes for IPv6 too; not unless it is said where the prefix is no private one, and so routed to this host.
+    pub nat_ipv6: bool,
+    /// The interface towards the internet.
+    pub nat_interface: NatInterface,
+    /// The registry; relative to the state directory.
+    pub clients_file: PathBuf,
+    /// Whether clients are kept from reaching each other.
+    pub isolation: bool,
+    /// Whether who does not know the exit's key gets no answer at all.
+    pub silent: bool,
+    /// Networks of the exit's side that clients may reach besides the internet.
+    pub allow: Vec<IpNet>,
+    /// Resolvers that clients are told of.
+    pub dns: Vec<IpAddr>,
+    /// `[metrics]`.
+    pub metrics: MetricsSettings,
+    /// Where the page for operators is served, if it is.
+    pub web: Option<WebListen>,
+    /// `[transport]`.
+    pub transport: Transport,
+}
+
+impl ExitConfig {
+    /// The key and the old one.
+    pub fn private_keys(&self) -> Vec<PrivateKey> {
+        [Some(self.private_key.clone()), self.old_private_key.clone()].into_iter().flatten().collect()
+    }
+
+    /// What clients may pin, the newest first.
+    pub fn public_keys(&self) -> Vec<PublicKey> {
+        self.private_keys().iter().map(PrivateKey::public).collect()
+    }
+
+    /// The client registry's path.
+    pub fn clients_path(&self, state_directory: &Path) -> PathBuf {
+        state_directory.join(&self.clients_file)
+    }
+}
+
+/// The interface whose address clients' traffic takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NatInterface {
+    /// Whichever the route leads to.
+    Auto,
+    /// The device of this name.
+    Name(String),
+}
+
+/// Reads an exit's configuration.
+///
+/// # Errors
+///
+/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+pub fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
+    let file::ConfigText { text, .. } =
+        file::read(path, "set up an exit with: warren exit init --endpoint HOST")?;
+    parse(path, &text)
+}
+
+/// Reads the text of an exit's configuration.
+pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
+    let mut document = Document::parse(path, text)?;
+    let (ipv4, ipv6) = read_addresses(&mut document)?;
+    let Nat { enabled: nat, ipv6: nat_ipv6, interface: nat_interface } = read_nat(&mut document, ipv6)?;
+    let (clients_file, isolation) = read_clients(&mut document)?;
+    let (silent, allow) = read_access(&mut document)?;
+    let dns = read_dns(&mut document)?;
+    let metrics = MetricsSettings::read(&mut document)?;
+    let web = read_web(&mut document)?;
+    let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS)?;
+    let identity = read_identity(&mut document);
+    document.finish()?;
+    let Identity { listen, keys, endpoint } = identity?;
+
+    if ipv4.is_none() && ipv6.is_none() {
+        let sentence =
+            "no inner prefix is set; write ipv4 = \"10.66.0.0/16\" in [addresses], or another prefix";
+        return Err(ConfigError::at_line(path, 1, sentence));
+    }
+    Ok(ExitConfig {
+        path: path.to_path_buf(),
+        listen,
+        key_file: keys.file,
+        keys_are_a_copy: keys.is_copy,
+        private_key: keys.current,
+        old_private_key: keys.old,
+        endpoint,
+        ipv4,
+        ipv6,
+        nat,
+        nat_ipv6,
+        nat_interface,
+        clients_file,
+        isolation,
+        silent,
+        allow,
+        dns,
+        metrics,
+        web,
+        transport,
+    })
+}
+
+struct Identity {
+    listen: Vec<SocketAddr>,
+    keys: ExitKeys,
+    endpoint: Option<Endpoint>,
+}
+
+fn read_identity(document: &mut Document<'_>) -> Result<Identity, ConfigError> {
+    const LIST: &str = "a list of addresses such as [\"0.0.0.0:443\", \"[::]:443\"]";
+    let mut section = document.section("exit")?;
+    let listen = section.optional("listen", list(LIST, socket_address))?;
+    let endpoint = section.optional("endpoint", value::endpoint)?;
+    let key = KeySetting::read(&mut section, false)?;
+    section.finish()?;
+    let listen = match listen {
+        Some(Located { value, line }) if value.is_empty() => {
+            return Err(section.error(line, format!("listen in [exit] is empty, but must be {LIST}")));
+        }
+        Some(listen) => listen.value,
+        None => default_listen(),
+    };
+    let keys = key.resolve_exit(&section)?;
+    Ok(Identity { listen, keys, endpoint: endpoint.map(|endpoint| endpoint.value) })
+}
+
+fn default_listen() -> Vec<SocketAddr> {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    let port = super::DEFAULT_PORT;
+    vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))]
+}
+
+fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Option<Ipv6Net>), ConfigError> {
+    let mut section = document.section("addresses")?;
+    let ipv4 = section.optional("ipv4", |value| {
+        let text = value.text("a network such as \"10.66.0.0/16\"")?;
+        ipv4_pool(text).map_err(|sentence| value.problem(sentence))
+    })?;
+    let ipv6 = section.optional("ipv6", |value| {
+        let text = value.text("a network such as \"fd66:6666::/64\"")?;
+        ipv6_pool(text).map_err(|sentence| value.problem(sentence))
+    })?;
+    section.finish()?;
+    Ok((ipv4.map(|ipv4| ipv4.value), ipv6.map(|ipv6| ipv6.value)))
+}
+
+struct Nat {
+    enabled: bool,
+    ipv6: bool,
+    interface: NatInterface,
+}
+
+fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<Nat, ConfigError> {
+    let mut section = document.section("nat")?;
+    let enabled = section.or("enabled", true, boolean)?;
+    let is_private = pool.is_none_or(|pool| pool.addr().is_unique_local());
+    let ipv6 = section.or("ipv6", is_private, boolean)?;
+    let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
+    section.finish()?;
+    let interface = if interface == "auto" { NatInterface::Auto } else { NatInterface::Name(interface) };
+    Ok(Nat { enabled, ipv6: enabled && ipv6, interface })
+}
+
+fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigError> {
+    let mut section = document.section("clients")?;
+    let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
+        let text = value.text("a file name such as \"clients.toml\"")?;
+        if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
+            return Err(value.problem("must be a file name such as \"clients.toml\""));
+        }
+        Ok(PathBuf::from(text))
+    })?;
+    let isolation = section.or("isolation", true, boolean)?;
+    section.finish()?;
+    Ok((file, isolation))
+}
+
+fn read_access(document: &mut Document<'_>) -> Result<(bool, Vec<IpNet>), ConfigError> {
+    let mut section = document.section("access")?;
+    let silent = section.or("silent", true, boolean)?;
+    let allow =
+        section.or("allow", Vec::new(), list("a list of networks such as [\"192.168.1.0/24\"]", network))?;
+    section.finish()?;
+    Ok((silent, allow))
+}
+
+fn read_dns(document: &mut Document<'_>) -> Result<Vec<IpAddr>, ConfigError> {
+    let mut section = document.section("dns")?;
+    let servers = section.or(
+        "servers",
+        Vec::new(),
+        list("a list of addresses such as [\"9.9.9.9\"]", value::address),
+    )?;
+    section.finish()?;
+    Ok(servers)
+}

@@ -1,0 +1,103 @@
+//! Any bytes as each of the files that are read here, for a fuzz target.
+
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use super::clients;
+use super::error::without_keys;
+use super::exit::{self, ExitConfig};
+use super::file::decode;
+use super::profile::{self, ClientProfile};
+use super::{ClientKey, profile_text};
+use super::{ConfigError, Endpoint, ProfileName};
+
+const PROFILE: &str = "home.toml";
+const CLIENTS: &str = "clients.toml";
+const KEY: &[u8] = b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+
+/// Reads bytes as a profile, as an exit's configuration and as its clients.
+///
+/// # Panics
+/// When one is refused without its place or in more than a line, and when one that is taken does not read back from what is
+/// written of it.
+pub fn configuration(data: &[u8]) {
+    let accepted = read(PROFILE, data, |path, text| profile::parse(name(), path, text, 0o600));
+    if let Some(profile) = accepted {
+        reads_back(&profile);
+    }
+    if let Some(config) = read_exit(data) {
+        config.endpoint.iter().for_each(endpoint_reads_back);
+        assert!(!config.listen.is_empty() && config.listen.iter().all(|listen| listen.port() != 0));
+        assert!(config.ipv4.is_some() || config.ipv6.is_some());
+    }
+    if let Some(registry) = read(CLIENTS, data, clients::parse) {
+        let path = Path::new(CLIENTS);
+        let text = clients::text_of(path, &registry).expect("a registry that was read can be written");
+        assert_eq!(clients::parse(path, &text).as_ref(), Ok(&registry), "{text}");
+    }
+}
+
+/// An exit's configuration beside a key of the name that most have.
+pub fn read_exit(data: &[u8]) -> Option<ExitConfig> {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let file = directory.path().join("exit.key");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    file.and_then(|mut file| file.write_all(KEY)).expect("a key can be written");
+    read(directory.path().join("exit.toml"), data, exit::parse)
+}
+
+/// What a file with these bytes is taken for.
+///
+/// # Panics
+/// When the refusal is not one line that begins with file and line.
+fn read<T>(
+    path: impl AsRef<Path>,
+    data: &[u8],
+    parse: impl FnOnce(&Path, &str) -> Result<T, ConfigError>,
+) -> Option<T> {
+    let path = path.as_ref();
+    match decode(path, data).and_then(|text| parse(path, text)) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert_is_one_line(path, data, &error);
+            None
+        }
+    }
+}
+
+/// # Panics
+/// Unless the sentence begins with the file and a line of it, and is of one line and without keys.
+pub fn assert_is_one_line(path: &Path, data: &[u8], error: &impl Display) {
+    let shown = error.to_string();
+    let rest = shown.strip_prefix(&format!("{}:", path.display())).unwrap_or_else(|| panic!("{shown}"));
+    let (line, sentence) = rest.split_once(": ").unwrap_or_else(|| panic!("{shown}"));
+    let lines = 1 + data.iter().filter(|byte| **byte == b'\n').count();
+    assert!(line.parse().is_ok_and(|line: usize| (1..=lines).contains(&line)), "{shown}");
+    assert!(!sentence.is_empty() && !sentence.chars().any(char::is_control), "{shown:?}");
+    assert_eq!(without_keys(sentence), sentence);
+}
+
+fn name() -> ProfileName {
+    "home".parse().expect("it is a name")
+}
+
+/// Whether the profile that an exit's operator hands out says the same of the exit and of the key.
+fn reads_back(profile: &ClientProfile) {
+    let key = profile.private_key.clone();
+    for exit in profile.exits() {
+        endpoint_reads_back(&exit.endpoint);
+        let key = ClientKey::Ours(key.clone());
+        let text = profile_text("home", &exit.endpoint, &exit.public_keys, &key);
+        let again = profile::parse(name(), Path::new(PROFILE), &text, 0o600)
+            .unwrap_or_else(|error| panic!("{error} in {}", text.as_str()));
+        assert_eq!(&again.exit, exit);
+        assert_eq!(again.private_key.public(), profile.private_key.public());
+    }
+}
+
+fn endpoint_reads_back(endpoint: &Endpoint) {
+    assert_eq!(endpoint.to_string().parse().as_ref(), Ok(endpoint));
+}

@@ -1,0 +1,47 @@
+//! A profile's `[kill_switch]`.
+
+use warren_host::kill_switch::{InboundPort, InboundProtocol};
+
+use super::ConfigError;
+use super::document::Document;
+use super::value::{Problem, Value, boolean, list, quoted};
+
+/// What a profile says about its kill switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KillSwitchSettings {
+    /// Whether traffic is kept in while the tunnel is not up.
+    pub enabled: bool,
+    /// Ports of this host that stay reachable from outside.
+    pub allow_inbound: Vec<InboundPort>,
+}
+
+impl KillSwitchSettings {
+    pub(super) fn read(document: &mut Document<'_>) -> Result<Self, ConfigError> {
+        const PORTS: &str = "a list of ports such as [\"tcp/22\"]";
+        let mut section = document.section("kill_switch")?;
+        let enabled = section.or("enabled", false, boolean)?;
+        let allow_inbound = section.or("allow_inbound", Vec::new(), list(PORTS, inbound_port))?;
+        section.finish()?;
+        Ok(Self { enabled, allow_inbound })
+    }
+}
+
+/// A port that stays reachable from outside, e.g. `tcp/22`.
+fn inbound_port(value: Value<'_>) -> Result<InboundPort, Problem> {
+    let text = value.text("a port such as \"tcp/22\"")?;
+    let parsed = text.split_once('/').and_then(|(protocol, port)| {
+        let protocol = match protocol {
+            "tcp" => InboundProtocol::Tcp,
+            "udp" => InboundProtocol::Udp,
+            _ => return None,
+        };
+        let port = port.parse::<u16>().ok().filter(|number| *number > 0 && !port.starts_with('+'))?;
+        Some(InboundPort { protocol, port })
+    });
+    parsed.ok_or_else(|| {
+        value.problem(format!(
+            "is {}, but must be \"tcp/\" or \"udp/\" and a port, such as \"tcp/22\"",
+            quoted(text)
+        ))
+    })
+}

@@ -1,0 +1,43 @@
+//! Configuration files read into typed values: a client's profile and an exit's `exit.toml`.
+//!
+//! A value that a loader returns is valid; whatever is wrong with a file is one sentence that names file, line and key.
+//! Settings whose feature this version lacks come back as [`NotYet`], so that none is ignored silently.
+#![forbid(unsafe_code)]
+
+mod clients;
+mod document;
+mod endpoint;
+mod error;
+mod exit;
+mod file;
+mod find;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod key;
+mod kill_switch;
+mod metrics;
+mod network;
+mod not_yet;
+mod profile;
+mod profile_text;
+pub mod storage;
+mod transport;
+mod value;
+mod web;
+
+pub use clients::{ClientsFile, load_clients, lock_clients, save_clients};
+pub use endpoint::{DEFAULT_PORT, Endpoint};
+pub use error::ConfigError;
+pub use exit::{ExitConfig, NatInterface, load_exit};
+pub use file::{describe, utf8};
+pub use find::{ProfileName, find_profile, profile_names};
+pub use metrics::MetricsSettings;
+pub use network::{client_address, ipv4_pool, ipv6_pool};
+pub use profile::{ClientProfile, RemoteExit, WhenRefused, load_profile};
+pub use profile_text::{ClientKey, profile_text};
+pub use transport::{TAKES_RESTART, Transport};
+pub use value::{quoted, suggestion};
+pub use web::WebListen;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! The `[metrics]` section of an exit.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::ConfigError;
+use super::document::{Document, Located};
+use super::value::{Problem, Value, boolean, quoted, socket_address};
+
+/// Where an exit serves its figures, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Nothing when none are served.
+    pub listen: Option<SocketAddr>,
+    /// Whether the file asks for this address; the default one may be taken by another program.
+    pub is_asked_for: bool,
+    /// Whether each client has figures of its own.
+    pub clients: bool,
+}
+
+impl MetricsSettings {
+    const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9466);
+
+    pub(super) fn read(document: &mut Document<'_>) -> Result<Self, ConfigError> {
+        let mut section = document.section("metrics")?;
+        let listen = section.optional("listen", address_or_off)?;
+        let public = section.or("public", false, boolean)?;
+        let clients = section.or("clients", false, boolean)?;
+        section.finish()?;
+        let is_asked_for = listen.is_some();
+        if let Some(Located { value: Some(address), line }) = &listen
+            && !public
+            && !is_local(address.ip())
+        {
+            let sentence = format!(
+                "listen in [metrics] is \"{address}\", which the internet may reach; \
+                 write a loopback or private address, or add public = true"
+            );
+            return Err(section.error(*line, sentence));
+        }
+        let listen = listen.map_or(Some(Self::LISTEN), |listen| listen.value);
+        Ok(Self { listen, is_asked_for, clients })
+    }
+}
+
+fn address_or_off(value: Value<'_>) -> Result<Option<SocketAddr>, Problem> {
+    const EXPECTED: &str = "an IP address with a port such as \"127.0.0.1:9466\", or \"off\"";
+    match value.text(EXPECTED)? {
+        "off" => Ok(None),
+        // It has the sentence of a port that is none.
+        text if text.parse::<SocketAddr>().is_ok() => socket_address(value).map(Some),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
+}
+
+/// Whether only this host and private networks reach an address.
+fn is_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            // RFC 6598, which overlay networks use too.
+            let is_shared = matches!(address.octets(), [100, 64..128, ..]);
+            address.is_loopback() || address.is_private() || address.is_link_local() || is_shared
+        }
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
+    }
+}

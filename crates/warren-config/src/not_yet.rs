@@ -1,0 +1,41 @@
+//! Settings of the contract whose feature this version does not have.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::document::Section;
+use super::error::one_line;
+
+/// A setting that a file makes and this version cannot honour; `Display` is the line that warns of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotYet {
+    path: PathBuf,
+    /// The key with its section, e.g. `[routes] exclude`.
+    pub key: String,
+    /// Counted from 1.
+    pub line: usize,
+    /// What happens instead.
+    pub consequence: &'static str,
+}
+
+impl NotYet {
+    pub(super) fn new(
+        section: &Section<'_>,
+        key: impl Into<String>,
+        line: usize,
+        consequence: &'static str,
+    ) -> Self {
+        Self { path: section.path().to_path_buf(), key: key.into(), line, consequence }
+    }
+}
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = one_line(&self.path.to_string_lossy());
+        write!(
+            formatter,
+            "{path}:{}: {} has no effect in this version: {}",
+            self.line, self.key, self.consequence
+        )
+    }
+}

@@ -1,0 +1,272 @@
+//! A client's profile, `/etc/warren/NAME.toml`.
+
+use std::path::{Path, PathBuf};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use warren_host::dns::Servers;
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::settings::WorkerPlace;
+use warren_session::MAX_PREFIXES;
+
+use super::document::{Document, Located};
+use super::endpoint::Endpoint;
+use super::find::ProfileName;
+use super::key::{KeySetting, public_keys};
+use super::kill_switch::KillSwitchSettings;
+use super::not_yet::NotYet;
+use super::transport::Transport;
+use super::value::{
+    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number, quoted,
+    server_name,
+};
+use super::{ConfigError, file};
+
+/// Everything a client needs to know of one profile.
+#[derive(Debug)]
+pub struct ClientProfile {
+    /// The file's name without `.toml`.
+    pub name: ProfileName,
+    /// The client's own key.
+    pub private_key: PrivateKey,
+    /// The file that the key is in, if it is in one of its own.
+    pub key_file: Option<PathBuf>,
+    /// The exit to connect to.
+    pub exit: RemoteExit,
+    /// Those to use while it does not answer, in order.
+    pub other_exits: Vec<RemoteExit>,
+    /// The TUN device's name, or nothing if the first free one of warren0, warren1 and so on will do.
+    pub device: Option<String>,
+    /// The TUN device's MTU, or nothing if the exit's word is taken.
+    pub mtu: Option<u16>,
+    /// What goes through the tunnel.
+    pub include: Vec<IpNet>,
+    /// What does not, although `include` has it.
+    pub exclude: Vec<IpNet>,
+    /// Whether the private networks on this host's links stay reachable.
+    pub lan: bool,
+    /// Networks behind this host that the exit is asked to route to it.
+    pub prefixes: Vec<IpNet>,
+    /// What becomes of the routes once every exit has refused this client.
+    pub when_refused: WhenRefused,
+    /// `[kill_switch]`.
+    pub kill_switch: KillSwitchSettings,
+    /// The resolvers that the host asks while the tunnel is up.
+    pub dns: Servers,
+    /// `[transport]`.
+    pub transport: Transport,
+    /// What the file asks for and this version does not do.
+    pub not_yet: Vec<NotYet>,
+}
+
+impl ClientProfile {
+    /// Its exits, in order.
+    pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
+        std::iter::once(&self.exit).chain(&self.other_exits)
+    }
+}
+
+/// An exit as its clients know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemoteExit {
+    /// Where the exit listens.
+    pub endpoint: Endpoint,
+    /// At least one; several while the exit's key is being rotated.
+    pub public_keys: Vec<PublicKey>,
+    /// The name in TLS's hello (SNI), which anybody on the way reads; none unless said.
+    pub server_name: Option<String>,
+}
+
+/// Reads a profile.
+///
+/// # Errors
+///
+/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+pub fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
+    let name = ProfileName::of_file(path)?;
+    let file = file::read(path, "check the name, or ask the exit's operator for a profile")?;
+    parse(name, path, &file.text, file.mode())
+}
+
+/// Reads a profile's text; `mode` is its file's.
+pub(super) fn parse(
+    name: ProfileName,
+    path: &Path,
+    text: &str,
+    mode: u32,
+) -> Result<ClientProfile, ConfigError> {
+    let mut document = Document::parse(path, text)?;
+    let exits = read_exits(&mut document)?;
+    let (device, mtu, queues) = read_tun(&mut document)?;
+    let Routes { include, exclude, lan, prefixes, when_refused } = read_routes(&mut document)?;
+    let dns = read_dns(&mut document)?;
+    let kill_switch = KillSwitchSettings::read(&mut document)?;
+    let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
+    let not_yet = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
+    let mut client = document.section("client")?;
+    let key = KeySetting::read(&mut client, true)?;
+    client.finish()?;
+    let key_file = key.path().map(Path::to_owned);
+    let private_key = key.resolve(&client, mode);
+    document.finish()?;
+
+    let private_key = private_key?;
+    let (exit, other_exits) = check_exits(path, exits, &private_key)?;
+    Ok(ClientProfile {
+        name,
+        private_key,
+        key_file,
+        exit,
+        other_exits,
+        device,
+        mtu,
+        include,
+        exclude,
+        lan,
+        prefixes,
+        when_refused,
+        dns,
+        kill_switch,
+        transport,
+        not_yet: not_yet.into_iter().collect(),
+    })
+}
+
+fn read_exits(document: &mut Document<'_>) -> Result<Vec<Located<RemoteExit>>, ConfigError> {
+    let mut exits = Vec::new();
+    for mut section in document.sections("exit")? {
+        let endpoint = section.optional("endpoint", endpoint)?;
+        let keys = section.optional("public_key", public_keys)?;
+        let server_name = section.optional("server_name", server_name)?.map(|name| name.value);
+        section.finish()?;
+        let Some(endpoint) = endpoint else {
+            return Err(section
+                .missing("endpoint", "write the exit's host and port, such as \"exit.example.net:443\""));
+        };
+        let Some(keys) = keys else {
+            return Err(section.missing("public_key", "write the key that \"warren exit init\" printed"));
+        };
+        let exit = RemoteExit { endpoint: endpoint.value, public_keys: keys.value, server_name };
+        exits.push(Located { value: exit, line: keys.line });
+    }
+    Ok(exits)
+}
+
+/// The first exit and the others.
+fn check_exits(
+    path: &Path,
+    exits: Vec<Located<RemoteExit>>,
+    private_key: &PrivateKey,
+) -> Result<(RemoteExit, Vec<RemoteExit>), ConfigError> {
+    let own = private_key.public();
+    if let Some(exit) = exits.iter().find(|exit| exit.value.public_keys.contains(&own)) {
+        let sentence =
+            "public_key in [[exit]] is this client's own; write the key that \"warren exit init\" printed";
+        return Err(ConfigError::at_line(path, exit.line, sentence));
+    }
+    let mut exits = exits.into_iter().map(|exit| exit.value);
+    let Some(first) = exits.next() else {
+        let sentence = "no exit is named; add an [[exit]] section with its endpoint and public_key";
+        return Err(ConfigError::at_line(path, 1, sentence));
+    };
+    Ok((first, exits.collect()))
+}
+
+/// The device's name, its MTU, and a number of queues with what to say if it is not that of the workers.
+type Tun = (Option<String>, Option<u16>, Option<(u8, NotYet)>);
+
+fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
+    let mut section = document.section("tun")?;
+    let name = section.or("name", None, auto_or_device_name)?;
+    let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
+    let queues = section.optional("queues", auto_or(number(1..=WorkerPlace::MAX)))?;
+    section.finish()?;
+    let queues = queues.and_then(|Located { value, line }| {
+        let consequence = "the device has a queue for each of `workers` in [transport]";
+        Some((value?, NotYet::new(&section, "queues in [tun]", line, consequence)))
+    });
+    Ok((name, mtu, queues))
+}
+
+/// What `[routes]` says.
+struct Routes {
+    include: Vec<IpNet>,
+    exclude: Vec<IpNet>,
+    lan: bool,
+    prefixes: Vec<IpNet>,
+    when_refused: WhenRefused,
+}
+
+/// What a client does with its host once every exit has refused it for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenRefused {
+    /// What belongs into the tunnel stays on the host until somebody takes the tunnel down.
+    Closed,
+    /// The daemon ends, and traffic goes the way it went before.
+    Open,
+}
+
+fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
+    const EXPECTED: &str = "\"closed\" or \"open\"";
+    match value.text(EXPECTED)? {
+        "closed" => Ok(WhenRefused::Closed),
+        "open" => Ok(WhenRefused::Open),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
+}
+
+fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
+    let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
+    let mut section = document.section("routes")?;
+    let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
+    let exclude = section.or("exclude", Vec::new(), |value| networks_left_out(value, &include))?;
+    let lan = section.or("lan", false, boolean)?;
+    let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
+    let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
+    section.finish()?;
+    Ok(Routes { include, exclude, lan, prefixes, when_refused })
+}
+
+const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";
+
+/// Networks none of which is included as it stands: one of the two would be ignored.
+fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, Problem> {
+    let networks = list(ANY_NETWORKS, network)(value)?;
+    let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
+    match networks.iter().copied().find(is_included) {
+        Some(both) => Err(value.problem(format!(
+            "has {both}, which include has too (everything unless said); leave it out of one of the two"
+        ))),
+        None => Ok(networks),
+    }
+}
+
+/// Networks as the exit takes them: whole ones, none of them everything, and not too many.
+fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
+    const LIST: &str = "a list of networks such as [\"192.168.7.0/24\"]";
+    let networks = list(LIST, network)(value)?;
+    if let Some(default) = networks.iter().find(|network| network.prefix_len() == 0) {
+        return Err(value.problem(format!("has {default}, but must name the networks behind this host")));
+    }
+    if networks.len() > MAX_PREFIXES {
+        return Err(value.problem(format!("has {} networks, but may have {MAX_PREFIXES}", networks.len())));
+    }
+    Ok(networks.iter().map(IpNet::trunc).collect())
+}
+
+fn read_dns(document: &mut Document<'_>) -> Result<Servers, ConfigError> {
+    let mut section = document.section("dns")?;
+    let servers = section.or("servers", Servers::Exit, dns_servers)?;
+    section.finish()?;
+    Ok(servers)
+}
+
+fn dns_servers(value: Value<'_>) -> Result<Servers, Problem> {
+    const EXPECTED: &str = "\"exit\" or a list of addresses such as [\"9.9.9.9\"]";
+    if value.is_list() {
+        return Ok(Servers::Listed(list(EXPECTED, address)(value)?));
+    }
+    match value.text(EXPECTED)? {
+        "exit" => Ok(Servers::Exit),
+        other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
+    }
+}

@@ -1,0 +1,57 @@
+//! The profile that an exit's operator hands to a client.
+
+use warren_quic::key::{PrivateKey, PublicKey};
+use zeroize::Zeroizing;
+
+use super::Endpoint;
+
+/// Whose the private key of a new profile is.
+pub enum ClientKey {
+    /// Made here; the profile holds it and nothing else does.
+    Ours(PrivateKey),
+    /// Made by the client, which keeps the private half.
+    Theirs(PublicKey),
+}
+
+impl ClientKey {
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        match self {
+            Self::Ours(private) => private.public(),
+            Self::Theirs(public) => *public,
+        }
+    }
+}
+
+/// A profile with all that `warren up` needs; what it leaves out has its default.
+pub fn profile_text(
+    name: &str,
+    endpoint: &Endpoint,
+    exit: &[PublicKey],
+    key: &ClientKey,
+) -> Zeroizing<String> {
+    let key_line = match key {
+        ClientKey::Ours(private) => {
+            Zeroizing::new(format!("private_key = \"{}\"", private.to_base64().as_str()))
+        }
+        ClientKey::Theirs(public) => {
+            let line = format!(
+                "private_key_file = \"{name}.key\"   # the private key of {public}, beside this file"
+            );
+            Zeroizing::new(line)
+        }
+    };
+    let exit = match exit {
+        [only] => format!("\"{only}\""),
+        // While the exit's key is being rotated.
+        several => {
+            let keys: Vec<String> = several.iter().map(|key| format!("\"{key}\"")).collect();
+            format!("[{}]", keys.join(", "))
+        }
+    };
+    Zeroizing::new(format!(
+        "# {name}, a client of {endpoint}. Keep this file to yourself (chmod 600), and connect with: warren up FILE\n\n\
+         [client]\n{}\n\n[[exit]]\nendpoint = \"{endpoint}\"\npublic_key = {exit}\n",
+        key_line.as_str()
+    ))
+}

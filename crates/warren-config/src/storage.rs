@@ -1,0 +1,401 @@
+//! Files written durably and whole: what is read back is the old content or the new, whenever the machine stops.
+
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Gid, Uid};
+use tempfile::NamedTempFile;
+use tokio::signal::unix::{SignalKind, signal};
+use warren_host::{follows_links_at, make_lock_file, open_plain};
+
+/// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
+///
+/// A symbolic link of root's or this user's in a directory of theirs is followed, so that the file it names is replaced and not the
+/// link; another user could have root replace any file by one.
+pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let path = follow_link(path)?;
+    let directory = directory_of(&path);
+    let (mode, owner) = match fs::symlink_metadata(&path) {
+        Ok(replaced) => (replaced.mode() & 0o777, Owner::of(&replaced)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (mode, Owner::of_new_file_in(&directory)?),
+        Err(error) => return Err(error),
+    };
+    let file = temporary(&directory, content, mode, Some(owner))?;
+    file.persist(&path).map_err(|error| error.error)?;
+    sync_directory(&directory)
+}
+
+/// Creates a file that must not be there yet; neither a file nor a dangling link is ever replaced.
+///
+/// # Errors
+///
+/// `AlreadyExists` if something has that name.
+pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let directory = directory_of(path);
+    let file = temporary(&directory, content, mode, None)?;
+    file.persist_noclobber(path).map_err(|error| error.error)?;
+    sync_directory(&directory)
+}
+
+/// Removes what writers that were killed left in a directory. Nobody else may be writing there.
+pub fn remove_leftovers(directory: &Path) {
+    for path in leftovers(directory) {
+        // It takes room, and does no harm.
+        drop(fs::remove_file(path));
+    }
+}
+
+/// Removes what writers that were killed left in a directory where others may be writing: what nobody holds any more. Private
+/// keys may be in it.
+pub fn remove_abandoned(directory: &Path) {
+    for path in leftovers(directory) {
+        let is_abandoned = open_plain(&path).is_ok_and(|file| {
+            let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+            // One that is younger may not have been locked yet.
+            matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
+                && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        });
+        if is_abandoned {
+            drop(fs::remove_file(path));
+        }
+    }
+}
+
+/// Files in a directory that have not got their name.
+fn leftovers(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(is_leftover).map(|entry| entry.path())
+}
+
+fn is_leftover(entry: &fs::DirEntry) -> bool {
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    let name = entry.file_name();
+    is_file && name.to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1))
+}
+
+/// From here on a write beyond the process's limit of file sizes fails, like one to a full disk, instead of ending the process.
+///
+/// # Errors
+/// When SIGXFSZ cannot be watched.
+pub fn survive_file_size_limit() -> io::Result<()> {
+    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
+}
+
+/// Makes a directory, and those above it, that others may look into but not write, whatever the process's umask; says whether it
+/// was missing.
+pub fn make_directory(path: &Path) -> io::Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let missing: Vec<&Path> =
+        path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+    for made in missing {
+        fs::set_permissions(made, Permissions::from_mode(0o755))?;
+    }
+    Ok(true)
+}
+
+/// An advisory lock (`flock`) on a file of its own; given back when dropped, or when the process dies.
+#[derive(Debug)]
+pub struct LockFile {
+    _file: File,
+}
+
+impl LockFile {
+    /// Takes the lock, or gives up after `wait` with nothing. Blocks the thread.
+    pub fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
+        const PAUSE: Duration = Duration::from_millis(20);
+        let (file, is_new) = make_lock_file(path)?;
+        if is_new {
+            Owner::of_new_file_in(&directory_of(path))?.give(&file)?;
+        }
+        let deadline = Instant::now() + wait;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self { _file: file })),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() >= deadline => return Ok(None),
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// User and group of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Owner {
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    fn of(metadata: &Metadata) -> Self {
+        Self { user: metadata.uid(), group: metadata.gid() }
+    }
+
+    /// Root writes files for the service, whose directory it is; others can write only their own.
+    fn of_new_file_in(directory: &Path) -> io::Result<Self> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self::of(&fs::metadata(directory)?));
+        }
+        Ok(Self { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() })
+    }
+
+    fn give(self, file: &File) -> io::Result<()> {
+        if Self::of(&file.metadata()?) == self {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(self.user), Gid::from_raw(self.group));
+        Ok(rustix::fs::fchown(file, Some(user), Some(group))?)
+    }
+}
+
+/// How the name of a file begins and ends that has not got its own yet.
+const TEMPORARY: (&str, &str) = (".warren-", ".tmp");
+
+/// A file in `directory` that already has everything but its name; it vanishes unless it is given one.
+fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<NamedTempFile> {
+    let mut file = tempfile::Builder::new()
+        .prefix(TEMPORARY.0)
+        .suffix(TEMPORARY.1)
+        .permissions(Permissions::from_mode(0o600))
+        .tempfile_in(directory)?;
+    // Until it is closed, so that it is not taken for one that a killed writer left; a file system without locks is no obstacle.
+    let _ = rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive);
+    file.write_all(content)?;
+    if let Some(owner) = owner {
+        owner.give(file.as_file())?;
+    }
+    // The process's umask does not count here, and the owner comes first: nobody else may read the file in between.
+    file.as_file().set_permissions(Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+/// A rename is durable once its directory is.
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn follow_link(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Ok(link) if link.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&link.uid()) => {
+            Err(io::Error::other("it is a symbolic link of another user's; put the file itself in its place"))
+        }
+        Ok(link) if link.is_symlink() && !follows_links_at(path) => Err(io::Error::other(
+            "it is a symbolic link in another user's directory; put the file itself in its place",
+        )),
+        Ok(metadata) if metadata.is_symlink() => fs::canonicalize(path),
+        Ok(metadata) if !metadata.is_file() => {
+            Err(io::Error::other("it is no regular file; put a file in its place"))
+        }
+        _ => Ok(path.to_path_buf()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn names_in(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn replaced_file_keeps_mode_and_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&path, Some(1234), Some(1235)).unwrap();
+        }
+
+        write_atomic(&path, b"new", 0o600).unwrap();
+
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode_of(&path), 0o640);
+        if is_root {
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (1234, 1235));
+        }
+        assert_eq!(names_in(directory.path()), ["clients.toml"]);
+    }
+
+    #[test]
+    fn new_file_has_the_mode_asked_for_and_its_directorys_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(directory.path(), Some(1234), Some(1235)).unwrap();
+        }
+        let path = directory.path().join("clients.toml");
+
+        write_atomic(&path, b"new", 0o644).unwrap();
+
+        assert_eq!(mode_of(&path), 0o644);
+        if is_root {
+            assert_eq!(Owner::of(&fs::metadata(&path).unwrap()), Owner { user: 1234, group: 1235 });
+        }
+    }
+
+    #[test]
+    fn link_is_followed_and_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("real"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+
+        write_atomic(&link, b"new", 0o600).unwrap();
+
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn link_of_another_user_is_not_followed() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("real"), directory.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(1234), Some(1235)).unwrap();
+
+        assert!(write_atomic(&link, b"new", 0o600).is_err());
+
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names_in(directory.path()), ["link", "real"]);
+    }
+
+    #[test]
+    fn link_in_another_users_directory_is_not_followed_whoever_made_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let [theirs, ours] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (path, link) = (ours.path().join("real"), theirs.path().join("link"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        std::os::unix::fs::chown(theirs.path(), Some(1234), Some(1235)).unwrap();
+
+        let refused = write_atomic(&link, b"new", 0o600).unwrap_err().to_string();
+
+        assert!(refused.contains("symbolic link"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+    }
+
+    #[test]
+    fn failed_replacement_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("occupied");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("content"), "").unwrap();
+
+        assert!(write_atomic(&path, b"new", 0o600).is_err());
+
+        assert_eq!(names_in(directory.path()), ["occupied"]);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let left = temporary(directory.path(), b"half", 0o600, None).unwrap();
+        std::mem::forget(left.into_temp_path());
+        for name in ["clients.toml", "clients.toml.lock", ".warren-notes"] {
+            fs::write(directory.path().join(name), "").unwrap();
+        }
+        assert_eq!(names_in(directory.path()).len(), 4);
+
+        remove_leftovers(directory.path());
+
+        assert_eq!(names_in(directory.path()), [".warren-notes", "clients.toml", "clients.toml.lock"]);
+    }
+
+    #[test]
+    fn what_is_being_written_is_not_taken_for_what_a_killed_writer_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = || temporary(directory.path(), b"key", 0o600, None).unwrap();
+        let (writing, young) = (write(), write());
+        let left = write();
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+        for file in [&writing, &left] {
+            file.as_file().set_modified(long_ago).unwrap();
+        }
+        // Both writers are killed.
+        let (_, left) = left.keep().unwrap();
+        let (_, young) = young.keep().unwrap();
+
+        remove_abandoned(directory.path());
+
+        assert!(!left.exists() && young.exists() && writing.path().exists());
+        remove_leftovers(directory.path());
+        assert!(names_in(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn create_new_never_replaces_a_file_or_a_dangling_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("exit.key"), directory.path().join("link"));
+        create_new(&path, b"first", 0o600).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+
+        for taken in [&path, &link] {
+            let error = create_new(taken, b"second", 0o600).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(mode_of(&path), 0o600);
+        assert_eq!(names_in(directory.path()), ["exit.key", "link"]);
+    }
+
+    #[test]
+    fn readers_see_whole_content_while_it_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml");
+        let contents = [vec![b'a'; 100_000], vec![b'b'; 50_000]];
+        write_atomic(&path, &contents[0], 0o600).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0..50 {
+                    write_atomic(&path, &contents[round % 2], 0o600).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                assert!(contents.contains(&fs::read(&path).unwrap()));
+            }
+        });
+    }
+
+    #[test]
+    fn lock_is_held_by_one_and_given_back_when_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.toml.lock");
+        let lock = LockFile::acquire(&path, Duration::ZERO).unwrap();
+        assert!(lock.is_some());
+        assert!(LockFile::acquire(&path, Duration::from_millis(30)).unwrap().is_none());
+        drop(lock);
+        assert!(LockFile::acquire(&path, Duration::ZERO).unwrap().is_some());
+    }
+}

@@ -1,0 +1,224 @@
+//! The `[transport]` section, which clients and exits share.
+
+use warren_quic::settings::{
+    Congestion, Driver, ReceiveBatches, TransmitCaps, TransportSettings, WorkerPlace,
+};
+
+use super::ConfigError;
+use super::document::Document;
+use super::value::{auto_or, auto_or_false, boolean, number, word};
+use warren_tunnel::tuning::{
+    DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, TunBatches, TunOffload, Tuning,
+};
+
+/// The most connections a session has.
+pub(crate) const MAX_CONNECTIONS: u32 = 32;
+
+/// How QUIC connections are driven.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transport {
+    /// Of a client: how many it wants (4 unless said). Of an exit: the most it grants a client (32 unless said).
+    pub connections: u32,
+    /// The most UDP payloads in one GSO send.
+    pub max_transmit_segments: u32,
+    /// The most datagrams in one drive.
+    pub max_transmit_datagrams: u32,
+    /// The most receives that are dealt with at once.
+    pub receive_batches: u32,
+    /// The most reads of the TUN in one turn.
+    pub tun_batches: u32,
+    /// The congestion controller of new and of open connections.
+    pub congestion: Congestion,
+    /// What drives the connections.
+    pub driver: Driver,
+    /// Whether the TUN device's segmentation offloads are used where the host has them.
+    pub tun_offload: bool,
+    /// Whether UDP segmentation offload is used where the host has it.
+    pub udp_gso: bool,
+    /// Whether UDP receive offload is used where the host has it.
+    pub udp_gro: bool,
+    /// How many workers carry the traffic; the number of cores decides unless said.
+    pub workers: Option<u8>,
+    /// Whether each worker is tied to a core.
+    pub pin: bool,
+}
+
+impl Transport {
+    /// Warren's own: more goodput for a CPU second on both sides than noq's (`bench/LOG.md`).
+    const DRIVER: Driver = Driver::Warren;
+    pub(super) const CLIENT_CONNECTIONS: u32 = 4;
+    pub(super) const EXIT_CONNECTIONS: u32 = MAX_CONNECTIONS;
+
+    /// Reads the section; `connections` is the role's default.
+    pub(super) fn read(document: &mut Document<'_>, connections: u32) -> Result<Self, ConfigError> {
+        const CONGESTION: &[(&str, Congestion)] = &[
+            ("cubic", Congestion::Cubic),
+            ("bbr3", Congestion::Bbr3),
+            ("newreno", Congestion::NewReno),
+            ("off", Congestion::Off),
+        ];
+        let mut section = document.section("transport")?;
+        let transport = Self {
+            connections: section.or("connections", connections, number(1..=MAX_CONNECTIONS))?,
+            max_transmit_segments: section.or("max_transmit_segments", 40, number(SEGMENTS))?,
+            max_transmit_datagrams: section.or("max_transmit_datagrams", 80, number(DATAGRAMS))?,
+            receive_batches: section.or("receive_batches", 8, number(RECEIVE_BATCHES))?,
+            tun_batches: section.or("tun_batches", 128, number(TUN_BATCHES))?,
+            congestion: section.or("congestion", Congestion::Cubic, word(CONGESTION))?,
+            driver: section.or(
+                "driver",
+                Self::DRIVER,
+                word(&[("warren", Driver::Warren), ("noq", Driver::Noq)]),
+            )?,
+            tun_offload: section.or("tun_offload", true, auto_or_false)?,
+            udp_gso: section.or("udp_gso", true, auto_or_false)?,
+            udp_gro: section.or("udp_gro", true, auto_or_false)?,
+            workers: section.or("workers", None, auto_or(number(1..=WorkerPlace::MAX)))?,
+            pin: section.or("pin", false, boolean)?,
+        };
+        section.finish()?;
+        Ok(transport)
+    }
+}
+
+/// What of `[transport]` a running daemon cannot change, for people.
+pub const TAKES_RESTART: &str = "connections, workers, pin, driver or an offload in [transport]";
+
+impl Transport {
+    /// The settings of every connection of a daemon, and what of them can change while it runs.
+    pub fn tuning(&self) -> Tuning {
+        let settings = TransportSettings {
+            caps: TransmitCaps::new(
+                self.max_transmit_segments as usize,
+                self.max_transmit_datagrams as usize,
+            ),
+            receive_batches: ReceiveBatches::new(self.receive_batches as usize),
+            congestion: self.congestion.into(),
+            driver: self.driver,
+            udp_gso: self.udp_gso,
+            udp_gro: self.udp_gro,
+            ..TransportSettings::default()
+        };
+        Tuning {
+            settings,
+            tun_batches: TunBatches::new(self.tun_batches as usize),
+            tun_offload: TunOffload::default(),
+            workers: self.workers(),
+            pin: self.pin,
+        }
+    }
+
+    /// How many workers carry a daemon's traffic.
+    pub fn workers(&self) -> u8 {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.workers.unwrap_or_else(|| automatic_workers(cores()))
+    }
+
+    /// Whether a running daemon can go over to other settings.
+    pub fn can_become(&self, other: &Self) -> bool {
+        let retuned = Self {
+            max_transmit_segments: other.max_transmit_segments,
+            max_transmit_datagrams: other.max_transmit_datagrams,
+            receive_batches: other.receive_batches,
+            tun_batches: other.tun_batches,
+            congestion: other.congestion,
+            ..self.clone()
+        };
+        retuned == *other
+    }
+
+    /// Gives a running daemon what differs from `before`; what `warren set` changed and the file did not stays.
+    pub fn retune(&self, before: &Self, tuning: &Tuning) {
+        let Tuning { settings, tun_batches, .. } = tuning;
+        let caps = &settings.caps;
+        if self.max_transmit_segments != before.max_transmit_segments {
+            caps.set(self.max_transmit_segments as usize, caps.datagrams());
+        }
+        if self.max_transmit_datagrams != before.max_transmit_datagrams {
+            caps.set(caps.segments(), self.max_transmit_datagrams as usize);
+        }
+        if self.receive_batches != before.receive_batches {
+            settings.receive_batches.set(self.receive_batches as usize);
+        }
+        if self.tun_batches != before.tun_batches {
+            tun_batches.set(self.tun_batches as usize);
+        }
+        if self.congestion != before.congestion {
+            settings.congestion.set(self.congestion);
+        }
+    }
+}
+
+/// How many workers a host with so many cores gets: half as many, since as much time again goes to the kernel's share of a
+/// packet's way and to programs.
+fn automatic_workers(cores: usize) -> u8 {
+    const MOST: u8 = 8;
+    u8::try_from(cores / 2).unwrap_or(MOST).clamp(1, MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transport() -> Transport {
+        Transport {
+            connections: 4,
+            max_transmit_segments: 40,
+            max_transmit_datagrams: 80,
+            receive_batches: 8,
+            tun_batches: 128,
+            congestion: Congestion::Cubic,
+            driver: Driver::Warren,
+            tun_offload: true,
+            udp_gso: true,
+            udp_gro: true,
+            workers: None,
+            pin: false,
+        }
+    }
+
+    #[test]
+    fn workers_follow_the_cores_unless_they_are_said() {
+        let workers = [1, 2, 3, 4, 8, 16, 32, 1_000].map(automatic_workers);
+        assert_eq!(workers, [1, 1, 1, 2, 4, 8, 8, 8]);
+        assert_eq!(Transport { workers: Some(5), ..transport() }.tuning().workers, 5);
+    }
+
+    #[test]
+    fn running_daemon_takes_what_the_file_changed_and_keeps_what_was_set_by_hand() {
+        let (before, tuning) = (transport(), transport().tuning());
+        tuning.settings.receive_batches.set(3);
+        let after = Transport {
+            max_transmit_segments: 10,
+            max_transmit_datagrams: 20,
+            tun_batches: 5,
+            congestion: Congestion::Bbr3,
+            ..before
+        };
+        assert!(before.can_become(&after));
+
+        after.retune(&before, &tuning);
+
+        let settings = &tuning.settings;
+        assert_eq!((settings.caps.segments(), settings.caps.datagrams()), (10, 20));
+        assert_eq!((settings.receive_batches.get(), tuning.tun_batches.get()), (3, 5));
+        assert_eq!(settings.congestion.get(), Congestion::Bbr3);
+    }
+
+    #[test]
+    fn what_connections_are_made_with_takes_a_restart() {
+        let before = transport();
+        for after in [
+            Transport { connections: 8, ..transport() },
+            Transport { driver: Driver::Noq, ..transport() },
+            Transport { tun_offload: false, ..transport() },
+            Transport { udp_gso: false, ..transport() },
+            Transport { udp_gro: false, ..transport() },
+            Transport { workers: Some(2), ..transport() },
+            Transport { pin: true, ..transport() },
+        ] {
+            assert!(!before.can_become(&after), "{after:?}");
+        }
+        assert!(before.can_become(&before));
+    }
+}

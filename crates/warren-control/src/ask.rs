@@ -1,0 +1,97 @@
+//! The command line's side of the control socket.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::protocol::{Refusal, Request, Response};
+
+/// A daemon that does not answer in this time is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Room for the answer about as many clients as an exit has.
+const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nothing listens: the daemon does not run.
+    #[error("not running")]
+    NotRunning,
+    /// The daemon answered with a refusal.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The daemon runs but did not answer in time.
+    #[error(
+        "the daemon did not answer within 5 s; see its log, or end it with `kill -9 {pid}` and run this again"
+    )]
+    TimedOut {
+        /// Its process, as far as it is known.
+        pid: String,
+    },
+    /// The socket is not this user's to use.
+    #[error("only root and the daemon's own user may ask it; run it as root")]
+    Forbidden,
+    /// The socket cannot be used.
+    #[error("cannot speak to the daemon: {0}; see its log, and start it again")]
+    Io(io::Error),
+}
+
+/// Asks one question.
+pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, AskError> {
+    let mut pid = None;
+    match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
+        Ok(answer) => Ok(answer??),
+        Err(_) => Err(AskError::TimedOut { pid: pid.map_or("PID".to_owned(), |pid| pid.to_string()) }),
+    }
+}
+
+async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
+    let socket = socket_at(path)?;
+    let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
+    *pid = stream.peer_cred()?.pid();
+    let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    if answer.is_empty() {
+        return Err(AskError::NotRunning);
+    }
+    Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
+}
+
+/// The socket itself: by a link, a daemon that runs as another user could have root ask another daemon.
+fn socket_at(path: &Path) -> io::Result<OwnedFd> {
+    let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&socket)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind == FileType::Socket {
+        Ok(socket)
+    } else if kind == FileType::RegularFile {
+        // Nothing listens there, as at the file that a test or a backup has left.
+        Err(io::ErrorKind::ConnectionRefused.into())
+    } else {
+        Err(io::Error::other(format!("{} is no socket", path.display())))
+    }
+}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+        let kind = error.kind();
+        // The last two are a daemon that was killed while it was asked.
+        if matches!(kind, NotFound | ConnectionRefused | ConnectionReset | BrokenPipe) {
+            Self::NotRunning
+        } else if kind == io::ErrorKind::PermissionDenied {
+            Self::Forbidden
+        } else {
+            Self::Io(error)
+        }
+    }
+}

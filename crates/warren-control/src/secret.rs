@@ -1,0 +1,46 @@
+//! Private keys on their way over the control socket, which nobody but root and the daemon's own user can open.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use warren_quic::key::PrivateKey;
+use zeroize::Zeroizing;
+
+/// A private key that is never shown.
+#[derive(Clone)]
+pub struct Secret(pub PrivateKey);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(..)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.to_base64().as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is no private key"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_crosses_the_socket_whole_and_shows_nowhere() {
+        let key = PrivateKey::generate().unwrap();
+        let secret = Secret(key.clone());
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        let line = serde_json::to_string(&secret).unwrap();
+        assert_eq!(serde_json::from_str::<Secret>(&line).unwrap().0.public(), key.public());
+        let wrong = serde_json::from_str::<Secret>("\"c2VjcmV0\"").unwrap_err().to_string();
+        assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
+    }
+}

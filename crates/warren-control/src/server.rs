@@ -1,0 +1,210 @@
+//! The daemon's side of the control socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
+
+use super::protocol::{Refusal, Request, Response};
+use crate::private_socket;
+
+/// A longer question is refused.
+const MAX_REQUEST: usize = 4 * 1024 * 1024;
+/// Room for most questions.
+const FIRST_ROOM: usize = 4096;
+/// A peer that says nothing for this long is sent away.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Questions that may wait for the daemon.
+const WAITING: usize = 16;
+
+/// A question and the place for its answer.
+pub struct Asked {
+    /// What is asked.
+    pub request: Request,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Response>,
+}
+
+/// A bound control socket; removed when dropped.
+pub struct ControlSocket {
+    path: PathBuf,
+    asked: mpsc::Receiver<Asked>,
+    accepting: JoinHandle<()>,
+}
+
+impl ControlSocket {
+    /// Binds the socket, which a sandboxed daemon cannot. The caller holds the daemon's lock, so a socket file that is there is left
+    /// over.
+    pub fn bind(path: &Path) -> anyhow::Result<Self> {
+        if let Err(error) = std::fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| {
+                format!("cannot remove the old socket {}; check its directory", path.display())
+            });
+        }
+        let listener = private_socket::listen(path).and_then(UnixListener::from_std).with_context(|| {
+            format!("cannot bind {}; check that its directory can be written to", path.display())
+        })?;
+        let (sender, asked) = mpsc::channel(WAITING);
+        let accepting = tokio::spawn(accept(listener, sender));
+        Ok(Self { path: path.to_owned(), asked, accepting })
+    }
+
+    /// The next question.
+    ///
+    /// # Errors
+    /// When none will ever come: a daemon that nobody can ask or stop is to end.
+    pub async fn next(&mut self) -> anyhow::Result<Asked> {
+        let asked = self.asked.recv().await;
+        asked.context(
+            "the control socket's task has ended, so nobody could ask or stop this daemon; see the log",
+        )
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        // The directory may be gone already.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    match tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, sender)).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => tracing::debug!("control connection: {error:#}"),
+                        Err(_) => tracing::debug!("control connection timed out"),
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!("cannot accept on the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::Result<()> {
+    let peer = stream.peer_cred()?.uid();
+    let own = rustix::process::geteuid().as_raw();
+    let response = if peer != 0 && peer != own {
+        Err(Refusal::new("only root and the daemon's own user may ask; run it as root"))
+    } else {
+        match read_request(&mut stream).await? {
+            Ok(request) => {
+                let (answer, answered) = oneshot::channel();
+                sender.send(Asked { request, answer }).await?;
+                answered.await?
+            }
+            Err(refusal) => Err(refusal),
+        }
+    };
+    let mut line = serde_json::to_vec(&response)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    stream.shutdown().await?;
+    Ok(())
+}
+
+async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, Refusal>> {
+    let line = read_line(stream).await?;
+    if line.last() != Some(&b'\n') {
+        return Ok(Err(Refusal::new(
+            "the question is longer than 4 MiB or not a line; ask with the daemon's own version of warren",
+        )));
+    }
+    Ok(serde_json::from_slice(&line)
+        .map_err(|error| Refusal::new(format!("the question is not understood: {error}; the daemon is of another version than this command, start it again"))))
+}
+
+/// Reads until a line ends, and leaves no piece of it in memory: it may hold a private key.
+async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
+    while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {
+        if line.len() == line.capacity() {
+            // What a vector leaves when it grows by itself is not wiped.
+            let mut longer = Zeroizing::new(Vec::with_capacity(2 * line.len()));
+            longer.extend_from_slice(&line);
+            line = longer;
+        }
+        if stream.read_buf(&mut *line).await? == 0 {
+            break;
+        }
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::{AskError, ask};
+
+    async fn answering(socket: &mut ControlSocket, value: serde_json::Value) {
+        let asked = socket.next().await.unwrap();
+        asked.answer.send(Ok(value)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn question_gets_its_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let mut socket = ControlSocket::bind(&path).unwrap();
+        let (answer, ()) = tokio::join!(ask(&path, &Request::Status), answering(&mut socket, 7.into()));
+        assert_eq!(answer.unwrap(), serde_json::Value::from(7));
+    }
+
+    #[tokio::test]
+    async fn end_of_the_task_that_accepts_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut socket = ControlSocket::bind(&directory.path().join("s")).unwrap();
+        socket.accepting.abort();
+        assert!(socket.next().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn socket_is_for_its_owner_alone_and_goes_when_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = ControlSocket::bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn nonsense_and_endless_questions_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _socket = ControlSocket::bind(&path).unwrap();
+        for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000], vec![b'x'; 5_000_000]] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            // The server may stop reading a question that is too long.
+            drop(stream.write_all(&question).await);
+            let mut answer = String::new();
+            drop(stream.read_to_string(&mut answer).await);
+            assert!(answer.contains("question") || answer.is_empty(), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_listening_is_not_running() {
+        let directory = tempfile::tempdir().unwrap();
+        let answer = ask(&directory.path().join("s"), &Request::Status).await;
+        assert!(matches!(answer, Err(AskError::NotRunning)));
+    }
+}

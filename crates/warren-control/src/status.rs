@@ -1,0 +1,349 @@
+//! What `warren status` shows: one shape for the daemons that fill it and the command that prints it.
+
+mod client;
+mod connection;
+mod counters;
+mod exit;
+mod occupancy;
+mod process;
+mod rates;
+mod transport;
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{ClientSessionStatus, ClientStatus, ExitPeer, RefusedStatus};
+pub use connection::ConnectionStatus;
+pub use exit::{ClientCounts, ExitStatus, SessionStatus, turned_away};
+pub use process::{FileAccess, Sandbox, resident_kib};
+pub use rates::{RateMeter, Rates, percent};
+pub use transport::{DeviceStatus, TransportStatus};
+
+use self::counters::{by_name, totals, transport_drops};
+use self::occupancy::Occupancy;
+use self::process::ProcessStatus;
+use warren_tunnel::tuning::Tuning;
+use warren_tunnel::{Snapshot, WorkerShare};
+
+/// A daemon's state and counters. Every drop reason is named, those at zero too.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// Which daemon this is.
+    pub role: Role,
+    /// The daemon's version.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// What it is doing.
+    pub state: State,
+    /// Seconds in this state.
+    pub since_seconds: f64,
+    /// When it began, in UTC (RFC 3339).
+    pub since: String,
+    /// Why the latest reload changed nothing; none if it did, or there was none.
+    pub reload_error: Option<String>,
+    /// What only a client has.
+    #[serde(flatten)]
+    pub client: Option<ClientStatus>,
+    /// What only an exit has.
+    #[serde(flatten)]
+    pub exit: Option<ExitStatus>,
+    /// The TUN device, once there is one.
+    pub device: Option<DeviceStatus>,
+    /// What is changed on this host and will be undone, in the order in which it was made.
+    pub host_changes: Vec<String>,
+    /// The transport settings in force.
+    pub transport: TransportStatus,
+    /// All connections together.
+    pub rates: Rates,
+    /// In the order of their numbers.
+    pub workers: Vec<WorkerShare>,
+    /// Every connection.
+    pub connections: Vec<ConnectionStatus>,
+    /// Packets and bytes since the daemon started, by name.
+    pub totals: BTreeMap<String, u64>,
+    /// Packets from the TUN that were dropped, by reason.
+    pub drops_to_carrier: BTreeMap<String, u64>,
+    /// Packets from the carrier that were dropped, by reason.
+    pub drops_to_tun: BTreeMap<String, u64>,
+    /// Datagrams that QUIC dropped itself, and what the kernel dropped before QUIC received it.
+    pub transport_drops: BTreeMap<String, u64>,
+    /// All of these together, by reason.
+    pub drops: BTreeMap<String, u64>,
+    /// How full batches were.
+    pub occupancy: Occupancy,
+    /// What the process uses.
+    pub process: ProcessStatus,
+}
+
+/// The two daemons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Holds one session with an exit.
+    Client,
+    /// Serves clients.
+    Exit,
+}
+
+/// What a daemon is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has had no session yet.
+    Connecting,
+    /// Traffic flows.
+    Up,
+    /// The session was lost, and is looked for again.
+    Reconnecting,
+    /// Every exit has said a last word; what belongs into the tunnel stays on the host.
+    Refused,
+    /// The host is not as it should be and cannot be made so.
+    Error,
+    /// It undoes what it did.
+    Stopping,
+}
+
+impl State {
+    /// The word a person reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Up => "up",
+            Self::Reconnecting => "reconnecting",
+            Self::Refused => "refused",
+            Self::Error => "error",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// What a daemon of either role knows of itself.
+pub struct Observed<'a> {
+    /// What it is doing.
+    pub state: State,
+    /// When that began.
+    pub since: Instant,
+    /// The TUN device, once there is one.
+    pub device: Option<DeviceStatus>,
+    /// What it has changed on the host, in a few words each.
+    pub host_changes: Vec<String>,
+    /// Why the latest reload changed nothing.
+    pub reload_error: Option<String>,
+    /// The settings in force.
+    pub tuning: &'a Tuning,
+    /// The workers' counters.
+    pub snapshot: Snapshot,
+    /// What rates are measured by.
+    pub meter: &'a RateMeter,
+    /// What this process has given up.
+    pub sandbox: Sandbox,
+}
+
+impl Status {
+    /// A client's status.
+    pub fn client(client: ClientStatus, observed: Observed<'_>) -> Self {
+        Self { client: Some(client), ..Self::new(Role::Client, observed) }
+    }
+
+    /// An exit's status.
+    pub fn exit(exit: ExitStatus, observed: Observed<'_>) -> Self {
+        Self { exit: Some(exit), ..Self::new(Role::Exit, observed) }
+    }
+
+    fn new(role: Role, observed: Observed<'_>) -> Self {
+        let Observed { state, since, device, host_changes, reload_error, tuning, snapshot, meter, sandbox } =
+            observed;
+        let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
+        let drops_to_tun = by_name(&snapshot.drops_to_tun);
+        let transport_drops = transport_drops(&snapshot);
+        let mut drops = drops_to_carrier.clone();
+        for (reason, count) in drops_to_tun.iter().chain(&transport_drops) {
+            *drops.entry(reason.clone()).or_default() += count;
+        }
+        let now = Instant::now();
+        let since = now.duration_since(since);
+        let rates = meter.rates(now, &snapshot);
+        Self {
+            role,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state,
+            since_seconds: since.as_secs_f64(),
+            since: humantime::format_rfc3339_seconds(SystemTime::now() - since).to_string(),
+            reload_error,
+            client: None,
+            exit: None,
+            device,
+            host_changes,
+            transport: TransportStatus::of(tuning),
+            rates: meter.total(now, &snapshot),
+            workers: snapshot.workers.clone(),
+            connections: snapshot
+                .connections
+                .iter()
+                .map(|connection| {
+                    let rates = rates.get(&connection.connection.0).copied().unwrap_or_default();
+                    ConnectionStatus::of(connection, rates)
+                })
+                .collect(),
+            totals: totals(&snapshot),
+            drops_to_carrier,
+            drops_to_tun,
+            transport_drops,
+            drops,
+            occupancy: Occupancy::of(&snapshot),
+            process: ProcessStatus::read(sandbox),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_packet::reason::DropReason;
+    use warren_quic::driver::ConnectionId;
+
+    use super::*;
+    use warren_tunnel::ConnectionSnapshot;
+
+    #[test]
+    fn documentation_lists_every_drop_reason_and_total() {
+        let documentation = include_str!("../../../docs/counters.md");
+        for reason in DropReason::ALL {
+            let row = format!("| `{}` | {} |", reason.name(), reason.description());
+            assert!(documentation.contains(&row), "docs/counters.md lacks {row}");
+        }
+        for why in warren_quic::strangers::Turned::ALL {
+            let row = format!("| `{}` | {} |", why.name(), why.description());
+            assert!(documentation.contains(&row), "docs/counters.md lacks {row}");
+        }
+        for name in totals(&Snapshot::default()).keys() {
+            assert!(documentation.contains(&format!("`{name}`")), "docs/counters.md lacks {name}");
+        }
+    }
+
+    #[test]
+    fn status_survives_the_control_socket() {
+        let value = serde_json::to_value(client()).unwrap();
+        assert_eq!(value["role"], "client");
+        assert_eq!(value["reconnects"], 2);
+        let back: Status = serde_json::from_value(value).unwrap();
+        assert!(back.client.is_some() && back.exit.is_none());
+        assert_eq!(back.drops.len(), DropReason::ALL.len());
+    }
+
+    #[test]
+    fn documentation_lists_every_field() {
+        let documentation =
+            [include_str!("../../../docs/status.md"), include_str!("../../../docs/counters.md")].concat();
+        let mut fields = Vec::new();
+        for status in [client(), exit()] {
+            collect_fields(&serde_json::to_value(status).unwrap(), &mut fields);
+        }
+        assert!(fields.len() > 100);
+        for field in fields {
+            assert!(documentation.contains(&format!("`{field}`")), "docs/status.md lacks {field}");
+        }
+    }
+
+    fn client() -> Status {
+        let client = ClientStatus {
+            refused: Some(RefusedStatus {
+                reason: "disabled".to_owned(),
+                message: String::new(),
+                asked_again_in_seconds: None,
+            }),
+            error: None,
+            profile: "home".to_owned(),
+            exit: ExitPeer {
+                endpoint: "exit.example.net:443".to_owned(),
+                address: None,
+                public_key: String::new(),
+            },
+            session: Some(ClientSessionStatus {
+                id: 1,
+                ipv4: None,
+                ipv6: None,
+                mtu: 1380,
+                connections: 4,
+                prefixes: Vec::new(),
+            }),
+            warnings: Vec::new(),
+            last_error: None,
+            kill_switch: false,
+            reconnects: 2,
+        };
+        Status::client(client, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
+    }
+
+    fn exit() -> Status {
+        let session = SessionStatus {
+            id: 1,
+            name: "laptop".to_owned(),
+            public_key: String::new(),
+            ipv4: None,
+            ipv6: None,
+            since_seconds: 1.0,
+            connections: vec![0],
+        };
+        let exit = ExitStatus {
+            listen: Vec::new(),
+            public_key: String::new(),
+            old_public_key: None,
+            clients: ClientCounts { enrolled: 1, connected: 1 },
+            sessions: vec![session],
+            silent: true,
+            strangers: turned_away(&Tuning::default().settings.strangers),
+            handshakes_in_flight: 0,
+            handshakes_timed_out: 0,
+        };
+        Status::exit(exit, observed(&Tuning::default(), &RateMeter::new(Instant::now())))
+    }
+
+    fn observed<'a>(tuning: &'a Tuning, meter: &'a RateMeter) -> Observed<'a> {
+        let connection = ConnectionSnapshot {
+            connection: ConnectionId(1),
+            session: None,
+            index: None,
+            packets_out: 0,
+            bytes_out: 0,
+            packets_in: 0,
+            bytes_in: 0,
+            queue_packets: 0,
+            queue_bytes: 0,
+            quic: None,
+        };
+        Observed {
+            state: State::Connecting,
+            since: Instant::now(),
+            device: Some(DeviceStatus { name: "warren0".to_owned(), mtu: 1380, offload: true }),
+            host_changes: Vec::new(),
+            reload_error: None,
+            tuning,
+            snapshot: Snapshot::of_all(vec![Snapshot {
+                connections: vec![connection],
+                ..Snapshot::default()
+            }]),
+            meter,
+            sandbox: Sandbox::default(),
+        }
+    }
+
+    fn collect_fields(value: &serde_json::Value, fields: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(object) => {
+                for (field, value) in object {
+                    fields.push(field.clone());
+                    collect_fields(value, fields);
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|value| collect_fields(value, fields)),
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_) => {}
+        }
+    }
+}

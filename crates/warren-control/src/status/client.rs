@@ -1,0 +1,70 @@
+//! What a client says of itself.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What only a client's status has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// The profile's name.
+    pub profile: String,
+    /// The exit of the session, or the first one that is tried.
+    pub exit: ExitPeer,
+    /// The session, while there is one.
+    pub session: Option<ClientSessionStatus>,
+    /// What the exits have said, in the state `refused`.
+    #[serde(default)]
+    pub refused: Option<RefusedStatus>,
+    /// Why the state is `error`, and what to do.
+    pub error: Option<String>,
+    /// What is not as it should be although traffic flows, and what to do.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Why the latest attempt failed.
+    pub last_error: Option<String>,
+    /// Whether nothing leaves the host outside the tunnel.
+    pub kill_switch: bool,
+    /// Times that every connection was lost since the start.
+    pub reconnects: u64,
+}
+
+/// A refusal by an exit that has proven its key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RefusedStatus {
+    /// The Goodbye's name, such as `disabled`.
+    pub reason: String,
+    /// What happened and what to do.
+    pub message: String,
+    /// When the exits are asked again; none if that takes `warren up`.
+    pub asked_again_in_seconds: Option<f64>,
+}
+
+/// An exit as the client knows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExitPeer {
+    /// What the profile says: host and port.
+    pub endpoint: String,
+    /// The address that answered.
+    pub address: Option<SocketAddr>,
+    /// The key that it proved, or has to.
+    pub public_key: String,
+}
+
+/// A client's session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClientSessionStatus {
+    /// Its number at the exit.
+    pub id: u64,
+    /// The client's inner IPv4 address.
+    pub ipv4: Option<String>,
+    /// The client's inner IPv6 address.
+    pub ipv6: Option<String>,
+    /// The inner MTU in bytes.
+    pub mtu: u16,
+    /// How many connections the exit grants.
+    pub connections: u32,
+    /// Networks behind this host that the exit routes to it.
+    #[serde(default)]
+    pub prefixes: Vec<String>,
+}

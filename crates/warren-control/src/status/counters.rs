@@ -1,0 +1,66 @@
+//! Totals and drops by name.
+
+use std::collections::BTreeMap;
+
+use warren_packet::reason::{DropCounters, DropReason};
+
+use warren_tunnel::{QuicSums, Snapshot};
+
+pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
+    let totals = &snapshot.totals;
+    let quic = quic_sums(snapshot);
+    [
+        ("tun_reads", totals.tun_reads),
+        ("handed_over", totals.handed_over),
+        ("tun_read_packets", totals.tun_read_packets),
+        ("tun_read_bytes", totals.tun_read_bytes),
+        ("tun_writes", totals.tun_writes),
+        ("tun_written_packets", totals.tun_written_packets),
+        ("tun_written_bytes", totals.tun_written_bytes),
+        ("carrier_sent_packets", totals.carrier_sent_packets),
+        ("marked_packets", totals.marked_packets),
+        ("too_big_answers", totals.too_big_answers),
+        ("carrier_sent_datagrams", totals.carrier_sent_datagrams),
+        ("carrier_received_datagrams", totals.carrier_received_datagrams),
+        ("carrier_received_packets", totals.carrier_received_packets),
+        ("fragments_sent", totals.fragments_sent),
+        ("fragments_received", totals.fragments_received),
+        ("queued_packets", snapshot.queued_packets),
+        ("assemblies_pending", snapshot.assemblies_pending),
+        // The same datagrams as QUIC counts them, over connections that live and that are gone.
+        ("quic_datagrams_sent", quic.datagrams_sent),
+        ("quic_datagrams_received", quic.datagrams_received),
+        ("quic_lost_packets", quic.lost_packets),
+        ("connections_ended", snapshot.past.connections),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+/// Datagrams that QUIC itself dropped, after the packet path handed them over or before it got them, and what the kernel
+/// or the driver dropped before QUIC got it.
+pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
+    let quic = quic_sums(snapshot);
+    let mut drops = DropCounters::default();
+    drops.add_many(DropReason::TransportFull, quic.send_drops_full);
+    drops.add_many(DropReason::TransportTooLarge, quic.send_drops_too_large);
+    drops.add_many(DropReason::TransportStale, quic.send_drops_stale);
+    drops.add_many(DropReason::ConnectionLost, quic.send_drops_closed);
+    drops.add_many(DropReason::ReceiveBufferFull, quic.receive_drops);
+    drops.add_many(DropReason::SocketBufferFull, snapshot.sockets.dropped);
+    drops.add_many(DropReason::IntakeFull, snapshot.sockets.intake_drops);
+    by_name(&drops)
+}
+
+fn quic_sums(snapshot: &Snapshot) -> QuicSums {
+    let mut sums = snapshot.past.sums;
+    for quic in snapshot.connections.iter().filter_map(|connection| connection.quic.as_ref()) {
+        sums.add(quic);
+    }
+    sums
+}
+
+pub(super) fn by_name(drops: &DropCounters) -> BTreeMap<String, u64> {
+    drops.iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+}

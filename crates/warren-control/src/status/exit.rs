@@ -1,0 +1,65 @@
+//! What an exit says of itself.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use warren_quic::strangers::{Strangers, Turned};
+
+/// What only an exit's status has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExitStatus {
+    /// The addresses that it listens on.
+    pub listen: Vec<SocketAddr>,
+    /// Its key.
+    pub public_key: String,
+    /// The one that is served too until it is retired.
+    pub old_public_key: Option<String>,
+    /// How many clients there are.
+    pub clients: ClientCounts,
+    /// Every session.
+    pub sessions: Vec<SessionStatus>,
+    /// Whether who does not know the exit's key gets no answer at all.
+    pub silent: bool,
+    /// Attempts to connect that were turned away, by reason, those at zero too.
+    pub strangers: BTreeMap<String, u64>,
+    /// Handshakes under way, and those that took too long since the start.
+    #[serde(default)]
+    pub handshakes_in_flight: usize,
+    /// Handshakes that were given up because their time was over.
+    #[serde(default)]
+    pub handshakes_timed_out: u64,
+}
+
+/// Counts by reason.
+pub fn turned_away(strangers: &Strangers) -> BTreeMap<String, u64> {
+    Turned::ALL.into_iter().map(|why| (why.name().to_owned(), strangers.turned_away(why))).collect()
+}
+
+/// How many clients there are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClientCounts {
+    /// In the registry.
+    pub enrolled: usize,
+    /// With a session.
+    pub connected: usize,
+}
+
+/// A client's session at the exit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its number.
+    pub id: u64,
+    /// The client's name.
+    pub name: String,
+    /// The client's key.
+    pub public_key: String,
+    /// The client's inner IPv4 address.
+    pub ipv4: Option<String>,
+    /// The client's inner IPv6 address.
+    pub ipv6: Option<String>,
+    /// How old it is.
+    pub since_seconds: f64,
+    /// Indices of the connections that are attached.
+    pub connections: Vec<u32>,
+}

@@ -1,0 +1,56 @@
+//! How full batches were.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use warren_quic::driver::SendErrors;
+
+use warren_tunnel::{Histogram, Snapshot};
+
+/// How full batches were: value = how often, index = size; the last index of a list counts larger ones too.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Occupancy {
+    pub segments_per_send: Vec<u64>,
+    /// Here index i counts 2^i up to 2^(i+1) - 1.
+    pub datagrams_per_receive: Vec<u64>,
+    pub packets_per_tun_read: Vec<u64>,
+    pub packets_per_tun_write: Vec<u64>,
+    /// Drives of connections in one turn of a worker.
+    pub drives_per_wakeup: Vec<u64>,
+    /// Sends that the kernel refused, by errno name.
+    pub send_errors: BTreeMap<String, u64>,
+}
+
+impl Occupancy {
+    pub(super) fn of(Snapshot { sockets, occupancy, .. }: &Snapshot) -> Self {
+        let counts = |histogram: &Histogram| histogram.counts().to_vec();
+        let SendErrors {
+            datagram_too_long,
+            batch_too_long,
+            io,
+            invalid,
+            no_buffers,
+            refused,
+            unreachable,
+            other,
+        } = sockets.send_errors.clone();
+        let send_errors = [
+            ("datagram_too_long", datagram_too_long),
+            ("batch_too_long", batch_too_long),
+            ("io", io),
+            ("invalid", invalid),
+            ("no_buffers", no_buffers),
+            ("refused", refused),
+            ("unreachable", unreachable),
+            ("other", other),
+        ];
+        Self {
+            segments_per_send: sockets.segments_per_send.clone(),
+            datagrams_per_receive: sockets.datagrams_per_receive.clone(),
+            packets_per_tun_read: counts(&occupancy.packets_per_tun_read),
+            packets_per_tun_write: counts(&occupancy.packets_per_tun_write),
+            drives_per_wakeup: counts(&occupancy.drives_per_wakeup),
+            send_errors: send_errors.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
+use warren_host::{open_lock_file, open_plain};
+
+use crate::directories::Directories;
+use crate::exit_code::{ExitCode, Failure};
+use warren_config::find_profile;
+use warren_config::storage::make_directory;
+use warren_control::{AskError, Request, SOCKET_NAME, ask};
+
+/// The exit's name among the daemons; no profile may have it.
+pub const EXIT: &str = "exit";
+
+/// What becomes of what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnPurpose {
+    /// It stays for the successor.
+    Keep,
+    /// It is removed.
+    Remove,
+}
+
+/// One daemon's directory, whether the daemon runs or not.
+#[derive(Debug, Clone)]
+pub struct DaemonDir {
+    path: PathBuf,
+}
+
+impl DaemonDir {
+    /// The directory of a profile's daemon, or of [`EXIT`].
+    pub fn new(runtime_dir: &Path, name: &str) -> Self {
+        Self { path: runtime_dir.join(name) }
+    }
+
+    /// Makes the directory, for its owner alone, in one that all may enter: an exit with a user of its own has its directory there too.
+    ///
+    /// # Errors
+    /// When that cannot be, or when others may write to it or to the one above: who can put a socket or a link there is asked in
+    /// the daemon's place.
+    pub fn create(&self) -> anyhow::Result<()> {
+        self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
+            || format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display()),
+        )?;
+        for directory in [Some(self.path.as_path()), self.path.parent()].into_iter().flatten() {
+            let mode = directory
+                .metadata()
+                .with_context(|| {
+                    format!("cannot look at {}; run as root, or choose --runtime-dir", directory.display())
+                })?
+                .mode();
+            if mode & 0o022 != 0 {
+                // Such a directory is meant for everybody, as /tmp is.
+                let advice = match mode & 0o1000 {
+                    0 => format!("run: chmod go-w {}", directory.display()),
+                    _ => "choose another --runtime-dir, one below it for instance".to_owned(),
+                };
+                bail!("others may write to {} (mode {:04o}); {advice}", directory.display(), mode & 0o7777);
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a daemon ever ran here in this boot.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET_NAME)
+    }
+
+    /// The journal of what the daemon changed on the host.
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
+    /// The journal of what an exit leaves on purpose, for its successor ([`warren_host::exit_hold`]).
+    pub fn hold_journal(&self) -> PathBuf {
+        self.path.join("hold")
+    }
+
+    /// The journal of the profile's kill switch, which outlives the daemon.
+    pub fn kill_switch(&self) -> PathBuf {
+        self.path.join("kill-switch")
+    }
+
+    /// Whether somebody keeps the kill switch closed who has not ended by itself in this boot, but may have been killed.
+    pub fn has_guard(&self) -> bool {
+        std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
+    }
+
+    /// Notes that somebody keeps the kill switch closed from now on.
+    ///
+    /// # Errors
+    /// When the note cannot be written.
+    pub fn note_guard(&self) -> anyhow::Result<()> {
+        let note = self.guard();
+        std::fs::read(BOOT)
+            .and_then(|boot| std::fs::write(&note, boot))
+            .with_context(|| format!("cannot write {}; run as root, or choose --runtime-dir", note.display()))
+    }
+
+    /// Notes that nobody does any more, which nobody was killed for.
+    pub fn forget_guard(&self) {
+        // The next one would leave open what was opened.
+        drop(std::fs::remove_file(self.guard()));
+    }
+
+    fn guard(&self) -> PathBuf {
+        self.path.join("guard")
+    }
+
+    /// The log of a daemon that `warren up` started.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// The socket on which `warren up` hears that its daemon is ready; it is that of whoever has the [`StartLock`].
+    pub fn notify_socket(&self) -> PathBuf {
+        self.path.join("notify.sock")
+    }
+
+    /// The file that the daemon locks.
+    pub fn lock_file(&self) -> PathBuf {
+        self.path.join("lock")
+    }
+
+    /// Whether any process has ever taken the daemon's lock.
+    pub fn has_lock_file(&self) -> bool {
+        self.lock_file().exists()
+    }
+
+    /// Takes the daemon's lock; it is held until the returned lock is dropped or the process dies, however it dies.
+    ///
+    /// # Errors
+    /// When the file cannot be made. `None` when another process has the lock.
+    pub fn lock(&self) -> anyhow::Result<Option<DaemonLock>> {
+        Ok(locked(&self.lock_file())?.map(|file| DaemonLock { file }))
+    }
+
+    /// Takes the lock of whoever starts the daemon, who holds it until the daemon is ready or has failed; it is held as the
+    /// daemon's own is.
+    ///
+    /// # Errors
+    /// When the file cannot be made. `None` when another process is starting the daemon.
+    pub fn start_lock(&self) -> anyhow::Result<Option<StartLock>> {
+        Ok(locked(&self.path.join("start.lock"))?.map(|file| StartLock { _file: file }))
+    }
+
+    /// Whether somebody has the [`StartLock`].
+    pub fn is_being_started(&self) -> bool {
+        matches!(self.start_lock(), Ok(None))
+    }
+
+    /// Takes the lock as [`Self::lock`] does, and waits a moment for a daemon that was killed: until the last of its threads
+    /// has ended it keeps the lock, although it answers nobody.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub async fn lock_of_the_dead(&self) -> anyhow::Result<Option<DaemonLock>> {
+        for _ in 0..ATTEMPTS {
+            if let Some(lock) = self.lock()? {
+                return Ok(Some(lock));
+            }
+            // One that has just been started answers within this time.
+            if !matches!(ask(&self.socket(), &Request::Status).await, Err(AskError::NotRunning)) {
+                return Ok(None);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(None)
+    }
+
+    /// Waits a moment for what is left of a daemon that was killed, if anything is.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub async fn wait_for_the_dead(&self) -> anyhow::Result<()> {
+        if self.has_lock_file() {
+            drop(self.lock_of_the_dead().await?);
+        }
+        Ok(())
+    }
+
+    /// Whether the daemon runs: it holds the lock as long as it does.
+    pub fn is_running(&self) -> anyhow::Result<bool> {
+        Ok(self.lock()?.is_none())
+    }
+
+    /// Whether a daemon that no longer runs left what it takes back when it ends by itself.
+    pub fn was_killed(&self) -> bool {
+        self.journal().exists()
+    }
+
+    /// Whether a daemon that no longer runs left changes on the host.
+    pub fn has_remains(&self) -> bool {
+        self.was_killed() || self.kill_switch().exists()
+    }
+
+    /// The sentence with which the last daemon ended, if it ended by itself.
+    pub fn last_words(&self) -> Option<String> {
+        let mut file = open_plain(&self.log()).ok()?;
+        let end = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(end.saturating_sub(END_OF_LOG))).ok()?;
+        let mut log = Vec::new();
+        file.take(END_OF_LOG).read_to_end(&mut log).ok()?;
+        let log = String::from_utf8_lossy(&log);
+        log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
+    }
+
+    /// Undoes what a killed daemon left on the host; a running one keeps what it has. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// When something cannot be undone.
+    pub async fn clean_up(&self, on_purpose: OnPurpose) -> anyhow::Result<bool> {
+        if !self.exists() {
+            return Ok(false);
+        }
+        let lock = match on_purpose {
+            // A daemon that starts finds its own directory among the others, and must not wait for itself.
+            OnPurpose::Keep => self.lock()?,
+            OnPurpose::Remove => self.lock_of_the_dead().await?,
+        };
+        let Some(lock) = lock else { return Ok(false) };
+        let mut found_any = !warren_host::recover(&self.journal()).await?.undone.is_empty();
+        if on_purpose == OnPurpose::Remove {
+            found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
+            found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
+        }
+        self.clear(&lock);
+        Ok(found_any)
+    }
+
+    /// Removes what a stopped daemon no longer needs. The log stays for whoever looks why it stopped.
+    pub fn clear(&self, _lock: &DaemonLock) {
+        // What was never made need not go.
+        drop(std::fs::remove_file(self.socket()));
+    }
+}
+
+/// Proof that this process is the only daemon of its directory.
+#[derive(Debug)]
+pub struct DaemonLock {
+    file: File,
+}
+
+impl DaemonLock {
+    /// The lock once more, for a process that may outlive this one by a moment.
+    ///
+    /// # Errors
+    /// When this process has too many descriptors.
+    pub fn share(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+/// Proof that this process is the only one that starts the daemon of its directory.
+#[derive(Debug)]
+pub struct StartLock {
+    _file: File,
+}
+
+/// The file, made if need be, which this process has locked; none when another one has.
+fn locked(path: &Path) -> anyhow::Result<Option<File>> {
+    let file = open_lock_file(path)
+        .with_context(|| format!("cannot open {}; run as root, or choose --runtime-dir", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error)
+            .with_context(|| format!("cannot lock {}; check the file system that it is on", path.display())),
+    }
+}
+
+/// Every daemon's directory with its name, whether the daemon runs or not, in order.
+///
+/// # Errors
+/// When the runtime directory is not this user's to read; one that is not there has none.
+pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
+    let cannot = |error: io::Error| {
+        let advice = if error.kind() == ErrorKind::PermissionDenied { "; run it as root" } else { "" };
+        anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
+    };
+    let entries = match std::fs::read_dir(runtime_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(cannot(error)),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(cannot)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let directory = DaemonDir::new(runtime_dir, &name);
+        match directory.lock_file().try_exists() {
+            Ok(true) => all.push((name, directory)),
+            Ok(false) => {}
+            // A file that somebody has put there.
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {}
+            // Root without its powers, as a unit has it, leaves another user's daemon alone.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
+            Err(error) => return Err(cannot(error)),
+        }
+    }
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(all)
+}
+
+/// Undoes what killed daemons left on the host; a running one keeps what it has. Returns whose remains were removed.
+///
+/// # Errors
+/// When something cannot be undone.
+pub async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyhow::Result<Vec<String>> {
+    let mut cleaned = Vec::new();
+    let mut first_error = None;
+    for (name, directory) in all(runtime_dir)? {
+        match directory.clean_up(on_purpose).await {
+            Ok(true) => cleaned.push(name),
+            Ok(false) => {}
+            // One that another user spoils keeps nobody else's from being undone.
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    first_error.map_or(Ok(cleaned), Err)
+}
+
+/// Bytes at the end of a log in which the last sentence is looked for.
+const END_OF_LOG: u64 = 64 * 1024;
+
+/// The kernel's random number for this boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// Together what a killed process needs to end on a busy machine.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Refuses a name that is neither the exit's, nor a profile's, nor that of a daemon that ran.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] with the names that there are.
+pub fn refuse_unknown(directories: &Directories, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+    if name == EXIT || directory.exists() {
+        return Ok(());
+    }
+    match find_profile(&directories.config, Some(name.as_ref())) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::new(ExitCode::NotRunning, error.to_string()).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lock_of_one_that_answers_nobody_is_waited_for() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let held = directory.lock().unwrap();
+        let end = tokio::spawn(async move {
+            tokio::time::sleep(4 * PAUSE).await;
+            drop(held);
+        });
+
+        assert!(directory.lock_of_the_dead().await.unwrap().is_some());
+        end.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn clearing_a_stopped_daemon_s_directory_leaves_what_is_its_starter_s() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let _starter = directory.start_lock().unwrap().unwrap();
+        drop(directory.lock().unwrap());
+        for path in [directory.socket(), directory.notify_socket()] {
+            std::fs::write(path, "").unwrap();
+        }
+
+        clean_up(runtime.path(), OnPurpose::Keep).await.unwrap();
+
+        assert!(!directory.socket().exists(), "no daemon runs that could answer there");
+        assert!(directory.notify_socket().exists(), "its starter still listens there");
+        assert!(directory.start_lock().unwrap().is_none());
+    }
+
+    #[test]
+    fn the_directory_above_is_open_to_other_daemons_users_and_its_own_is_not() {
+        let above = tempfile::tempdir().unwrap();
+        let runtime = above.path().join("run/warren");
+        DaemonDir::new(&runtime, "home").create().unwrap();
+
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&runtime), mode(&runtime.join("home"))), (0o755, 0o700));
+    }
+
+    #[test]
+    fn lock_has_one_holder_at_a_time() {
+        let runtime = tempfile::tempdir().unwrap();
+        let directory = DaemonDir::new(runtime.path(), "home");
+        directory.create().unwrap();
+        let held = directory.lock().unwrap();
+        assert!(held.is_some());
+        assert!(directory.lock().unwrap().is_none());
+        drop(held);
+        assert!(directory.lock().unwrap().is_some());
+        let names: Vec<String> = all(runtime.path()).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["home"]);
+    }
+}

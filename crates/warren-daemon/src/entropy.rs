@@ -1,0 +1,21 @@
+//! Randomness from the kernel for the state machines, which have no I/O of their own.
+
+/// A source of random bytes for a state machine.
+///
+/// # Panics
+/// When the kernel gives none, which getrandom(2) does only before it is seeded at boot.
+pub fn source() -> warren_session::Entropy {
+    Box::new(|bytes| getrandom::fill(bytes).expect("the kernel gives random bytes"))
+}
+
+/// A fixed number of random bytes.
+///
+/// # Errors
+/// When the kernel gives none.
+pub fn bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        anyhow::anyhow!("cannot get random bytes: {error}; check that this kernel has getrandom")
+    })?;
+    Ok(bytes)
+}

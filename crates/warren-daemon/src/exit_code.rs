@@ -1,0 +1,76 @@
+//! How `warren` ends: the exit codes that scripts rely on, and errors that carry one.
+
+use std::fmt;
+
+/// The exit codes of DESIGN.md section 7. Usage errors, code 2, are clap's own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ExitCode {
+    /// What was asked is done.
+    Done = 0,
+    /// It failed.
+    Failed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// No daemon runs.
+    NotRunning = 3,
+    /// The exit refuses this client.
+    Refused = 4,
+    /// It took too long.
+    TimedOut = 5,
+}
+
+impl ExitCode {
+    /// The code that an error ends the process with: its [`Failure`]'s, or `Failed`.
+    pub fn of(error: &anyhow::Error) -> Self {
+        error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<Failure>())
+            .map_or(Self::Failed, |failure| failure.code)
+    }
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code as u8)
+    }
+}
+
+/// An error with an exit code of its own.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Failure {
+    /// The code that the process ends with.
+    pub code: ExitCode,
+    /// What failed, where, and what to do.
+    pub sentence: String,
+}
+
+impl Failure {
+    /// A failure with this code and sentence.
+    pub fn new(code: ExitCode, sentence: impl Into<String>) -> Self {
+        Self { code, sentence: sentence.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_keeps_its_code_below_context() {
+        let error = anyhow::Error::from(Failure::new(ExitCode::NotRunning, "no daemon runs")).context("down");
+        assert_eq!(ExitCode::of(&error), ExitCode::NotRunning);
+    }
+
+    #[test]
+    fn error_without_a_code_is_a_failure() {
+        assert_eq!(ExitCode::of(&anyhow::anyhow!("broken")), ExitCode::Failed);
+    }
+}

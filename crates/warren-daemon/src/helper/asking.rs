@@ -1,0 +1,246 @@
+//! The daemon's side: starts the helper, and asks it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::pin::Pin;
+use std::process::Stdio;
+use std::time::Duration;
+use std::{io, os::unix::net::UnixStream as StdUnixStream};
+
+use anyhow::Context as _;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::process::Child;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use warren_host::{DeviceName, NftCall, NftError, NftRunner};
+
+use super::outlets;
+use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use crate::daemon_dir::DaemonLock;
+use crate::directories::Directories;
+use crate::itself;
+use crate::logging::{self, LogSettings};
+use crate::notify;
+
+/// A daemon's helper, by which it asks for what it may not do itself.
+#[derive(Clone, Debug)]
+pub struct Helper {
+    orders: mpsc::Sender<Order>,
+}
+
+/// The helper that was started, to be ended by whoever started it.
+#[derive(Debug)]
+pub struct HelperProcess {
+    child: Child,
+    orders: mpsc::Sender<Order>,
+}
+
+type Reply = Result<Answer, Failed>;
+
+#[derive(Debug)]
+enum Order {
+    Ask { request: Request, reply: oneshot::Sender<Reply> },
+    End,
+}
+
+impl Helper {
+    /// Starts the helper of the daemon `name`, which has `lock`. To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When no process can be started.
+    pub fn start(
+        directories: &Directories,
+        log: &LogSettings,
+        name: &str,
+        lock: &DaemonLock,
+    ) -> anyhow::Result<(Self, HelperProcess)> {
+        let cannot = "cannot start this daemon's helper process; check the limits on processes";
+        let (ours, theirs) = StdUnixStream::pair().context(cannot)?;
+        let theirs = OwnedFd::from(theirs);
+        let channel = share_channel(&ours).context(cannot)?;
+        ours.set_nonblocking(true).context(cannot)?;
+        let ours = UnixStream::from_std(ours).context(cannot)?;
+        let mut command = itself::command_like_this(directories, log);
+        command.args(["helper", "--", name]);
+        command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
+        // Whoever undoes what a killed daemon left waits until its helper has ended too.
+        command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
+        // A Ctrl-C in the terminal is for the daemon, which still needs it while it stops.
+        let child = command.process_group(0).spawn().context(cannot)?;
+        let (orders, ordered) = mpsc::channel(16);
+        tokio::spawn(carry(ours, ordered));
+        notify::speak_by(channel.try_clone().context(cannot)?);
+        tokio::spawn(take_logs(channel));
+        let helper = Self { orders: orders.clone() };
+        Ok((helper, HelperProcess { child, orders }))
+    }
+
+    /// Has the helper run nft whenever this process would.
+    pub fn run_nft(&self) {
+        warren_host::run_nft_by(Box::new(self.clone()));
+    }
+
+    /// Sets the host's resolvers, and keeps them so until [`Self::restore_resolvers`]. Returns what that changes on the host,
+    /// each in a few words.
+    ///
+    /// # Errors
+    /// Why they cannot be set.
+    pub async fn set_resolvers(
+        &self,
+        device: DeviceName,
+        servers: Vec<IpAddr>,
+        anew: bool,
+    ) -> anyhow::Result<Vec<String>> {
+        match self.ask(Request::SetResolvers { device, servers, anew }).await {
+            Ok(Answer::Text(changes)) => Ok(changes.lines().map(str::to_owned).collect()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Puts the host's resolvers back.
+    ///
+    /// # Errors
+    /// What could not be put back.
+    pub async fn restore_resolvers(&self) -> anyhow::Result<()> {
+        match self.ask(Request::RestoreResolvers).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// The resolvers on other hosts that this host's files name now; none if that cannot be found out.
+    pub async fn list_resolvers(&self) -> Vec<IpAddr> {
+        match self.ask(Request::ListResolvers).await {
+            Ok(Answer::Addresses(servers)) => servers,
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the system's resolver says a name's addresses are.
+    ///
+    /// # Errors
+    /// Its reason.
+    pub async fn look_up(&self, host: &str) -> anyhow::Result<Vec<IpAddr>> {
+        match self.ask(Request::LookUp { host: host.to_owned() }).await {
+            Ok(Answer::Addresses(found)) => Ok(found),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Starts the process that removes in a moment what an exit left for its successor.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub async fn release_hold(&self) -> anyhow::Result<()> {
+        match self.ask(Request::ReleaseHold).await {
+            Ok(Answer::Done) => Ok(()),
+            other => Err(failure(other)),
+        }
+    }
+
+    /// Waits until the helper has ended, which it does not before this process unless somebody ends it.
+    pub async fn ended(&self) {
+        self.orders.closed().await;
+    }
+
+    async fn ask(&self, request: Request) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Failed::Other("the daemon's helper process has ended; run `warren up` again".into());
+        self.orders.send(Order::Ask { request, reply }).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl HelperProcess {
+    /// Has the helper end, and waits a moment for it. Whoever asks it from then on hears that it has ended.
+    pub async fn end(mut self) {
+        // It may have ended by itself.
+        drop(self.orders.send(Order::End).await);
+        // One that still works on something ends after it.
+        drop(timeout(PATIENCE, self.child.wait()).await);
+    }
+}
+
+impl NftRunner for Helper {
+    fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>> {
+        Box::pin(async move {
+            match self.ask(Request::Nft(call)).await {
+                Ok(Answer::Text(printed)) => Ok(printed),
+                Ok(_) => Err(NftError::Gone),
+                Err(failed) => Err(failed.into()),
+            }
+        })
+    }
+}
+
+/// Carries questions and answers until either side has ended.
+async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
+    let (mut reader, mut writer) = stream.into_split();
+    let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
+    let (answers, mut answered) = mpsc::channel(16);
+    // Reading a message must not be begun and dropped.
+    let reading = tokio::spawn(async move {
+        while let Ok(Some(answer)) = read::<Answered>(&mut reader).await {
+            if answers.send(answer).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut number = 0;
+    loop {
+        tokio::select! {
+            order = ordered.recv() => {
+                let Some(Order::Ask { request, reply }) = order else { break };
+                number += 1;
+                waiting.insert(number, reply);
+                if write(&mut writer, &Asked { number, request }).await.is_err() {
+                    break;
+                }
+            }
+            answer = answered.recv() => {
+                let Some(Answered { number, answer }) = answer else { break };
+                if let Some(reply) = waiting.remove(&number) {
+                    // Whoever asked may have given up.
+                    drop(reply.send(answer));
+                }
+            }
+        }
+    }
+    reading.abort();
+}
+
+/// Hands the helper one end of a channel for [`outlets`] and returns the other.
+fn share_channel(helper: &StdUnixStream) -> io::Result<OwnedFd> {
+    let (ours, theirs) = outlets::channel()?;
+    outlets::hand_over(helper.as_fd(), theirs.as_fd())?;
+    Ok(ours)
+}
+
+/// Takes the logs that the helper has connected anew, until it ends.
+#[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
+async fn take_logs(channel: OwnedFd) {
+    let Ok(channel) = AsyncFd::with_interest(channel, Interest::READABLE) else { return };
+    while let Ok(mut ready) = channel.readable().await {
+        let taken = ready.try_io(|channel| outlets::take_over(channel.as_fd()));
+        match taken {
+            // One that cannot be written to is connected anew in its turn.
+            Ok(Ok(Some(log))) => drop(logging::write_to(log)),
+            Ok(Ok(None) | Err(_)) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+fn failure(reply: Reply) -> anyhow::Error {
+    match reply {
+        Ok(_) => anyhow::anyhow!(
+            "the daemon's helper process answered another question; this is a defect, report it"
+        ),
+        Err(failed) => anyhow::anyhow!("{failed}"),
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);

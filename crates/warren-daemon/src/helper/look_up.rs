@@ -1,0 +1,97 @@
+//! Look-ups by the system's resolver, each in a process of its own: the C library reads what the network answers, and a process
+//! that ends afterwards, without any right, is all that it can reach.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs as _};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::itself;
+use crate::notify::SOCKET;
+use crate::output;
+use crate::sandbox;
+
+/// Looks a name up in a process that is started for it.
+///
+/// # Errors
+/// The system's reason, or that it took too long.
+pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
+    let mut command = itself::command();
+    command.args(["--log", "off", "look-up", "--", host]).kill_on_drop(true);
+    // What the daemon tells its service manager is the daemon's alone to say.
+    command.env_remove(SOCKET);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = timeout(PATIENCE, run(command)).await;
+    let Ended { status, said, printed } =
+        ended.map_err(|_| anyhow::anyhow!("no answer within {} s", PATIENCE.as_secs()))??;
+    if !status.success() {
+        let said = String::from_utf8_lossy(&said);
+        let reason =
+            said.lines().find_map(|line| line.strip_prefix("warren: ")).unwrap_or("it gave no reason");
+        anyhow::bail!("{reason}");
+    }
+    let text = String::from_utf8_lossy(&printed);
+    Ok(text.lines().take(MOST).filter_map(|line| line.parse().ok()).collect())
+}
+
+/// What became of a process.
+struct Ended {
+    status: ExitStatus,
+    printed: Vec<u8>,
+    said: Vec<u8>,
+}
+
+/// Runs a process to its end. What it writes beyond [`MOST_BYTES`] is not read: it may be in somebody else's hands.
+async fn run(mut command: Command) -> io::Result<Ended> {
+    let mut child = command.spawn()?;
+    let (printed, said) = (child.stdout.take(), child.stderr.take());
+    let (printed, said) = tokio::try_join!(beginning(printed), beginning(said))?;
+    Ok(Ended { status: child.wait().await?, printed, said })
+}
+
+async fn beginning(of: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    if let Some(of) = of {
+        of.take(MOST_BYTES).read_to_end(&mut read).await?;
+    }
+    Ok(read)
+}
+
+/// `warren look-up`: prints a name's addresses, one a line.
+///
+/// # Errors
+/// The system's reason.
+pub fn look_up(host: &str) -> anyhow::Result<()> {
+    sandbox::enter_for_look_up();
+    let found: Vec<String> =
+        (host, 0).to_socket_addrs()?.map(|address| format!("{}\n", address.ip())).collect();
+    output::print(&found.concat())
+}
+
+/// Longer than a daemon waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MOST: usize = 64;
+/// Many more bytes than that many addresses have.
+const MOST_BYTES: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_writes_without_end_fills_no_memory() {
+        for (script, printed, said) in
+            [("cat /dev/zero", 65_536, 0), ("cat /dev/zero >&2", 0, 65_536), ("echo 192.0.2.1", 10, 0)]
+        {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::null()).kill_on_drop(true);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let ended = timeout(PATIENCE, run(command)).await.unwrap().unwrap();
+            assert_eq!((ended.printed.len(), ended.said.len()), (printed, said), "{script}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The helper's side.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use warren_host::dns::{Dns, DnsPlan};
+use warren_host::{DeviceName, NftCall, NftService, OwnTables};
+
+use super::look_up;
+use super::outlets::{self, Outlets};
+use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use crate::daemon_dir::EXIT;
+use crate::directories::Directories;
+use crate::itself;
+use crate::notify::SOCKET;
+use crate::resolvers;
+use crate::sandbox;
+
+/// Does what the daemon `name` asks on standard input, until it ends.
+///
+/// # Errors
+/// When standard input is no daemon's socket, or what it says is not understood.
+pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> {
+    sandbox::hide()?;
+    let by_daemons = "the helper is started by daemons alone";
+    let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = StdUnixStream::from(input);
+    // It was sent before this process was started.
+    let channel = outlets::take_over(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
+    let outlets = Outlets::open(channel)?;
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream).context(by_daemons)?;
+    let (mut reader, mut writer) = stream.into_split();
+    let duties = Arc::new(Duties {
+        directories: directories.clone(),
+        name: name.to_owned(),
+        nft: NftService::of(match name {
+            EXIT => OwnTables::of_exit(),
+            profile => OwnTables::of_profile(profile),
+        }),
+        dns: Mutex::new(None),
+    });
+    let (answers, mut answered) = mpsc::channel(MOST_AT_ONCE);
+    let mut running = JoinSet::new();
+    let mut looking_up = JoinSet::new();
+    let mut awaiting_ends = JoinSet::new();
+    let writing = tokio::spawn(async move {
+        while let Some(answer) = answered.recv().await {
+            if write(&mut writer, &answer).await.is_err() {
+                return;
+            }
+        }
+    });
+    let ended = loop {
+        let Asked { number, request } = match read(&mut reader).await {
+            Ok(Some(asked)) => asked,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        let tasks = match request {
+            Request::LookUp { .. } => &mut looking_up,
+            Request::Nft(NftCall::AwaitOwner { .. }) => &mut awaiting_ends,
+            Request::Nft(_)
+            | Request::SetResolvers { .. }
+            | Request::RestoreResolvers
+            | Request::ListResolvers
+            | Request::ReleaseHold => &mut running,
+        };
+        while tasks.len() >= MOST_AT_ONCE {
+            drop(tasks.join_next().await);
+        }
+        while tasks.try_join_next().is_some() {}
+        let (duties, answers) = (duties.clone(), answers.clone());
+        tasks.spawn(async move {
+            let answer = duties.carry_out(request).await;
+            // The daemon may have ended.
+            drop(answers.send(Answered { number, answer }).await);
+        });
+    };
+    // Nobody waits for an address or an end any more. All else that is begun is finished: half of it would be nobody's to undo.
+    looking_up.shutdown().await;
+    awaiting_ends.shutdown().await;
+    while running.join_next().await.is_some() {}
+    writing.abort();
+    outlets.close();
+    Ok(ended?)
+}
+
+/// What the helper holds. Nothing in here comes from the daemon after its start.
+struct Duties {
+    directories: Directories,
+    /// The daemon's: a profile, or the exit.
+    name: String,
+    nft: NftService,
+    dns: Mutex<Option<Dns>>,
+}
+
+impl Duties {
+    async fn carry_out(&self, request: Request) -> Result<Answer, Failed> {
+        let other = |error: &dyn std::fmt::Display| Failed::Other(error.to_string());
+        match request {
+            Request::Nft(call) => {
+                let lock = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| other(&error))?;
+                Ok(Answer::Text(self.nft.run(call, Some(lock.into())).await?))
+            }
+            Request::SetResolvers { device, servers, anew } => {
+                self.set_resolvers(&device, servers, anew).await.map_err(|error| other(&error))
+            }
+            Request::RestoreResolvers => match self.dns.lock().await.take() {
+                Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
+                None => Ok(Answer::Done),
+            },
+            Request::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
+            Request::LookUp { host } => {
+                look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
+            }
+            Request::ReleaseHold => {
+                release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))
+            }
+        }
+    }
+
+    /// Those of the host, without the tunnel's own that are set now: outside the tunnel these are nobody's to ask.
+    async fn list_resolvers(&self) -> Vec<IpAddr> {
+        let held = self.dns.lock().await;
+        let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();
+        let mut listed = resolvers::listed();
+        listed.retain(|server| !own.contains(server));
+        listed
+    }
+
+    async fn set_resolvers(
+        &self,
+        device: &DeviceName,
+        servers: Vec<IpAddr>,
+        anew: bool,
+    ) -> Result<Answer, warren_host::dns::DnsError> {
+        let plan = DnsPlan::of_host(&self.directories.state, &self.name, device, servers).await;
+        let mut held = self.dns.lock().await;
+        let dns = match held.take() {
+            Some(dns) if anew => dns.renew(plan).await?,
+            Some(dns) => dns.change(plan).await?,
+            None => Dns::apply(plan).await?,
+        };
+        Ok(Answer::Text(held.insert(dns).plan().changes().join("\n")))
+    }
+}
+
+/// Starts `warren exit release`.
+fn release_hold(directories: &Directories) -> std::io::Result<()> {
+    itself::command()
+        .arg("--runtime-dir")
+        .arg(&directories.runtime)
+        .args(["exit", "release"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .env_remove(SOCKET)
+        .spawn()
+        .map(drop)
+}
+
+/// Requests that are worked on at once.
+const MOST_AT_ONCE: usize = 16;

@@ -1,0 +1,122 @@
+//! Standard error as a log that can be lost and found: lines are kept while a restarted journal has not been reached again.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// Standard error, or what is kept for it.
+#[derive(Debug)]
+pub(super) struct StandardError;
+
+impl Write for StandardError {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).write(line, &mut io::stderr())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// Makes `log` this process's standard error, and writes what was kept for it.
+///
+/// # Errors
+/// When it cannot be written to either.
+pub fn write_to(log: OwnedFd) -> io::Result<()> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    rustix::stdio::dup2_stderr(log)?;
+    kept.write_out(&mut io::stderr())
+}
+
+/// Lines that nobody could take.
+#[derive(Debug, Default)]
+struct Kept {
+    lines: Vec<u8>,
+    /// Lines that did not fit.
+    left_out: u64,
+}
+
+impl Kept {
+    fn write(&mut self, line: &[u8], log: &mut impl Write) -> io::Result<usize> {
+        if self.lines.is_empty() {
+            match log.write(line) {
+                Err(error) if is_lost(&error) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+                // Whoever is told of it would complain here, and end this process when that fails as well.
+                Err(_) => return Ok(line.len()),
+                written => return written,
+            }
+        }
+        if self.lines.len() + line.len() <= MOST {
+            self.lines.extend_from_slice(line);
+        } else {
+            self.left_out += 1;
+        }
+        Ok(line.len())
+    }
+
+    fn write_out(&mut self, log: &mut impl Write) -> io::Result<()> {
+        log.write_all(&self.lines)?;
+        self.lines.clear();
+        match std::mem::take(&mut self.left_out) {
+            0 => Ok(()),
+            lines => writeln!(log, "{lines} lines were left out while the log was away"),
+        }
+    }
+}
+
+/// Whether nobody reads a stream any more.
+fn is_lost(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept { lines: Vec::new(), left_out: 0 });
+/// Bytes that are kept.
+const MOST: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_took_is_written_to_the_next_log_and_what_did_not_fit_is_counted() {
+        let mut kept = Kept::default();
+        for line in ["one\n", "two\n"] {
+            assert_eq!(kept.write(line.as_bytes(), &mut Lost).unwrap(), 4);
+        }
+        assert_eq!(kept.write(&[b'x'; MOST], &mut Lost).unwrap(), MOST);
+        // In its turn, although there is somebody again.
+        let mut log = Vec::new();
+        assert_eq!(kept.write(b"three\n", &mut log).unwrap(), 6);
+        assert!(log.is_empty());
+
+        kept.write_out(&mut log).unwrap();
+        kept.write(b"four\n", &mut log).unwrap();
+
+        let expected = "one\ntwo\nthree\n1 lines were left out while the log was away\nfour\n";
+        assert_eq!(String::from_utf8(log).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_full_disk_is_nobodys_error() {
+        let mut kept = Kept::default();
+        let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(kept.write(b"one\n", &mut full).unwrap(), 4);
+        assert!(kept.lines.is_empty());
+    }
+
+    struct Lost;
+
+    impl Write for Lost {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What commands write: results on standard output, warnings and errors on standard error.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+use anyhow::{Context, anyhow, bail};
+use rustix::fs::FileType;
+use serde::Serialize;
+
+use warren_config::describe;
+
+/// Writes text to standard output. Part of it may be another machine's or another user's, so nothing in it steers the terminal.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(harmless(text).as_bytes())
+}
+
+/// Writes bytes to standard output; a reader that went away, as `head` does, is no error.
+pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    match write_stdout(bytes) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|error| unwritten(&error)),
+    }
+}
+
+/// Writes what must not be lost to standard output: here a reader that went away is an error.
+pub fn print_all(text: &str) -> anyhow::Result<()> {
+    write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
+}
+
+/// Refuses to go on when standard output is `/dev/null`, as one that was closed is: `what` would be lost.
+pub fn refuse_to_lose(what: &str) -> anyhow::Result<()> {
+    if is_null(io::stdout()) {
+        bail!(
+            "standard output is closed or /dev/null, so that {what} would be lost; name a file with --output"
+        );
+    }
+    Ok(())
+}
+
+fn is_null(descriptor: impl AsFd) -> bool {
+    rustix::fs::fstat(descriptor).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == rustix::fs::makedev(1, 3)
+    })
+}
+
+fn unwritten(error: &io::Error) -> anyhow::Error {
+    anyhow!("cannot write to standard output: {}; check where it leads", describe(error))
+}
+
+/// Writes a value as JSON, and a line break, to standard output.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    print(&format!("{text}\n"))
+}
+
+/// Writes a warning to standard error, in one line.
+pub fn warn(sentence: impl Display) {
+    write_stderr(&format!("warren: warning: {sentence}"));
+}
+
+/// Writes a line for the person at the terminal to standard error, beside a result that another program may read.
+pub fn note(sentence: impl Display) {
+    write_stderr(&sentence.to_string());
+}
+
+/// Writes an error and its causes to standard error, in one line.
+pub fn report(error: &anyhow::Error) {
+    write_stderr(&format!("warren: {}", sentence(error)));
+}
+
+/// An error and its causes as one line, none of which is said twice.
+pub fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Rows below a header in aligned columns, two spaces apart.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths = header.iter().map(|cell| cell.chars().count()).collect::<Vec<_>>();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = line(header.iter().copied(), &widths);
+    for row in rows {
+        text += &line(row.iter().map(String::as_str), &widths);
+    }
+    text
+}
+
+fn line<'a>(cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
+    let padded = cells.zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+/// Nothing can be done about a standard error that cannot be written to.
+fn write_stderr(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", harmless(line));
+}
+
+/// A text in which control characters other than line breaks and tabs are written as JSON escapes them, which in JSON changes nothing.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |letter: char| {
+        // The last two ranges turn the direction of what follows (Unicode's Bidi_Control).
+        (letter.is_control() && !matches!(letter, '\n' | '\t'))
+            || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |letter: char| match steers(letter) {
+        true => format!("\\u{:04x}", u32::from(letter)),
+        false => letter.to_string(),
+    };
+    Cow::Owned(text.chars().map(escaped).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_columns_are_aligned_and_lines_have_no_trailing_spaces() {
+        let rows = [vec!["laptop".to_owned(), "10.0.0.2".to_owned()], vec!["pi".to_owned(), String::new()]];
+        assert_eq!(table(&["NAME", "ADDRESS"], &rows), "NAME    ADDRESS\nlaptop  10.0.0.2\npi\n");
+    }
+
+    #[test]
+    fn nothing_that_is_printed_steers_the_terminal() {
+        let hostile = "a\tb\u{1b}]0;title\u{7}\u{9b}31m\r\u{202e}c\n";
+        assert_eq!(harmless(hostile), "a\tb\\u001b]0;title\\u0007\\u009b31m\\u000d\\u202ec\n");
+        let json = serde_json::to_string(&hostile).unwrap();
+        let read: String = serde_json::from_str(&harmless(&json)).unwrap();
+        assert_eq!(read, hostile);
+        assert!(matches!(harmless("plain: äöü\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn output_to_nobody_is_told_from_one_that_is_read() {
+        let open = |path| std::fs::File::options().write(true).open(path).unwrap();
+        assert!(is_null(open("/dev/null")));
+        assert!(!is_null(open("/dev/full")) && !is_null(tempfile::tempfile().unwrap()));
+    }
+
+    #[test]
+    fn full_disk_is_told_without_a_number() {
+        let error = open_full().write_all(b"key").unwrap_err();
+        assert_eq!(
+            sentence(&unwritten(&error)),
+            "cannot write to standard output: no space left on device; check where it leads"
+        );
+    }
+
+    fn open_full() -> std::fs::File {
+        std::fs::File::options().write(true).open("/dev/full").unwrap()
+    }
+
+    #[test]
+    fn error_with_causes_is_one_line() {
+        let error = anyhow::anyhow!("disk\n  full").context("cannot write x");
+        assert_eq!(sentence(&error), "cannot write x: disk full");
+    }
+
+    #[test]
+    fn cause_that_was_said_is_not_said_again() {
+        let error = anyhow::anyhow!("denied").context("cannot use x: denied; run it as root").context("down");
+        assert_eq!(sentence(&error), "down: cannot use x: denied; run it as root");
+    }
+}

@@ -1,0 +1,81 @@
+//! A daemon gets as small again as it was before a rush of clients or strangers: what their connections had, some 50 KiB each, the
+//! allocator keeps for the next ones unless it is told to give it back.
+
+use std::time::{Duration, Instant};
+
+use warren_quic::socket::{ThreadCache, release_spare_memory};
+
+use warren_control::status::resident_kib;
+use warren_tunnel::WorkerHandle;
+
+/// How soon it is looked at again. Giving memory back takes some milliseconds, during which a worker that allocates waits.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The same after looks in a row that brought nothing, because what the process has is in use.
+const LATER: Duration = Duration::from_secs(320);
+
+/// Less than this is left alone: what comes and goes within it is used again.
+const SLACK_KIB: u64 = 512;
+
+/// Watches what the process has of the host's memory.
+#[derive(Debug)]
+pub struct SpareMemory {
+    /// The least that it had.
+    least_kib: u64,
+    pause: Duration,
+    next: Instant,
+}
+
+impl SpareMemory {
+    /// A watch that begins with what the process has now.
+    pub fn new(now: Instant) -> Self {
+        Self { least_kib: resident_kib(), pause: SOON, next: now + SOON }
+    }
+
+    /// Gives back what is not used, if it is time to and the process has grown.
+    pub async fn look(&mut self, now: Instant, workers: &WorkerHandle) {
+        if now < self.next {
+            return;
+        }
+        let before = resident_kib();
+        let is_large = before >= self.least_kib + SLACK_KIB;
+        if is_large {
+            let mut caches = workers.thread_caches().await;
+            caches.push(ThreadCache::take());
+            release_spare_memory(caches);
+        }
+        let after = if is_large { resident_kib() } else { before };
+        self.note(now, before, after);
+    }
+
+    fn note(&mut self, now: Instant, before_kib: u64, after_kib: u64) {
+        let in_use = before_kib >= self.least_kib + SLACK_KIB && after_kib + SLACK_KIB > before_kib;
+        self.pause = if in_use { (self.pause * 2).min(LATER) } else { SOON };
+        self.next = now + self.pause;
+        self.least_kib = self.least_kib.min(after_kib);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_is_asked_for_ever_less_often_until_it_comes() {
+        let now = Instant::now();
+        let mut memory = SpareMemory { least_kib: 15_000, pause: SOON, next: now };
+        let pauses: Vec<u64> = (0..7)
+            .map(|_| {
+                memory.note(now, 40_000, 39_600);
+                (memory.next - now).as_secs()
+            })
+            .collect();
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 320, 320]);
+        memory.note(now, 40_000, 20_000);
+        assert_eq!((memory.next - now, memory.least_kib), (SOON, 15_000));
+        memory.note(now, 15_400, 15_400);
+        assert_eq!(memory.next - now, SOON, "it has not grown");
+        memory.note(now, 14_000, 14_000);
+        assert_eq!(memory.least_kib, 14_000);
+    }
+}

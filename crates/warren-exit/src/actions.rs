@@ -1,0 +1,85 @@
+//! What the sessions' state machine asks for, carried out by the worker, the registry's file and connection tracking.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use warren_host::tracking;
+use warren_quic::driver::ConnectionId;
+use warren_session::exit::{EndReason, ExitAction};
+use warren_session::pool::Lease;
+
+use super::daemon::{Daemon, LiveSession};
+use warren_tunnel::{Command, SessionRoute};
+
+impl Daemon {
+    pub(super) async fn carry_out_all(&mut self) {
+        while let Some(action) = self.sessions.poll_action() {
+            self.carry_out(action).await;
+        }
+    }
+
+    async fn carry_out(&mut self, action: ExitAction) {
+        self.events.count(&action);
+        match action {
+            ExitAction::Send { connection, bytes } => {
+                let connection = ConnectionId(connection);
+                self.worker.send(Command::SendControl { connection, data: bytes }).await;
+            }
+            ExitAction::Close { connection, reason } => {
+                let connection = ConnectionId(connection);
+                let (code, reason) = (reason.code(), reason.to_string());
+                self.worker.send(Command::Close { connection, code, reason }).await;
+            }
+            ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
+            ExitAction::Open { session, key, name, lease, prefixes, connections } => {
+                tracing::info!(client = name, "session opened");
+                let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
+                self.live.insert(session, live);
+                let limit = Some(self.limits.of(self.sessions.registry(), key));
+                let Lease { ipv4, ipv6 } = lease;
+                let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
+                self.worker.send(Command::OpenSession { session, client: Some(key), route }).await;
+            }
+            ExitAction::Attach { session, connection, index } => {
+                if let Some(live) = self.live.get_mut(&session)
+                    && !live.connections.contains(&index)
+                {
+                    live.connections.push(index);
+                    live.connections.sort_unstable();
+                }
+                let connection = ConnectionId(connection);
+                self.worker.send(Command::Attach { session, connection, index }).await;
+            }
+            ExitAction::Detach { session, connection, index } => {
+                if let Some(live) = self.live.get_mut(&session) {
+                    live.connections.retain(|attached| *attached != index);
+                }
+                self.worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
+            }
+            ExitAction::End { session, reason } => {
+                if let Some(live) = self.live.remove(&session) {
+                    tracing::info!(client = live.name, "session ended: {reason}");
+                    if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
+                        forget_flows(live.lease);
+                    }
+                }
+                self.worker.send(Command::EndSession { session }).await;
+            }
+            ExitAction::Persist => {
+                if let Err(error) = self.save() {
+                    tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
+                }
+            }
+        }
+    }
+}
+
+/// The flows of a client that is cut off end here too, and do not come to life for who gets its addresses next.
+fn forget_flows(lease: Lease) {
+    let addresses: Vec<IpAddr> = lease.addresses().collect();
+    // Aside, because a busy exit tracks many flows.
+    tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
+        Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
+        Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),
+    });
+}

@@ -1,0 +1,64 @@
+//! Secrets that the exit keeps beside its clients' file.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::Context as _;
+use warren_host::read_plain;
+
+/// Reads the key of the stateless reset tokens, or makes it. It outlives the process, so that a restarted exit can tell
+/// its old connections' clients at once that they are gone (RFC 9000 section 10.3).
+///
+/// # Errors
+/// When the file cannot be read or made, or is not a key.
+pub(crate) fn reset_key(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
+    let path = state_dir.join("reset.key");
+    // One byte more than it has shows that it is damaged.
+    match read_plain(&path, 65) {
+        Ok(bytes) => bytes.try_into().map_err(|_| {
+            anyhow::anyhow!(
+                "{} is damaged: it must hold 64 bytes; delete it to get a new one",
+                path.display()
+            )
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let key = warren_daemon::entropy::bytes::<64>()?;
+            write_new(&path, &key)
+                .with_context(|| format!("cannot write {}; check its directory", path.display()))?;
+            Ok(key)
+        }
+        Err(error) => Err(error).with_context(|| {
+            format!("cannot read {}; give it to the user that the exit runs as", path.display())
+        }),
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn reset_key_is_made_once_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = reset_key(directory.path()).unwrap();
+        assert_eq!(reset_key(directory.path()).unwrap(), first);
+        let mode = std::fs::metadata(directory.path().join("reset.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn damaged_reset_key_is_an_error_that_names_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("reset.key"), b"short").unwrap();
+        let error = reset_key(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("reset.key") && error.contains("delete it"), "{error}");
+    }
+}

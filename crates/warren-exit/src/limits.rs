@@ -1,0 +1,40 @@
+//! The limits of clients that have been connected since the exit started.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use warren_session::PeerKey;
+use warren_session::clients::ClientRegistry;
+
+use warren_tunnel::ClientLimit;
+
+/// Each client's limit, shared with the workers; it stays when a session ends, so that nobody comes back to a new burst.
+#[derive(Debug, Default)]
+pub(super) struct ClientLimits(HashMap<PeerKey, Arc<ClientLimit>>);
+
+impl ClientLimits {
+    /// The limit of a client, as the registry has it.
+    pub(super) fn of(&mut self, registry: &ClientRegistry, key: PeerKey) -> Arc<ClientLimit> {
+        let rate = registry.by_key(key).and_then(|client| client.rate_limit);
+        let limit = self.0.entry(key).or_insert_with(|| Arc::new(ClientLimit::new(rate, Instant::now())));
+        limit.set(rate);
+        limit.clone()
+    }
+
+    /// Sets every limit as the registry has it, and forgets clients that are gone.
+    pub(super) fn follow(&mut self, registry: &ClientRegistry) {
+        self.0.retain(|key, limit| {
+            let client = registry.by_key(*key);
+            if let Some(client) = client {
+                limit.set(client.rate_limit);
+            }
+            client.is_some()
+        });
+    }
+
+    /// Packets of a client that its limit dropped.
+    pub(super) fn refused(&self, key: PeerKey) -> u64 {
+        self.0.get(&key).map(|limit| limit.refused()).unwrap_or_default()
+    }
+}

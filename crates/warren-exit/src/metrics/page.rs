@@ -1,0 +1,273 @@
+//! The page: every figure of the exit, from one moment.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
+
+use warren_session::clients::RateLimit;
+
+use super::events::Events;
+use super::families::{Families, by_power, by_size};
+use warren_control::status::Status;
+use warren_tunnel::{Snapshot, Traffic};
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub status: Status,
+    pub snapshot: Snapshot,
+    pub events: Events,
+    /// Each client's own figures, where `[metrics] clients` asks for them.
+    pub clients: Option<Vec<ClientFigures>>,
+}
+
+/// What concerns one client.
+#[derive(Debug)]
+pub(crate) struct ClientFigures {
+    pub name: String,
+    pub traffic: Traffic,
+    pub rate_limit: Option<RateLimit>,
+    pub rate_limited_packets: u64,
+    pub connections: usize,
+    pub queued_bytes: usize,
+    /// The shortest of its connections, in seconds; nothing while it has none.
+    pub round_trip: Option<f64>,
+}
+
+/// The sums of `docs/counters.md` with what they count; those of [`GAUGES`] go down too.
+const TOTALS: [(&str, &str); 21] = [
+    ("tun_reads", "Reads of the TUN that brought something."),
+    ("handed_over", "Reads of the TUN that another worker was to have."),
+    ("tun_read_packets", "Packets cut from reads of the TUN."),
+    ("tun_read_bytes", "Bytes of packets cut from reads of the TUN."),
+    ("tun_writes", "Writes that the TUN took."),
+    ("tun_written_packets", "Packets written to the TUN, merged or not."),
+    ("tun_written_bytes", "Bytes of packets written to the TUN."),
+    ("carrier_sent_packets", "Packets handed to a QUIC connection, whole or as all of their fragments."),
+    ("marked_packets", "Packets marked (ECN) because they had waited too long."),
+    ("too_big_answers", "ICMP messages that told a sender how large a packet goes in one piece."),
+    ("carrier_sent_datagrams", "Datagrams handed to QUIC connections."),
+    ("carrier_received_datagrams", "Datagrams that QUIC delivered."),
+    ("carrier_received_packets", "Packets that came out of datagrams."),
+    ("fragments_sent", "Fragments among the datagrams sent."),
+    ("fragments_received", "Fragments among the datagrams received."),
+    ("queued_packets", "Packets that wait for a connection now."),
+    ("assemblies_pending", "Packets of which some fragments are missing now."),
+    ("quic_datagrams_sent", "Datagrams as QUIC counts them on the wire, sent."),
+    ("quic_datagrams_received", "Datagrams as QUIC counts them on the wire, received."),
+    ("quic_lost_packets", "QUIC packets that were never acknowledged."),
+    ("connections_ended", "Connections that are gone."),
+];
+const GAUGES: [&str; 2] = ["queued_packets", "assemblies_pending"];
+
+impl Page {
+    /// The page as OpenMetrics text.
+    pub(crate) fn text(self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut text = String::with_capacity(32 * 1024);
+        prometheus_client::encoding::text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families(encoder);
+        self.write_exit(&mut families)?;
+        self.write_events(&mut families)?;
+        self.write_packets(&mut families)?;
+        self.write_batches(&mut families)?;
+        self.write_process(&mut families)?;
+        self.clients.iter().try_for_each(|clients| write_clients(clients, &mut families))
+    }
+}
+
+impl Page {
+    fn write_exit(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Self { status, .. } = self;
+        let labels = [("version", status.version.as_str()), ("driver", &status.transport.driver)];
+        families.info("warren", "The running program.", &labels)?;
+        families.gauge("warren_up_seconds", "How long the exit has run.", status.since_seconds)?;
+        let (enrolled, connected) =
+            status.exit.as_ref().map_or((0, 0), |exit| (exit.clients.enrolled, exit.clients.connected));
+        families.gauge("warren_clients_enrolled", "Clients that the exit knows.", enrolled)?;
+        families.gauge("warren_sessions", "Clients that have a session.", connected)?;
+        families.gauge(
+            "warren_connections",
+            "QUIC connections, strangers' too.",
+            status.connections.len(),
+        )?;
+        let queued: usize = status.connections.iter().map(|connection| connection.queue_bytes).sum();
+        families.gauge("warren_queued_bytes", "Bytes that wait for a connection now.", queued)
+    }
+
+    fn write_events(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Self { events, .. } = self;
+        families.counter("warren_handshakes", "TLS handshakes completed.", events.handshakes)?;
+        let (in_flight, timed_out) = self
+            .status
+            .exit
+            .as_ref()
+            .map_or((0, 0), |exit| (exit.handshakes_in_flight, exit.handshakes_timed_out));
+        families.gauge("warren_handshakes_in_flight", "TLS handshakes under way.", in_flight)?;
+        families.counter("warren_handshakes_timed_out", "TLS handshakes that took too long.", timed_out)?;
+        let strangers = self.status.exit.iter().flat_map(|exit| &exit.strangers);
+        families.counters(
+            "warren_strangers",
+            "Attempts to connect that were turned away unanswered or with a refusal.",
+            strangers.map(|(reason, count)| ([("reason", reason)], *count)),
+        )?;
+        families.counter("warren_sessions_opened", "Sessions opened.", events.sessions_opened)?;
+        families.counters(
+            "warren_sessions_ended",
+            "Sessions that ended.",
+            by_reason(&events.sessions_ended),
+        )?;
+        families.counters(
+            "warren_connections_closed",
+            "Connections that the exit closed.",
+            by_reason(&events.connections_closed),
+        )?;
+        families.counter(
+            "warren_enrolments",
+            "Clients that enrolled themselves by invitation.",
+            events.enrolments,
+        )?;
+        families.counter(
+            "warren_reloads_refused",
+            "Reloads that changed nothing because something was wrong.",
+            events.reloads_refused,
+        )
+    }
+
+    fn write_packets(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Self { status, snapshot, .. } = self;
+        for (name, help) in TOTALS {
+            let value = status.totals.get(name).copied().unwrap_or_default();
+            let full_name = format!("warren_{name}");
+            if GAUGES.contains(&name) {
+                families.gauge(&full_name, help, value)?;
+            } else {
+                families.counter(&full_name, help, value)?;
+            }
+        }
+        let ways = [
+            ("to_carrier", &status.drops_to_carrier),
+            ("to_tun", &status.drops_to_tun),
+            ("transport", &status.transport_drops),
+        ];
+        let drops = ways.into_iter().flat_map(|(way, drops)| {
+            drops.iter().map(move |(reason, count)| ([("way", way), ("reason", reason)], *count))
+        });
+        families.counters(
+            "warren_drops",
+            "Packets, or datagrams in QUIC and on their way to it, that were dropped.",
+            drops,
+        )?;
+        let places: Vec<(f64, u64)> = snapshot
+            .totals
+            .waits
+            .places()
+            .map(|(bound, count)| (bound.map_or(f64::MAX, |bound| bound.as_secs_f64()), count))
+            .collect();
+        let sum = snapshot.totals.waits.sum().as_secs_f64();
+        let help = "How long packets waited that were handed to a connection.";
+        families.histogram("warren_queue_wait_seconds", help, sum, &places)
+    }
+
+    fn write_batches(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Snapshot { sockets, occupancy, .. } = &self.snapshot;
+        families.histogram(
+            "warren_segments_per_send",
+            "UDP datagrams in one send (GSO).",
+            sockets.datagrams_sent() as f64,
+            &by_size(&sockets.segments_per_send),
+        )?;
+        families.histogram(
+            "warren_datagrams_per_receive",
+            "UDP datagrams in one receive (GRO, recvmmsg).",
+            sockets.datagrams_received as f64,
+            &by_power(&sockets.datagrams_per_receive),
+        )?;
+        for (name, help, histogram) in [
+            (
+                "warren_packets_per_tun_read",
+                "Packets cut from one read of the TUN.",
+                &occupancy.packets_per_tun_read,
+            ),
+            (
+                "warren_packets_per_tun_write",
+                "Packets merged into one write to the TUN.",
+                &occupancy.packets_per_tun_write,
+            ),
+            ("warren_drives_per_wakeup", "Drives in one turn of a worker.", &occupancy.drives_per_wakeup),
+        ] {
+            families.histogram(name, help, histogram.sum() as f64, &by_size(histogram.counts()))?;
+        }
+        families.counter("warren_udp_sent_bytes", "UDP payload sent.", sockets.bytes_sent)?;
+        families.counter("warren_udp_received_bytes", "UDP payload received.", sockets.bytes_received)?;
+        let errors = self.status.occupancy.send_errors.iter();
+        families.counters(
+            "warren_send_errors",
+            "Sends that the kernel refused.",
+            errors.map(|(kind, count)| ([("kind", kind)], *count)),
+        )
+    }
+
+    fn write_process(&self, families: &mut Families<'_>) -> fmt::Result {
+        let process = &self.status.process;
+        families.counter("process_cpu_seconds", "CPU time of all threads.", process.cpu_seconds)?;
+        families.gauge("process_resident_memory_bytes", "Resident memory.", process.rss_kib * 1024)?;
+        families.gauge("process_open_fds", "Open file descriptors.", process.fds)?;
+        families.gauge("process_threads", "Threads.", process.threads)
+    }
+}
+
+fn write_clients(clients: &[ClientFigures], families: &mut Families<'_>) -> fmt::Result {
+    let labels = |client: &ClientFigures| [("client", client.name.clone())];
+    let mut counter = |name: &str, help: &str, of: fn(&ClientFigures) -> u64| {
+        families.counters(name, help, clients.iter().map(|client| (labels(client), of(client))))
+    };
+    counter("warren_client_sent_packets", "Packets sent to the client.", |client| {
+        client.traffic.packets_out
+    })?;
+    counter("warren_client_sent_bytes", "Bytes of packets sent to it.", |client| client.traffic.bytes_out)?;
+    counter("warren_client_received_packets", "Packets received from the client.", |client| {
+        client.traffic.packets_in
+    })?;
+    counter("warren_client_received_bytes", "Bytes of packets received from it.", |client| {
+        client.traffic.bytes_in
+    })?;
+    counter(
+        "warren_client_rate_limited_packets",
+        "Packets of both directions that its limit dropped.",
+        |client| client.rate_limited_packets,
+    )?;
+    let mut gauge = |name: &str, help: &str, of: fn(&ClientFigures) -> Option<f64>| {
+        let values = clients.iter().filter_map(|client| Some((labels(client), of(client)?)));
+        families.gauges(name, help, values)
+    };
+    gauge("warren_client_connections", "Connections of the client's session.", |client| {
+        Some(client.connections as f64)
+    })?;
+    gauge(
+        "warren_client_rate_limit_bits",
+        "Bits a second that the client may send, and receive.",
+        |client| client.rate_limit.map(|rate| rate.bits_per_second() as f64),
+    )?;
+    gauge("warren_client_queued_bytes", "Bytes that wait for the client now.", |client| {
+        Some(client.queued_bytes as f64)
+    })?;
+    gauge("warren_client_round_trip_seconds", "Round-trip time of its fastest connection.", |client| {
+        client.round_trip
+    })
+}
+
+fn by_reason<'a>(
+    counts: impl IntoIterator<Item = (&'a &'static str, &'a u64)>,
+) -> impl Iterator<Item = ([(&'static str, &'static str); 1], u64)> {
+    counts.into_iter().map(|(reason, count)| ([("reason", *reason)], *count))
+}

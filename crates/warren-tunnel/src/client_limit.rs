@@ -1,0 +1,37 @@
+//! What one client of an exit may send and receive; the control plane sets it, and every worker that carries packets of the
+//! client asks it.
+
+use std::time::Instant;
+
+use warren_packet::rate_limit::RateLimiter;
+use warren_session::clients::RateLimit;
+
+/// A client's limits, one for each direction. They outlive its sessions.
+#[derive(Debug)]
+pub struct ClientLimit {
+    /// Of packets that the client sends.
+    pub from_client: RateLimiter,
+    /// Of packets to the client.
+    pub to_client: RateLimiter,
+}
+
+impl ClientLimit {
+    /// The same rate each way, or none.
+    pub fn new(rate: Option<RateLimit>, now: Instant) -> Self {
+        let limit = Self { from_client: RateLimiter::new(now), to_client: RateLimiter::new(now) };
+        limit.set(rate);
+        limit
+    }
+
+    /// Counts from the next packet on.
+    pub fn set(&self, rate: Option<RateLimit>) {
+        let rate = rate.map(RateLimit::bits_per_second);
+        self.from_client.set(rate);
+        self.to_client.set(rate);
+    }
+
+    /// Packets of both directions that were dropped.
+    pub fn refused(&self) -> u64 {
+        self.from_client.refused() + self.to_client.refused()
+    }
+}

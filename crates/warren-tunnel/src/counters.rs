@@ -1,0 +1,266 @@
+//! Every packet's fate in numbers.
+//!
+//! Two balances hold once the queues are empty (`docs/counters.md`):
+//! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
+//! `carrier_received_packets = tun_written_packets + drops to the TUN`.
+
+mod sums;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use warren_packet::queue::Waits;
+use warren_packet::reason::{DropCounters, DropReason};
+use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
+use warren_session::PeerKey;
+use warren_session::exit::SessionId;
+
+use super::traffic::Traffic;
+
+/// Packets and bytes that passed each boundary of a worker since it started.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
+    pub tun_read_packets: u64,
+    /// Their bytes, IP headers included.
+    pub tun_read_bytes: u64,
+    /// Reads of the TUN that brought something: fewer than packets where offload works.
+    pub tun_reads: u64,
+    /// Reads among these that went to another worker, which cuts and counts their packets.
+    pub handed_over: u64,
+    /// Writes that the TUN took: fewer than packets where packets of a flow could be merged.
+    pub tun_writes: u64,
+    /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
+    pub tun_written_packets: u64,
+    /// Their bytes, IP headers included.
+    pub tun_written_bytes: u64,
+    /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
+    pub carrier_sent_packets: u64,
+    /// Packets that were marked as having met congestion (ECN) instead of being dropped as `queue_delay`.
+    pub marked_packets: u64,
+    /// How long packets waited that were handed to the carrier.
+    pub waits: Waits,
+    /// Senders that were told by ICMP how large a packet goes in one piece.
+    pub too_big_answers: u64,
+    /// Datagrams handed to the QUIC connections.
+    pub carrier_sent_datagrams: u64,
+    /// Datagrams that the QUIC connections delivered.
+    pub carrier_received_datagrams: u64,
+    /// Packets that came out of those: whole ones, completed or dropped assemblies, and datagrams that made no sense.
+    pub carrier_received_packets: u64,
+    /// Fragments among the datagrams sent.
+    pub fragments_sent: u64,
+    /// Fragments among the datagrams received.
+    pub fragments_received: u64,
+}
+
+/// One connection's share, and what its QUIC state says.
+#[derive(Debug, Clone)]
+pub struct ConnectionSnapshot {
+    /// Its number in this process.
+    pub connection: ConnectionId,
+    /// The session that it belongs to.
+    pub session: Option<SessionId>,
+    /// Its number in the session.
+    pub index: Option<u32>,
+    /// Inner packets sent.
+    pub packets_out: u64,
+    /// Bytes of these.
+    pub bytes_out: u64,
+    /// Inner packets received.
+    pub packets_in: u64,
+    /// Bytes of these.
+    pub bytes_in: u64,
+    /// Inner packets that wait to be sent.
+    pub queue_packets: usize,
+    /// Bytes of these.
+    pub queue_bytes: usize,
+    /// QUIC's own counters, while it is open.
+    pub quic: Option<ConnectionStats>,
+}
+
+/// How full the worker's batches are.
+#[derive(Debug, Clone, Default)]
+pub struct Occupancy {
+    /// Packets cut from one read of the TUN.
+    pub packets_per_tun_read: Histogram,
+    /// Packets merged into one write to the TUN.
+    pub packets_per_tun_write: Histogram,
+    /// Drives of connections in one turn; nothing with a driver that does not tell.
+    pub drives_per_wakeup: Histogram,
+}
+
+/// How often a batch had each size; the last place counts larger ones too.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    counts: [u64; Self::PLACES],
+    sum: u64,
+}
+
+impl Histogram {
+    /// Sizes 0 to 64.
+    const PLACES: usize = 65;
+
+    /// Counts one batch of this size.
+    pub fn record(&mut self, size: u64) {
+        let place = usize::try_from(size).unwrap_or(usize::MAX).min(Self::PLACES - 1);
+        if let Some(count) = self.counts.get_mut(place) {
+            *count += 1;
+        }
+        self.sum = self.sum.saturating_add(size);
+    }
+
+    /// How many batches there were in each class of sizes.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// The elements of all batches together.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; Self::PLACES], sum: 0 }
+    }
+}
+
+impl fmt::Display for Histogram {
+    /// `size:count` for each size that there was.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        let words: Vec<String> = sizes.map(|(size, count)| format!("{size}:{count}")).collect();
+        formatter.write_str(&words.join(" "))
+    }
+}
+
+/// One worker's share of the totals.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WorkerShare {
+    /// Connections that it drives.
+    pub connections: usize,
+    /// Reads of its TUN queue.
+    pub tun_reads: u64,
+    /// Packets that it gave to another worker.
+    pub handed_over: u64,
+    /// Writes to its TUN queue.
+    pub tun_writes: u64,
+    /// UDP payloads sent.
+    pub carrier_sent_packets: u64,
+    /// UDP payloads received.
+    pub carrier_received_packets: u64,
+}
+
+/// Every counter of a worker, or of all of them, at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Packets and bytes of all connections.
+    pub totals: Totals,
+    /// Inner packets that wait to be sent.
+    pub queued_packets: u64,
+    /// Packets of which some fragments are missing.
+    pub assemblies_pending: u64,
+    /// Packets from the TUN that were dropped, by reason.
+    pub drops_to_carrier: DropCounters,
+    /// Packets from the carrier that were dropped, by reason.
+    pub drops_to_tun: DropCounters,
+    /// Every connection.
+    pub connections: Vec<ConnectionSnapshot>,
+    /// Of an exit: what was carried for each client since the worker started.
+    pub clients: BTreeMap<PeerKey, Traffic>,
+    /// What the UDP sockets counted.
+    pub sockets: SocketStats,
+    /// How full batches were.
+    pub occupancy: Occupancy,
+    /// Datagrams and drops of connections that are gone, so that sums survive them.
+    pub past: PastConnections,
+    /// Of all workers together: each one's share, in the order of their numbers.
+    pub workers: Vec<WorkerShare>,
+}
+
+/// The QUIC-level sums of connections that ended.
+#[derive(Debug, Clone, Default)]
+pub struct PastConnections {
+    pub connections: u64,
+    pub sums: QuicSums,
+}
+
+/// What QUIC did with the datagrams it was given and got, summed over connections.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QuicSums {
+    /// DATAGRAM frames sent.
+    pub datagrams_sent: u64,
+    /// DATAGRAM frames received.
+    pub datagrams_received: u64,
+    /// QUIC packets that were declared lost.
+    pub lost_packets: u64,
+    /// Datagrams that the full send buffer gave up for newer ones.
+    pub send_drops_full: u64,
+    /// Datagrams that no packet had room for.
+    pub send_drops_too_large: u64,
+    /// Datagrams that waited for too long.
+    pub send_drops_stale: u64,
+    /// Datagrams of a connection that was closed.
+    pub send_drops_closed: u64,
+    /// Datagrams that arrived while the receive buffer was full.
+    pub receive_drops: u64,
+}
+
+impl PastConnections {
+    /// Adds a connection's final figures.
+    pub fn add(&mut self, quic: &ConnectionStats) {
+        self.connections += 1;
+        self.sums.add(quic);
+    }
+}
+
+impl QuicSums {
+    /// Adds a connection's figures.
+    pub fn add(&mut self, quic: &ConnectionStats) {
+        self.datagrams_sent += quic.datagrams_sent;
+        self.datagrams_received += quic.datagrams_received;
+        self.lost_packets += quic.lost_packets;
+        self.send_drops_full += quic.send_drops_full;
+        self.send_drops_too_large += quic.send_drops_too_large;
+        self.send_drops_stale += quic.send_drops_stale;
+        self.send_drops_closed += quic.send_drops_closed;
+        self.receive_drops += quic.receive_drops;
+    }
+}
+
+/// A direction's counters while the worker runs.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    pub to_carrier: DropCounters,
+    pub to_tun: DropCounters,
+}
+
+impl Drops {
+    /// Counts one packet from the TUN that will not reach the carrier.
+    pub(crate) fn count_to_carrier(&mut self, reason: DropReason) {
+        self.to_carrier.add(reason);
+    }
+
+    /// Counts one packet from the carrier that will not reach the TUN.
+    pub(crate) fn count_to_tun(&mut self, reason: DropReason) {
+        self.to_tun.add(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histogram_counts_sizes_beyond_its_last_place_there() {
+        let mut histogram = Histogram::default();
+        for size in [0, 3, 3, 64, 65, u64::MAX] {
+            histogram.record(size);
+        }
+        assert_eq!(histogram.to_string(), "0:1 3:2 64:3");
+        assert_eq!(histogram.counts().iter().sum::<u64>(), 6);
+    }
+}

@@ -1,0 +1,388 @@
+//! Which session a packet belongs to, and whether it may pass: plain rules over addresses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use warren_packet::reason::DropReason;
+use warren_packet::tuple::FiveTuple;
+use warren_quic::driver::ConnectionId;
+use warren_session::exit::SessionId;
+
+use super::client_limit::ClientLimit;
+
+/// The rules of one role.
+#[derive(Debug, Clone)]
+pub enum Forwarding {
+    /// One session; whatever the TUN gives goes to it, and only packets for its addresses come out.
+    Client,
+    /// Many sessions, told apart by inner address.
+    Exit {
+        /// Networks that addresses are leased from; a destination in them is another client.
+        pools: Vec<IpNet>,
+        /// The exit's own inner addresses, reachable in spite of isolation.
+        gateways: Vec<IpAddr>,
+        /// Whether clients are kept from each other.
+        isolation: bool,
+    },
+}
+
+/// A session's inner addresses and the number of its connections.
+#[derive(Debug, Clone)]
+pub struct SessionRoute {
+    /// The client's inner IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// The client's inner IPv6 address.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Networks behind the client, granted by the exit.
+    pub prefixes: Vec<IpNet>,
+    /// N: the number of connections that flows are spread over.
+    pub connections: u32,
+    /// Of an exit: what the client may send and receive.
+    pub limit: Option<Arc<ClientLimit>>,
+}
+
+impl SessionRoute {
+    /// Whether the session may send from, or be sent, this address.
+    pub fn owns(&self, address: IpAddr) -> bool {
+        let leased = match address {
+            IpAddr::V4(address) => self.ipv4 == Some(address),
+            IpAddr::V6(address) => self.ipv6 == Some(address),
+        };
+        leased || self.prefixes.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.ipv4.map(IpAddr::V4).into_iter().chain(self.ipv6.map(IpAddr::V6))
+    }
+}
+
+/// The sessions that a worker can reach, by inner address.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_id: HashMap<SessionId, Session>,
+    by_address: HashMap<IpAddr, SessionId>,
+    by_prefix: Vec<(IpNet, SessionId)>,
+}
+
+#[derive(Debug)]
+struct Session {
+    route: SessionRoute,
+    /// Where the connection of each index is; `None` while it is lost.
+    slots: Vec<Option<Place>>,
+    /// Connections that nobody answers: flows take others as long as there are any.
+    silent: Vec<Place>,
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this worker, with this pump.
+    Here(usize),
+    /// On another worker.
+    There(ConnectionId),
+}
+
+impl Sessions {
+    /// Adds a session, or replaces one of the same id and keeps its connections.
+    pub(crate) fn open(&mut self, id: SessionId, route: SessionRoute) {
+        let old = self.by_id.remove(&id);
+        let (slots, silent) = old.map(|old| (old.slots, old.silent)).unwrap_or_default();
+        self.forget_addresses(id);
+        for address in route.addresses() {
+            self.by_address.insert(address, id);
+        }
+        self.by_prefix.extend(route.prefixes.iter().map(|prefix| (*prefix, id)));
+        // The longest prefix is looked at first.
+        self.by_prefix.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
+        let mut session = Session { route, slots, silent };
+        session.slots.resize(session.route.connections as usize, None);
+        self.by_id.insert(id, session);
+    }
+
+    /// Returns the session when it is the only one.
+    pub(crate) fn only(&self) -> Option<SessionId> {
+        self.by_id.keys().next().copied().filter(|_| self.by_id.len() == 1)
+    }
+
+    /// Removes a session; its connections stay, without one.
+    pub(crate) fn end(&mut self, id: SessionId) {
+        self.by_id.remove(&id);
+        self.forget_addresses(id);
+    }
+
+    /// Gives a session's connection `index` a place. Returns false when there is no such session or index.
+    pub(crate) fn attach(&mut self, id: SessionId, index: u32, place: Place) -> bool {
+        let Some(session) = self.by_id.get_mut(&id) else { return false };
+        let Some(slot) = session.slots.get_mut(index as usize) else { return false };
+        *slot = Some(place);
+        true
+    }
+
+    /// Takes a place away from whatever connection index of the session has it.
+    pub(crate) fn detach(&mut self, id: SessionId, place: Place) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        for slot in session.slots.iter_mut().filter(|slot| **slot == Some(place)) {
+            *slot = None;
+        }
+        session.silent.retain(|silent| *silent != place);
+    }
+
+    /// Notes whether nobody answers a session's connection.
+    pub(crate) fn set_silent(&mut self, id: SessionId, place: Place, silent: bool) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        session.silent.retain(|other| *other != place);
+        if silent {
+            session.silent.push(place);
+        }
+    }
+
+    /// The rules' verdict on a packet that came from a session's connection: which pump's session sent it is known. Returns the
+    /// limit that it counts against.
+    ///
+    /// # Errors
+    /// The reason to count when the packet must not reach the TUN.
+    pub(crate) fn check_from_carrier(
+        &self,
+        forwarding: &Forwarding,
+        session: SessionId,
+        source: IpAddr,
+        destination: IpAddr,
+    ) -> Result<Option<&ClientLimit>, DropReason> {
+        let Some(session) = self.by_id.get(&session) else { return Err(DropReason::NotAttached) };
+        match forwarding {
+            Forwarding::Client if session.route.owns(destination) => Ok(None),
+            Forwarding::Client => Err(DropReason::WrongDestination),
+            Forwarding::Exit { .. } if !session.route.owns(source) => Err(DropReason::SpoofedSource),
+            Forwarding::Exit { pools, gateways, isolation } => {
+                let to_client = pools.iter().any(|pool| pool.contains(&destination))
+                    || self.by_prefix.iter().any(|(prefix, _)| prefix.contains(&destination));
+                if *isolation && to_client && !gateways.contains(&destination) {
+                    return Err(DropReason::Isolated);
+                }
+                Ok(session.route.limit.as_deref())
+            }
+        }
+    }
+
+    /// Where the connection is that carries a packet from the TUN: the flow's own, or, while that is lost, another
+    /// live one of the session that is the same for the whole flow. With it comes the limit that the packet counts against.
+    ///
+    /// # Errors
+    /// The reason to count when there is none.
+    pub(crate) fn place_for(
+        &self,
+        forwarding: &Forwarding,
+        flow: &FiveTuple,
+    ) -> Result<(Place, Option<&ClientLimit>), DropReason> {
+        let session = match forwarding {
+            Forwarding::Client => self.by_id.values().next().ok_or(DropReason::NoConnection)?,
+            Forwarding::Exit { .. } => self
+                .session_of(flow.destination)
+                .and_then(|id| self.by_id.get(&id))
+                .ok_or(DropReason::NoRoute)?,
+        };
+        let place = session.place_for(flow).ok_or(DropReason::NoConnection)?;
+        Ok((place, session.route.limit.as_deref()))
+    }
+
+    fn session_of(&self, address: IpAddr) -> Option<SessionId> {
+        self.by_address.get(&address).copied().or_else(|| {
+            self.by_prefix.iter().find(|(prefix, _)| prefix.contains(&address)).map(|(_, session)| *session)
+        })
+    }
+
+    fn forget_addresses(&mut self, id: SessionId) {
+        self.by_address.retain(|_, owner| *owner != id);
+        self.by_prefix.retain(|(_, owner)| *owner != id);
+    }
+}
+
+impl Session {
+    fn place_for(&self, flow: &FiveTuple) -> Option<Place> {
+        let count = u32::try_from(self.slots.len()).ok()?;
+        let own = self.slots.get(flow.connection_index(count) as usize).copied().flatten();
+        if let Some(place) = own.filter(|place| !self.silent.contains(place)) {
+            return Some(place);
+        }
+        // The hash's low bits spread the flows of a lost connection; its high bits chose that connection.
+        let spread = |places: &mut dyn Iterator<Item = Place>, count: usize| {
+            let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
+            places.nth((flow.symmetric_hash() % count) as usize)
+        };
+        let answered = || self.slots.iter().flatten().copied().filter(|place| !self.silent.contains(place));
+        let live = || self.slots.iter().flatten().copied();
+        spread(&mut answered(), answered().count()).or(own).or_else(|| spread(&mut live(), live().count()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(destination: &str, port: u16) -> FiveTuple {
+        FiveTuple {
+            source: address("203.0.113.7"),
+            destination: address(destination),
+            protocol: 6,
+            source_port: 443,
+            destination_port: port,
+        }
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn route(ipv4: &str, connections: u32) -> SessionRoute {
+        SessionRoute {
+            ipv4: Some(ipv4.parse().unwrap()),
+            ipv6: None,
+            prefixes: Vec::new(),
+            connections,
+            limit: None,
+        }
+    }
+
+    fn exit_rules(isolation: bool) -> Forwarding {
+        Forwarding::Exit {
+            pools: vec!["10.66.0.0/16".parse().unwrap()],
+            gateways: vec![address("10.66.0.1")],
+            isolation,
+        }
+    }
+
+    fn sessions() -> Sessions {
+        let mut sessions = Sessions::default();
+        sessions.open(SessionId(1), route("10.66.0.2", 4));
+        sessions.open(SessionId(2), route("10.66.0.3", 4));
+        sessions
+    }
+
+    #[test]
+    fn a_session_is_the_only_one_until_there_is_another() {
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.only(), None);
+        sessions.open(SessionId(7), route("10.66.0.2", 4));
+        assert_eq!(sessions.only(), Some(SessionId(7)));
+        sessions.open(SessionId(8), route("10.66.0.3", 4));
+        assert_eq!(sessions.only(), None);
+    }
+
+    #[test]
+    fn exit_refuses_a_source_that_is_not_the_sessions() {
+        let (sessions, rules) = (sessions(), exit_rules(true));
+        let outside = address("203.0.113.7");
+        let check =
+            |source| sessions.check_from_carrier(&rules, SessionId(1), address(source), outside).map(drop);
+        assert_eq!(check("10.66.0.2"), Ok(()));
+        assert_eq!(check("10.66.0.3"), Err(DropReason::SpoofedSource));
+        assert_eq!(check("10.66.0.1"), Err(DropReason::SpoofedSource));
+        assert_eq!(check("fd00::1"), Err(DropReason::SpoofedSource));
+    }
+
+    #[test]
+    fn isolation_keeps_clients_from_each_other_but_not_from_the_gateway() {
+        let sessions = sessions();
+        let source = address("10.66.0.2");
+        let check = |isolation, destination| {
+            let rules = exit_rules(isolation);
+            sessions.check_from_carrier(&rules, SessionId(1), source, address(destination)).map(drop)
+        };
+        assert_eq!(check(true, "10.66.0.3"), Err(DropReason::Isolated));
+        assert_eq!(check(false, "10.66.0.3"), Ok(()));
+        assert_eq!(check(true, "10.66.0.1"), Ok(()));
+    }
+
+    #[test]
+    fn client_takes_only_packets_for_its_own_addresses() {
+        let sessions = sessions();
+        let check = |destination| {
+            let source = address("203.0.113.7");
+            let rules = Forwarding::Client;
+            sessions.check_from_carrier(&rules, SessionId(1), source, address(destination)).map(drop)
+        };
+        assert_eq!(check("10.66.0.2"), Ok(()));
+        assert_eq!(check("192.168.1.1"), Err(DropReason::WrongDestination));
+    }
+
+    #[test]
+    fn granted_prefixes_may_be_sent_from_and_to() {
+        let mut sessions = sessions();
+        let behind =
+            SessionRoute { prefixes: vec!["192.168.7.0/24".parse().unwrap()], ..route("10.66.0.4", 1) };
+        sessions.open(SessionId(3), behind);
+        sessions.attach(SessionId(3), 0, Place::Here(9));
+        let rules = exit_rules(true);
+        let from = address("192.168.7.20");
+        assert!(sessions.check_from_carrier(&rules, SessionId(3), from, address("203.0.113.7")).is_ok());
+        assert_eq!(sessions.place_for(&rules, &flow("192.168.7.20", 77)).unwrap().0, Place::Here(9));
+    }
+
+    #[test]
+    fn flow_keeps_its_connection_and_only_a_lost_one_moves_its_flows() {
+        // Every other connection is on another worker.
+        let place = |index: u32| match index % 2 {
+            0 => Place::Here(10 + index as usize),
+            _ => Place::There(ConnectionId(index.into())),
+        };
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        for index in 0..4 {
+            assert!(sessions.attach(SessionId(1), index, place(index)));
+        }
+        let carrier =
+            |sessions: &Sessions, port| sessions.place_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
+        let before: Vec<_> = (0..64).map(|port| carrier(&sessions, port)).collect();
+        sessions.detach(SessionId(1), place(3));
+        for (port, before) in (0..64).zip(before) {
+            let now = carrier(&sessions, port);
+            if before == place(3) {
+                assert_ne!(now, before);
+            } else {
+                assert_eq!(now, before);
+            }
+        }
+    }
+
+    #[test]
+    fn flows_of_a_silent_connection_move_while_another_answers_and_return() {
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        let (here, there) = (Place::Here(10), Place::There(ConnectionId(11)));
+        sessions.attach(SessionId(1), 0, here);
+        sessions.attach(SessionId(1), 1, there);
+        let carrier =
+            |sessions: &Sessions, port| sessions.place_for(&rules, &flow("10.66.0.2", port)).unwrap().0;
+        let before: Vec<_> = (0..32).map(|port| carrier(&sessions, port)).collect();
+        sessions.set_silent(SessionId(1), here, true);
+        assert!((0..32).all(|port| carrier(&sessions, port) == there));
+        sessions.set_silent(SessionId(1), there, true);
+        assert_eq!(
+            (0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(),
+            before,
+            "nowhere better"
+        );
+        sessions.set_silent(SessionId(1), here, false);
+        assert!((0..32).all(|port| carrier(&sessions, port) == here));
+        sessions.detach(SessionId(1), here);
+        assert!((0..32).all(|port| carrier(&sessions, port) == there), "silent is better than nothing");
+        sessions.set_silent(SessionId(1), there, false);
+        sessions.attach(SessionId(1), 0, here);
+        assert_eq!((0..32).map(|port| carrier(&sessions, port)).collect::<Vec<_>>(), before);
+    }
+
+    #[test]
+    fn unknown_destinations_and_sessions_without_connections_have_their_own_reasons() {
+        let (sessions, rules) = (sessions(), exit_rules(true));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.9", 1)).err(), Some(DropReason::NoRoute));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoConnection));
+    }
+
+    #[test]
+    fn ended_session_is_unreachable() {
+        let (mut sessions, rules) = (sessions(), exit_rules(true));
+        sessions.attach(SessionId(1), 0, Place::Here(5));
+        sessions.end(SessionId(1));
+        assert_eq!(sessions.place_for(&rules, &flow("10.66.0.2", 1)).err(), Some(DropReason::NoRoute));
+    }
+}

@@ -1,0 +1,249 @@
+//! What a worker read for another worker's connection: collected over a turn and handed over in one batch.
+//!
+//! The kernel steers a flow's reads to the queue that last wrote the flow, so this is for a flow's first packets and for
+//! flows without a way back. What one worker reads of a flow reaches the other in order. The way to a worker is bounded in
+//! bytes; what does not fit is the caller's to drop and count.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use tokio::sync::mpsc;
+use warren_packet::virtio::VirtioNetHeader;
+use warren_quic::driver::ConnectionId;
+
+use super::arena::Arena;
+
+/// Bytes that may wait for a worker, from each other worker.
+const LIMIT: usize = 1024 * 1024;
+/// Batches that may wait for a worker, from all others.
+const BATCHES: usize = 1024;
+/// From how many bytes on a client stops reading its TUN.
+const HIGH_WATER: usize = LIMIT / 2;
+
+/// One worker's way to each other, and its own inbox.
+pub(crate) struct HandOver {
+    /// By the number of the worker; nothing at its own.
+    ways: Vec<Option<Way>>,
+    inbox: mpsc::Receiver<Batch>,
+}
+
+/// What one TUN read brought: a packet or a super-packet.
+pub(crate) struct HandedOver {
+    /// Which connection it is for, as far as the reader knew.
+    pub connection: ConnectionId,
+    pub header: VirtioNetHeader,
+    pub packet: BytesMut,
+}
+
+/// A turn's worth for one worker, which counts as waiting until it is dropped.
+pub(crate) struct Batch {
+    reads: Vec<HandedOver>,
+    bytes: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+struct Way {
+    to: mpsc::Sender<Batch>,
+    /// Bytes handed over and not dealt with.
+    waiting: Arc<AtomicUsize>,
+    reads: Vec<HandedOver>,
+    bytes: usize,
+}
+
+/// Makes the ways between all workers, one end for each in order.
+pub(crate) fn between(workers: usize) -> Vec<HandOver> {
+    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::channel(BATCHES)).unzip();
+    let way = |to: &mpsc::Sender<Batch>| Way {
+        to: to.clone(),
+        waiting: Arc::default(),
+        reads: Vec::new(),
+        bytes: 0,
+    };
+    let ways = |own| senders.iter().enumerate().map(move |(index, to)| (index != own).then(|| way(to)));
+    inboxes
+        .into_iter()
+        .enumerate()
+        .map(|(own, inbox)| HandOver { ways: ways(own).collect(), inbox })
+        .collect()
+}
+
+impl HandOver {
+    /// Copies what was read into the batch for the worker that has the connection; returns whether there was room.
+    pub(crate) fn push(
+        &mut self,
+        connection: ConnectionId,
+        header: VirtioNetHeader,
+        packet: &[u8],
+        arena: &mut Arena,
+    ) -> bool {
+        let Some(Some(way)) = self.ways.get_mut(connection.worker()) else { return false };
+        if way.waiting.load(Relaxed) + way.bytes + packet.len() > LIMIT {
+            return false;
+        }
+        let buffer = arena.room(packet.len());
+        buffer.extend_from_slice(packet);
+        way.bytes += packet.len();
+        way.reads.push(HandedOver { connection, header, packet: buffer.split() });
+        true
+    }
+
+    /// Ends a turn: sends every batch, and gives what could not be sent to `lost`.
+    pub(crate) fn send(&mut self, mut lost: impl FnMut(HandedOver)) {
+        for way in self.ways.iter_mut().flatten().filter(|way| !way.reads.is_empty()) {
+            let bytes = std::mem::take(&mut way.bytes);
+            way.waiting.fetch_add(bytes, Relaxed);
+            let reads = std::mem::take(&mut way.reads);
+            let batch = Batch { reads, bytes, waiting: way.waiting.clone() };
+            if let Err(unsent) = way.to.try_send(batch) {
+                unsent.into_inner().take_reads().for_each(&mut lost);
+            }
+        }
+    }
+
+    /// Takes a batch that another worker handed over; else `cx` is woken once there is one.
+    pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Batch> {
+        // Without other workers none will come.
+        if self.ways.len() < 2 {
+            return Poll::Pending;
+        }
+        match self.inbox.poll_recv(cx) {
+            Poll::Ready(Some(batch)) => Poll::Ready(batch),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Whether so much waits for some worker that its flows' senders should wait too.
+    pub(crate) fn is_filling(&self) -> bool {
+        let is_full = |way: &Way| way.waiting.load(Relaxed) + way.bytes >= HIGH_WATER;
+        self.ways.iter().flatten().any(|way| is_full(way) || way.to.capacity() < BATCHES / 2)
+    }
+}
+
+impl Batch {
+    /// Takes the reads out, in order.
+    pub(crate) fn take_reads(&mut self) -> impl Iterator<Item = HandedOver> + use<> {
+        std::mem::take(&mut self.reads).into_iter()
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn push(from: &mut HandOver, to: u64, packet: &[u8]) -> bool {
+        // A connection's number has that of its worker above bit 40.
+        from.push(ConnectionId(to << 40 | 1), VirtioNetHeader::default(), packet, &mut Arena::default())
+    }
+
+    fn received(at: &mut HandOver) -> Option<Batch> {
+        match at.poll_receive(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(batch) => Some(batch),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_turns_reads_arrive_as_one_batch_in_order_at_the_worker_they_are_for() {
+        let mut workers = between(3);
+        for byte in 0..5 {
+            assert!(push(&mut workers[0], 2, &[byte; 3]));
+        }
+        assert!(received(&mut workers[2]).is_none());
+        workers[0].send(|_| panic!("all are sent"));
+        let mut batch = received(&mut workers[2]).unwrap();
+        assert!(batch.take_reads().map(|read| read.packet).eq((0..5).map(|byte| vec![byte; 3])));
+        assert!(received(&mut workers[2]).is_none() && received(&mut workers[1]).is_none());
+    }
+
+    #[test]
+    fn a_way_is_bounded_until_the_other_end_has_dealt_with_its_batches() {
+        let mut workers = between(2);
+        let packet = vec![0; 60_000];
+        let mut taken = 0;
+        while push(&mut workers[0], 1, &packet) {
+            taken += 1;
+            workers[0].send(|_| panic!("all are sent"));
+        }
+        assert_eq!(taken, LIMIT / packet.len());
+        assert!(workers[0].is_filling() && !workers[1].is_filling());
+        let batch = received(&mut workers[1]).unwrap();
+        assert!(!push(&mut workers[0], 1, &packet), "it is taken and not dealt with");
+        drop(batch);
+        assert!(push(&mut workers[0], 1, &packet));
+        while received(&mut workers[1]).is_some() {}
+        assert!(!workers[0].is_filling());
+    }
+
+    #[test]
+    fn what_is_for_a_worker_that_ended_or_for_oneself_is_given_back() {
+        let mut workers = between(2);
+        drop(workers.pop());
+        assert!(push(&mut workers[0], 1, &[1]));
+        let mut lost = 0;
+        workers[0].send(|_| lost += 1);
+        assert_eq!(lost, 1);
+        assert!(!push(&mut workers[0], 0, &[1]));
+        assert!(received(&mut workers[0]).is_none());
+    }
+
+    #[test]
+    fn threads_that_hand_over_to_each_other_get_everything_whole_and_in_order() {
+        // A way holds a twentieth of it, and a whole slab of the arena comes round again and again.
+        const READS: u32 = 5_000;
+        const BYTES: usize = 4_096;
+        fn run(own: usize, mut worker: HandOver, workers: usize) {
+            let mut arena = Arena::default();
+            let mut expected = vec![0; workers];
+            let mut take = |worker: &mut HandOver| {
+                while let Some(mut batch) = received(worker) {
+                    for read in batch.take_reads() {
+                        let from = usize::from(read.packet[0]);
+                        assert!(
+                            read.packet.iter().all(|byte| *byte == read.packet[0])
+                                && read.packet.len() == BYTES
+                        );
+                        assert_eq!(read.connection.0 & 0xffff_ffff, expected[from], "from {from} to {own}");
+                        expected[from] += 1;
+                    }
+                }
+                expected.iter().sum::<u64>()
+            };
+            let packet = [u8::try_from(own).unwrap(); BYTES];
+            for number in 0..u64::from(READS) {
+                for to in (0..workers).filter(|to| *to != own) {
+                    let connection = ConnectionId((to as u64) << 40 | number);
+                    while !worker.push(connection, VirtioNetHeader::default(), &packet, &mut arena) {
+                        worker.send(|_| panic!("all are sent"));
+                        take(&mut worker);
+                        thread::yield_now();
+                    }
+                }
+                if number % 7 == 0 {
+                    worker.send(|_| panic!("all are sent"));
+                    take(&mut worker);
+                }
+            }
+            worker.send(|_| panic!("all are sent"));
+            while take(&mut worker) < u64::from(READS) * (workers as u64 - 1) {
+                thread::yield_now();
+            }
+        }
+        let workers = between(3);
+        let count = workers.len();
+        thread::scope(|scope| {
+            for (own, worker) in workers.into_iter().enumerate() {
+                scope.spawn(move || run(own, worker, count));
+            }
+        });
+    }
+}

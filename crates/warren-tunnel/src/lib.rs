@@ -1,0 +1,27 @@
+//! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
+//!
+//! A turn takes what the carrier brought, what the TUN has, and fills the connections again. Nothing here is shared
+//! with another thread but limits and settings, which are atomics: the control plane speaks to workers by [`Command`] and hears
+//! from them by [`Report`], and workers give each other what they read for another's connection ([`hand_over`]).
+#![forbid(unsafe_code)]
+
+mod arena;
+mod client_limit;
+mod counters;
+mod forward;
+mod hand_over;
+mod handle;
+mod message;
+mod pump;
+mod run;
+mod thread;
+mod traffic;
+pub mod tuning;
+
+pub use client_limit::ClientLimit;
+pub use counters::{ConnectionSnapshot, Histogram, QuicSums, Snapshot, WorkerShare};
+pub use forward::{Forwarding, SessionRoute};
+pub use handle::{Reports, WorkerHandle};
+pub use message::{Command, Report};
+pub use thread::{Carrier, spawn};
+pub use traffic::Traffic;

@@ -1,0 +1,88 @@
+//! What the control plane tells a worker, and what a worker reports.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_quic::key::{PrivateKey, PublicKey};
+use warren_quic::socket::ThreadCache;
+use warren_session::exit::SessionId;
+use warren_session::{Goodbye, PeerKey};
+use warren_tun::Queue;
+
+use super::counters::Snapshot;
+use super::forward::{Forwarding, SessionRoute};
+
+/// An order from the control plane. Orders are carried out in the order they are sent.
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum Command {
+    /// Opens a connection to an exit; answered by [`Report::Connecting`] or [`Report::ConnectFailed`].
+    Connect {
+        index: u32,
+        socket: UdpSocket,
+        remote: SocketAddr,
+        exit_keys: Vec<PublicKey>,
+        server_name: Option<String>,
+    },
+    /// Sends bytes on a connection's control stream.
+    SendControl { connection: ConnectionId, data: Vec<u8> },
+    /// Closes a connection with an application code, after what its control stream still holds.
+    Close { connection: ConnectionId, code: u32, reason: String },
+    /// Starts to read and write a TUN queue under the given rules.
+    OpenDevice { queue: Queue, forwarding: Forwarding },
+    /// Gives up the queue of a TUN device with this interface index, because another worker's has failed.
+    CloseDevice { device: u32 },
+    /// Changes the rules of the TUN queue.
+    SetForwarding { forwarding: Forwarding },
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.
+    OpenSession { session: SessionId, client: Option<PeerKey>, route: SessionRoute },
+    /// Lets packets of a session use a connection, of whichever worker.
+    Attach { session: SessionId, connection: ConnectionId, index: u32 },
+    /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.
+    Detach { connection: ConnectionId },
+    /// Notes whether nobody answers another worker's connection.
+    SetSilent { connection: ConnectionId, silent: bool },
+    /// Ends a session: its addresses are unreachable from here on.
+    EndSession { session: SessionId },
+    /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
+    Rouse,
+    /// Has these keys from now on, as an exit. Connections that stand are left alone, or closed if they carry no session, as are
+    /// handshakes: those may have been begun with a key that is gone.
+    SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
+    /// Gives a connection another socket, because the way from the old one's port seems broken.
+    Rebind { connection: ConnectionId, socket: UdpSocket },
+    /// Asks for every counter.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Asks for the memory that the allocator keeps for the worker's thread.
+    ThreadCache(oneshot::Sender<ThreadCache>),
+    /// Closes every connection and ends the worker.
+    Stop { code: u32, reason: String },
+    /// Panics.
+    #[cfg(debug_assertions)]
+    Panic,
+}
+
+/// News from a worker.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum Report {
+    /// The connection for this index was started.
+    Connecting { index: u32, connection: ConnectionId },
+    /// The connection for this index could not be started.
+    ConnectFailed { index: u32, error: String },
+    /// The handshake is complete and the peer, at this address, proved this key.
+    Connected { connection: ConnectionId, peer: PublicKey, remote: SocketAddr },
+    /// Bytes of a connection's control stream, in order.
+    Control { connection: ConnectionId, data: Bytes },
+    /// Nothing of what the connection sends is answered any more, or it is again.
+    Answers { connection: ConnectionId, answers: bool },
+    /// The connection is gone.
+    Closed { connection: ConnectionId, reason: CloseReason },
+    /// The TUN device failed for good: it was deleted, or its descriptor is broken.
+    DeviceFailed {
+        /// Its interface index.
+        device: u32,
+        error: String,
+    },
+}

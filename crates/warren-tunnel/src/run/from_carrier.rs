@@ -1,0 +1,194 @@
+//! From the carrier to the TUN: events, datagrams, reassembly, the rules, the coalescer.
+
+use std::task::Context;
+use std::time::Instant;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use warren_packet::datagram::{Datagram, Flags, PACKET_OVERHEAD};
+use warren_packet::ip::IpPacket;
+use warren_packet::mss::{clamp_mss, is_syn};
+use warren_packet::reason::DropReason;
+use warren_quic::driver::{ConnectionId, Event};
+use warren_session::exit::SessionId;
+
+use super::Worker;
+use crate::forward::{Forwarding, Place};
+use crate::message::Report;
+use crate::pump::Pump;
+
+impl Worker {
+    /// Takes what the carrier brought and writes it to the TUN; true when it brought something.
+    pub(super) fn take_carrier(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        if !self.unsent_reports.is_empty() {
+            return true;
+        }
+        if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
+            return false;
+        }
+        let mut inbox = std::mem::take(&mut self.inbox);
+        for event in inbox.events.drain(..) {
+            self.take_event(event, now);
+        }
+        self.totals.carrier_received_datagrams += inbox.datagrams.len() as u64;
+        // Datagrams come in runs of one connection: one look-up a run.
+        let mut run = None;
+        for (connection, datagram) in inbox.datagrams.drain(..) {
+            if run.is_none_or(|(of, _)| of != connection) {
+                run = Some((connection, self.by_connection.get(&connection).copied()));
+            }
+            self.take_datagram(run.and_then(|(_, slot)| slot), datagram, now);
+        }
+        self.inbox = inbox;
+        self.write_to_device();
+        true
+    }
+
+    fn take_event(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Connected { connection, peer, remote } => {
+                self.add_pump(connection, now);
+                self.report(Report::Connected { connection, peer, remote });
+            }
+            Event::Control { connection, data } => self.report(Report::Control { connection, data }),
+            Event::Writable { connection } => {
+                let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+                if let Some(pump) = self.pump_mut(slot) {
+                    pump.blocked = false;
+                }
+                self.list(slot);
+            }
+            Event::Answers { connection, answers } => {
+                let slot = self.by_connection.get(&connection).copied();
+                let session = slot.and_then(|slot| self.pump_mut(slot)?.attached);
+                if let (Some(slot), Some((session, _))) = (slot, session) {
+                    self.sessions.set_silent(session, Place::Here(slot), !answers);
+                }
+                self.report(Report::Answers { connection, answers });
+            }
+            Event::Closed { connection, reason } => {
+                self.remove_pump(connection);
+                self.report(Report::Closed { connection, reason });
+            }
+        }
+    }
+
+    fn add_pump(&mut self, connection: ConnectionId, now: Instant) {
+        let pump = Pump::new(connection, now);
+        let free = self.pumps.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.pumps.len());
+        match self.pumps.get_mut(slot) {
+            Some(place) => *place = Some(pump),
+            None => self.pumps.push(Some(pump)),
+        }
+        self.by_connection.insert(connection, slot);
+    }
+
+    fn remove_pump(&mut self, connection: ConnectionId) {
+        let Some(slot) = self.by_connection.remove(&connection) else { return };
+        let Some(mut pump) = self.pumps.get_mut(slot).and_then(Option::take) else { return };
+        pump.abandon(&mut self.drops);
+        if let Some((session, _)) = pump.attached {
+            self.sessions.detach(session, Place::Here(slot));
+            self.clients.keep(session, &pump.traffic);
+        }
+        self.ready.retain(|listed| *listed != slot);
+        if let Some(quic) = self.endpoint.stats(connection) {
+            self.past.add(&quic);
+        }
+        let unfinished = pump.assembler.finish();
+        self.totals.carrier_received_packets += unfinished;
+        self.drops.to_tun.add_many(DropReason::ConnectionLost, unfinished);
+    }
+
+    fn take_datagram(&mut self, slot: Option<usize>, mut datagram: Bytes, now: Instant) {
+        let found = slot.and_then(|slot| Some((slot, self.pumps.get_mut(slot)?.as_mut()?)));
+        let Some((slot, pump)) = found else {
+            self.refuse(DropReason::NotAttached);
+            return;
+        };
+        // An exit may use a connection before its word that it does has come from the control stream to the client's worker.
+        // A client has one session, and whoever sends on its connection is an exit that it pinned.
+        let is_client =
+            self.device.as_ref().is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
+        let only = || self.sessions.only().filter(|_| is_client);
+        let Some(session) = pump.attached.map(|(session, _)| session).or_else(only) else {
+            self.refuse(DropReason::NotAttached);
+            return;
+        };
+        match Datagram::parse(&datagram) {
+            Ok(Datagram::Packet { flags, packet }) => {
+                pump.traffic.packets_in += 1;
+                pump.traffic.bytes_in += packet.len() as u64;
+                datagram.advance(PACKET_OVERHEAD);
+                self.deliver(slot, session, flags, datagram, now);
+            }
+            Ok(Datagram::Fragment(fragment)) => {
+                self.totals.fragments_received += 1;
+                let inserted = pump.assembler.insert(now, fragment);
+                if let Ok(Some(whole)) = &inserted {
+                    pump.traffic.packets_in += 1;
+                    pump.traffic.bytes_in += whole.packet.len() as u64;
+                }
+                let expired = pump.assembler.expire(now);
+                self.count_expired(expired);
+                match inserted {
+                    Ok(None) => self.assembling = true,
+                    Ok(Some(whole)) => self.deliver(slot, session, whole.flags, whole.packet.into(), now),
+                    Err(reason) => self.refuse(reason),
+                }
+            }
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// Counts packets of which some fragments never came.
+    pub(super) fn count_expired(&mut self, packets: u64) {
+        self.totals.carrier_received_packets += packets;
+        self.drops.to_tun.add_many(DropReason::FragmentTimeout, packets);
+    }
+
+    /// Counts one packet from the carrier that goes no further.
+    fn refuse(&mut self, reason: DropReason) {
+        self.totals.carrier_received_packets += 1;
+        self.drops.count_to_tun(reason);
+    }
+
+    /// Validates a packet from the peer and keeps it for the batch's writes.
+    fn deliver(&mut self, slot: usize, session: SessionId, flags: Flags, packet: Bytes, now: Instant) {
+        self.totals.carrier_received_packets += 1;
+        if let Err(reason) = self.try_deliver(slot, session, flags, packet, now) {
+            self.drops.count_to_tun(reason);
+        }
+    }
+
+    fn try_deliver(
+        &mut self,
+        slot: usize,
+        session: SessionId,
+        flags: Flags,
+        mut packet: Bytes,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let Some(device) = &mut self.device else { return Err(DropReason::NotAttached) };
+        let view = IpPacket::parse(&packet).map_err(|_| DropReason::BadPacket)?;
+        let limit = self.sessions.check_from_carrier(
+            &device.forwarding,
+            session,
+            view.source(),
+            view.destination(),
+        )?;
+        if limit.is_some_and(|limit| !limit.from_client.admits(packet.len(), now)) {
+            return Err(DropReason::RateLimit);
+        }
+        if is_syn(&view)
+            && let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut)
+            && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
+        {
+            // What comes back is to go in one piece on this side too.
+            let mut clamped = BytesMut::from(packet.as_ref());
+            clamp_mss(&mut clamped, flags.partial_checksum(), largest);
+            packet = clamped.freeze();
+        }
+        device.coalescer.push(flags, packet)
+    }
+}

@@ -1,0 +1,157 @@
+//! What the control plane orders: connections, the device, sessions, keys.
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use warren_packet::coalesce::Coalescer;
+use warren_quic::driver::ConnectionId;
+use warren_quic::socket::ThreadCache;
+use warren_session::Goodbye;
+use warren_session::exit::SessionId;
+use warren_tun::READ_BUFFER_BYTES;
+
+use super::bulk_flows::BulkFlows;
+use super::{Device, Worker};
+use crate::forward::Place;
+use crate::message::{Command, Report};
+
+/// Orders carried out in one turn.
+const COMMANDS_PER_TURN: usize = 64;
+
+impl Worker {
+    pub(super) fn take_commands(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..COMMANDS_PER_TURN {
+            match self.commands.poll_recv(cx) {
+                Poll::Ready(Some(command)) => self.carry_out(command),
+                Poll::Ready(None) => {
+                    self.stopping = Some((0, String::new()));
+                    return false;
+                }
+                Poll::Pending => return false,
+            }
+            if self.stopping.is_some() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Connect { index, socket, remote, exit_keys, server_name } => {
+                let name = server_name.as_deref();
+                let report = match self.endpoint.connect_by_name(socket, remote, &exit_keys, name) {
+                    Ok(connection) => Report::Connecting { index, connection },
+                    Err(error) => Report::ConnectFailed { index, error: error.to_string() },
+                };
+                self.report(report);
+            }
+            Command::SendControl { connection, data } => {
+                // A connection that cannot take control data is closing; its Closed event tells the control plane.
+                let _ = self.endpoint.send_control(connection, &data);
+            }
+            Command::Close { connection, code, reason } => self.endpoint.close(connection, code, &reason),
+            Command::OpenDevice { queue, forwarding } => {
+                let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
+                let coalescer = Coalescer::new(queue.takes());
+                self.tuning.tun_offload.found(queue.takes());
+                let bulk_flows = BulkFlows::new(Instant::now());
+                self.device =
+                    Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
+            }
+            Command::CloseDevice { device } => {
+                self.device.take_if(|own| own.queue.device_index() == device);
+            }
+            Command::SetForwarding { forwarding } => {
+                if let Some(device) = &mut self.device {
+                    device.forwarding = forwarding;
+                }
+            }
+            Command::OpenSession { session, client, route } => {
+                if let Some(client) = client {
+                    self.clients.open(session, client);
+                }
+                self.sessions.open(session, route);
+            }
+            Command::Attach { session, connection, index } => self.attach(session, connection, index),
+            Command::Detach { connection } => self.detach(connection),
+            Command::SetSilent { connection, silent } => {
+                if let Some(session) = self.elsewhere.get(&connection) {
+                    self.sessions.set_silent(*session, Place::There(connection), silent);
+                }
+            }
+            Command::EndSession { session } => self.end_session(session),
+            Command::SetIdentities { identities, close_others } => {
+                if let Err(error) = self.endpoint.set_identities(&identities) {
+                    tracing::error!("the exit's keys stay as they were: {error}");
+                }
+                if let Some(reason) = close_others {
+                    self.close_unattached(reason);
+                }
+            }
+            Command::Rouse => self.endpoint.rouse(),
+            Command::Rebind { connection, socket } => {
+                if let Err(error) = self.endpoint.rebind(connection, socket) {
+                    tracing::debug!(%connection, "cannot use another socket: {error}");
+                }
+            }
+            // The asker may have gone away meanwhile; nobody else wants the answer.
+            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
+            Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
+            Command::Stop { code, reason } => self.stopping = Some((code, reason)),
+            #[cfg(debug_assertions)]
+            Command::Panic => panic!("as asked for"),
+        }
+    }
+
+    fn close_unattached(&mut self, reason: Goodbye) {
+        let (by_connection, pumps) = (&self.by_connection, &self.pumps);
+        let is_attached = |connection| {
+            let pump = by_connection.get(&connection).and_then(|slot| pumps.get(*slot)?.as_ref());
+            pump.is_some_and(|pump| pump.attached.is_some())
+        };
+        self.endpoint.close_others(reason.code(), &reason.to_string(), is_attached);
+    }
+
+    fn attach(&mut self, session: SessionId, connection: ConnectionId, index: u32) {
+        if connection.worker() != self.number() {
+            if self.sessions.attach(session, index, Place::There(connection)) {
+                self.elsewhere.insert(connection, session);
+            }
+            return;
+        }
+        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        if !self.sessions.attach(session, index, Place::Here(slot)) {
+            return;
+        }
+        if let Some(pump) = self.pump_mut(slot) {
+            pump.attached = Some((session, index));
+        }
+    }
+
+    fn detach(&mut self, connection: ConnectionId) {
+        if let Some(session) = self.elsewhere.remove(&connection) {
+            self.sessions.detach(session, Place::There(connection));
+        }
+        let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
+        pump.abandon(&mut self.drops);
+        if let Some((session, _)) = pump.attached.take() {
+            self.sessions.detach(session, Place::Here(slot));
+            self.clients.keep(session, &std::mem::take(&mut pump.traffic));
+        }
+    }
+
+    fn end_session(&mut self, session: SessionId) {
+        self.sessions.end(session);
+        self.elsewhere.retain(|_, of| *of != session);
+        for pump in self.pumps.iter_mut().flatten() {
+            if pump.attached.is_some_and(|(attached, _)| attached == session) {
+                pump.abandon(&mut self.drops);
+                pump.attached = None;
+                self.clients.keep(session, &std::mem::take(&mut pump.traffic));
+            }
+        }
+        self.clients.end(session);
+    }
+}

@@ -1,0 +1,117 @@
+//! Rests of a worker that large packets from the carrier wake often, as network cards moderate their interrupts: what comes meanwhile
+//! is dealt with in one wake-up, and the programs at both ends of it have the core. All of its work waits for as long, timers too.
+
+use std::time::{Duration, Instant};
+
+use crate::counters::Totals;
+
+/// How long a rest is, to which the kernel's timer slack of 50 us comes (timerslack_ns in proc(5)).
+const REST: Duration = Duration::from_micros(200);
+/// How long it is under a stream that nobody answers, so that none of its answers waits; what others have for this worker does.
+const ONE_WAY_REST: Duration = Duration::from_micros(500);
+/// Most packets between two rests for which the next is that long: a program's socket has room for some ninety of 1,200 bytes.
+const FEW: u64 = 32;
+/// Work is frequent if it ends so soon after that before it, a rest of the shorter kind between them included.
+const FREQUENT: Duration = Duration::from_micros(400);
+/// Mean bytes of packets from which on they are taken for bulk. Small ones are somebody's questions and answers, or so many that a
+/// worker has no time to rest.
+const LARGE: u64 = 600;
+
+/// What a worker had done, and when, the last time it ran out of work.
+pub(super) struct Rest {
+    ended: Instant,
+    /// Of the rest then.
+    length: Duration,
+    written_packets: u64,
+    written_bytes: u64,
+    read_packets: u64,
+}
+
+impl Rest {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { ended: now, length: Duration::ZERO, written_packets: 0, written_bytes: 0, read_packets: 0 }
+    }
+
+    /// How long a worker is to rest that has just run out of work and has done so much since it was started; nothing if it is not to.
+    pub(super) fn due(&mut self, now: Instant, totals: &Totals) -> Option<Duration> {
+        let written = totals.tun_written_packets.saturating_sub(self.written_packets);
+        let bytes = totals.tun_written_bytes.saturating_sub(self.written_bytes);
+        let is_answered = totals.tun_read_packets > self.read_packets;
+        let are_large = written > 0 && bytes / written >= LARGE;
+        let since = now.saturating_duration_since(self.ended);
+        let is_frequent = since < FREQUENT + self.length.saturating_sub(REST);
+        let length = if is_answered || written > FEW { REST } else { ONE_WAY_REST };
+        let due = (are_large && is_frequent).then_some(length);
+        *self = Self {
+            ended: now,
+            length: due.unwrap_or_default(),
+            written_packets: totals.tun_written_packets,
+            written_bytes: totals.tun_written_bytes,
+            read_packets: totals.tun_read_packets,
+        };
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECES: u32 = 100;
+
+    /// The rests that are due after pieces of work, one each `apart` with so many packets of so many bytes, answered by as many.
+    fn rests(apart: Duration, packets: u64, bytes: u64, answers: u64) -> Vec<Duration> {
+        let start = Instant::now();
+        let mut rest = Rest::new(start);
+        (1..=PIECES)
+            .filter_map(|turn| rest.due(start + apart * turn, &totals(turn.into(), packets, bytes, answers)))
+            .collect()
+    }
+
+    /// After `turns` pieces of work.
+    fn totals(turns: u64, packets: u64, bytes: u64, answers: u64) -> Totals {
+        Totals {
+            tun_written_packets: turns * packets,
+            tun_written_bytes: turns * packets * bytes,
+            tun_read_packets: turns * answers,
+            ..Totals::default()
+        }
+    }
+
+    #[test]
+    fn rests_under_bulk_alone() {
+        assert_eq!(rests(Duration::from_micros(150), 4, 1_200, 1), [REST; PIECES as usize]);
+        assert_eq!(rests(Duration::from_micros(350), 1, LARGE, 1), [REST; PIECES as usize]);
+    }
+
+    #[test]
+    fn neither_small_packets_nor_few_wake_ups_make_a_worker_rest() {
+        for answers in [0, 1] {
+            assert_eq!(rests(Duration::from_micros(150), 100, 120, answers), []);
+            assert_eq!(rests(Duration::from_micros(400), 4, 1_200, answers), []);
+            assert_eq!(rests(Duration::from_micros(150), 0, 0, answers), []);
+        }
+    }
+
+    #[test]
+    fn rests_longer_where_nothing_goes_the_other_way() {
+        assert_eq!(rests(Duration::from_micros(650), 20, 1_200, 0), []);
+        let start = Instant::now();
+        let mut rest = Rest::new(start);
+        let mut now = start;
+        for turn in 1..=u64::from(PIECES) {
+            now += Duration::from_micros(if turn == 1 { 150 } else { 650 });
+            assert_eq!(rest.due(now, &totals(turn, 20, 1_200, 0)), Some(ONE_WAY_REST), "{turn}");
+        }
+        assert_eq!(rests(Duration::from_micros(150), FEW + 1, 1_200, 0), [REST; PIECES as usize]);
+    }
+
+    #[test]
+    fn a_pause_ends_it() {
+        let start = Instant::now();
+        let mut rest = Rest::new(start);
+        assert!(rest.due(start + Duration::from_micros(100), &totals(1, 1, 1_200, 1)).is_some());
+        assert!(rest.due(start + Duration::from_millis(100), &totals(2, 1, 1_200, 1)).is_none());
+        assert!(rest.due(start + Duration::from_millis(100) + REST, &totals(3, 1, 1_200, 1)).is_some());
+    }
+}

@@ -1,0 +1,142 @@
+//! To the TUN: one write for each packet or super-packet of a batch, and what happens where the kernel takes no
+//! super-packets.
+
+use std::io;
+
+use bytes::Bytes;
+use rustix::io::Errno;
+use warren_packet::coalesce::{Coalescer, GatherWrite, Outcome};
+use warren_packet::reason::DropReason;
+use warren_tun::Lane;
+
+use super::{Device, Worker};
+use crate::counters::{Drops, Occupancy, Totals};
+
+impl Worker {
+    /// Writes the packets of the batch. None waits for the next batch: what would follow it may never come.
+    pub(super) fn write_to_device(&mut self) {
+        let Some(Device { queue, coalescer, bulk_flows, .. }) = &mut self.device else { return };
+        let before = coalescer.merge();
+        let write = |batch: &GatherWrite<'_>| {
+            let lane = if bulk_flows.is_bulk(batch.flow_hash) { Lane::Bulk } else { Lane::Prompt };
+            queue.write(lane, batch.header, batch.parts)
+        };
+        write_all(coalescer, &mut self.totals, &mut self.drops, &mut self.occupancy, write);
+        let after = coalescer.merge();
+        if after != before && self.tuning.tun_offload.restrict(after) {
+            tracing::warn!(
+                "the TUN device refused a super-packet; packets of its kind are written one by one from now on"
+            );
+        }
+    }
+}
+
+/// Writes a batch by `write`, one call for each packet or super-packet, and counts what became of it.
+fn write_all(
+    coalescer: &mut Coalescer<Bytes>,
+    totals: &mut Totals,
+    drops: &mut Drops,
+    occupancy: &mut Occupancy,
+    mut write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
+) {
+    coalescer.flush(|batch| {
+        match write(&batch) {
+            Ok(()) => {
+                totals.tun_writes += 1;
+                totals.tun_written_packets += batch.packets;
+                totals.tun_written_bytes += batch.bytes;
+                occupancy.packets_per_tun_write.record(batch.packets);
+                return Outcome::Written;
+            }
+            // An old kernel's answer to an offload type it does not know; the packets come again one by one.
+            Err(error) if batch.packets > 1 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+                return Outcome::Refused;
+            }
+            Err(_) => {}
+        }
+        drops.to_tun.add_many(DropReason::TunWrite, batch.packets);
+        Outcome::Lost
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_packet::coalesce::Merge;
+    use warren_packet::datagram::Flags;
+    use warren_packet::virtio::{GSO_NONE, GSO_UDP_L4};
+
+    use super::*;
+
+    /// An IPv4 packet of 100 bytes of UDP payload, its UDP checksum left to the receiver.
+    const DATAGRAM: [u8; 128] = {
+        let mut packet = [0; 128];
+        let headers = [
+            0x45, 0, 0, 128, 0, 0, 0x40, 0, 64, 17, 0x26, 0x6b, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 108,
+            0x12, 0x34,
+        ];
+        let mut index = 0;
+        while index < headers.len() {
+            packet[index] = headers[index];
+            index += 1;
+        }
+        packet
+    };
+
+    /// Four datagrams of one flow.
+    fn batch() -> Coalescer<Bytes> {
+        let mut coalescer = Coalescer::new(Merge::ALL);
+        for _ in 0..4 {
+            coalescer.push(Flags::PARTIAL_CHECKSUM, Bytes::from_static(&DATAGRAM)).unwrap();
+        }
+        coalescer
+    }
+
+    fn counts(
+        coalescer: &mut Coalescer<Bytes>,
+        write: impl FnMut(&GatherWrite<'_>) -> io::Result<()>,
+    ) -> (Totals, u64) {
+        let (mut totals, mut drops, mut occupancy) =
+            (Totals::default(), Drops::default(), Occupancy::default());
+        write_all(coalescer, &mut totals, &mut drops, &mut occupancy, write);
+        assert_eq!(occupancy.packets_per_tun_write.counts().iter().sum::<u64>(), totals.tun_writes);
+        (totals, drops.to_tun.iter().map(|(_, count)| count).sum())
+    }
+
+    #[test]
+    fn a_kernel_without_udp_super_packets_gets_each_datagram_and_loses_none() {
+        let mut coalescer = batch();
+        let mut refusals = 0;
+        let (totals, dropped) = counts(&mut coalescer, |GatherWrite { header, .. }| {
+            if header.gso_type == GSO_UDP_L4 {
+                refusals += 1;
+                return Err(Errno::INVAL.into());
+            }
+            assert_eq!(header.gso_type, GSO_NONE);
+            assert!(header.needs_checksum());
+            Ok(())
+        });
+        assert_eq!((totals.tun_writes, totals.tun_written_packets, dropped, refusals), (4, 4, 0, 1));
+        assert_eq!(totals.tun_written_bytes, 4 * 128);
+        assert_eq!(coalescer.merge(), Merge { tcp: true, udp: false });
+    }
+
+    #[test]
+    fn a_device_that_is_down_loses_the_batch_and_keeps_its_super_packets() {
+        let mut coalescer = batch();
+        let mut writes = 0;
+        let (totals, dropped) = counts(&mut coalescer, |_| {
+            writes += 1;
+            Err(Errno::IO.into())
+        });
+        assert_eq!((totals.tun_writes, dropped, writes), (0, 4, 1));
+        assert_eq!(coalescer.merge(), Merge::ALL);
+    }
+
+    #[test]
+    fn a_device_that_refuses_everything_is_not_blamed_for_super_packets() {
+        let mut coalescer = batch();
+        let (totals, dropped) = counts(&mut coalescer, |_| Err(Errno::INVAL.into()));
+        assert_eq!((totals.tun_writes, dropped), (0, 4));
+        assert_eq!(coalescer.merge(), Merge::ALL);
+    }
+}

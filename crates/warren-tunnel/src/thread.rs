@@ -1,0 +1,156 @@
+//! Starting the workers, each on its own thread.
+
+use std::net::UdpSocket;
+
+use anyhow::Context as _;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::sync::{mpsc, oneshot};
+use warren_quic::driver::Endpoint;
+use warren_quic::key::PrivateKey;
+use warren_quic::settings::WorkerPlace;
+
+use super::hand_over::{self, HandOver};
+use super::handle::{Reports, Thread, WorkerHandle};
+use super::message::Report;
+use super::run::Worker;
+use crate::tuning::Tuning;
+
+/// Orders that may wait for a worker.
+const COMMAND_QUEUE: usize = 1024;
+/// Reports that may wait for the control plane; a worker with a full queue stops taking from the carrier.
+const REPORT_QUEUE: usize = 1024;
+/// How many task polls pass before the runtime looks at sockets again. The default of 61 lets bulk traffic in one
+/// direction delay the other's arrival by dozens of batches.
+const EVENT_INTERVAL: u32 = 16;
+
+/// What workers need to make their QUIC endpoints, each on its own thread.
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum Carrier {
+    /// A client's: sockets come with each connection.
+    Client { tuning: Tuning, identity: PrivateKey },
+    /// An exit's.
+    Exit {
+        /// The settings of its connections.
+        tuning: Tuning,
+        /// Its key, and the old one while clients learn a new one.
+        identities: Vec<PrivateKey>,
+        /// The sockets of each worker, bound already.
+        sockets: Vec<Vec<UdpSocket>>,
+        /// Secret of the stateless reset tokens; kept over restarts, so that a new process can reset the old one's connections.
+        reset_key: [u8; 64],
+    },
+}
+
+/// Starts the workers' threads and waits until every endpoint stands.
+///
+/// # Errors
+/// When a thread, its runtime or its QUIC endpoint cannot be made; those that were started end.
+pub async fn spawn(carrier: Carrier) -> anyhow::Result<(WorkerHandle, Reports)> {
+    let shares = carrier.shares();
+    let ways = hand_over::between(shares.len());
+    let (mut workers, mut reports) = (Vec::new(), Vec::new());
+    for (share, ways) in shares.into_iter().zip(ways) {
+        let (worker, from) = start(share, ways).await?;
+        workers.push(worker);
+        reports.push(from);
+    }
+    Ok((WorkerHandle::new(workers), Reports::new(reports)))
+}
+
+/// One worker's share of the carrier.
+struct Share {
+    /// Its settings name the worker's place.
+    tuning: Tuning,
+    role: Role,
+}
+
+enum Role {
+    Client(PrivateKey),
+    Exit { identities: Vec<PrivateKey>, sockets: Vec<UdpSocket>, reset_key: [u8; 64] },
+}
+
+async fn start(share: Share, ways: HandOver) -> anyhow::Result<(Thread, mpsc::Receiver<Report>)> {
+    let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
+    let (report_queue, reports) = mpsc::channel(REPORT_QUEUE);
+    let (started, start) = oneshot::channel();
+    let number = share.tuning.settings.worker.index();
+    let thread = std::thread::Builder::new()
+        .name(format!("warren-worker-{number}"))
+        .spawn(move || {
+            if share.tuning.pin {
+                pin(usize::from(number));
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .event_interval(EVENT_INTERVAL)
+                .build()
+                .context("cannot start the worker's runtime; check the limits on descriptors and memory");
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            runtime.block_on(async move {
+                let tuning = share.tuning.clone();
+                match share.endpoint() {
+                    Ok(endpoint) => {
+                        // Nobody waits for the answer when the daemon gave up meanwhile.
+                        drop(started.send(Ok(())));
+                        Worker::new(endpoint, tuning, ways, command_queue, report_queue).run().await;
+                    }
+                    Err(error) => drop(started.send(Err(error))),
+                }
+            });
+        })
+        .context("cannot start the worker thread; check the limits on processes and memory")?;
+    start.await.context("the worker thread ended before it started; see the log, and start it again")??;
+    Ok((Thread::new(commands, thread), reports))
+}
+
+/// Ties this thread to one of the cores that the process may use.
+fn pin(number: usize) {
+    let pinned = sched_getaffinity(None).and_then(|allowed| {
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let mut own = CpuSet::new();
+        if let Some(core) = cores.get(number % cores.len().max(1)) {
+            own.set(*core);
+        }
+        sched_setaffinity(None, &own)
+    });
+    if let Err(error) = pinned {
+        tracing::warn!("cannot tie worker {number} to a core: {error}; the kernel chooses its core");
+    }
+}
+
+impl Carrier {
+    /// Divides it among the workers.
+    fn shares(self) -> Vec<Share> {
+        let (tuning, roles): (_, Box<dyn Iterator<Item = Role>>) = match self {
+            Self::Client { tuning, identity } => {
+                (tuning, Box::new(std::iter::repeat_with(move || Role::Client(identity.clone()))))
+            }
+            Self::Exit { tuning, identities, sockets, reset_key } => {
+                let role = move |sockets| Role::Exit { identities: identities.clone(), sockets, reset_key };
+                (tuning, Box::new(sockets.into_iter().map(role)))
+            }
+        };
+        let share = |(place, role)| {
+            let mut tuning = tuning.clone();
+            tuning.settings.worker = place;
+            Share { tuning, role }
+        };
+        WorkerPlace::all(tuning.workers).zip(roles).map(share).collect()
+    }
+}
+
+impl Share {
+    fn endpoint(self) -> anyhow::Result<Endpoint> {
+        let settings = self.tuning.settings;
+        let endpoint = match self.role {
+            Role::Client(identity) => Endpoint::client(settings, identity),
+            Role::Exit { identities, sockets, reset_key } => {
+                Endpoint::exit(settings, identities, sockets, reset_key)
+            }
+        };
+        endpoint.context("cannot make the QUIC endpoint; check the limits on descriptors, and the keys")
+    }
+}

@@ -1,0 +1,127 @@
+//! The transport settings that can change while a daemon runs, and the bounds of each.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use warren_packet::coalesce::Merge;
+use warren_quic::settings::TransportSettings;
+
+/// UDP payloads in one GSO send.
+pub const SEGMENTS: RangeInclusive<u32> = 1..=128;
+/// Datagrams in one drive.
+pub const DATAGRAMS: RangeInclusive<u32> = 1..=1024;
+/// Receives that are dealt with at once.
+pub const RECEIVE_BATCHES: RangeInclusive<u32> = 1..=32;
+/// Reads of the TUN in one turn.
+pub const TUN_BATCHES: RangeInclusive<u32> = 1..=256;
+
+/// What of a daemon's transport can change while it runs; clones share it with the worker and its connections.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Of QUIC connections.
+    pub settings: TransportSettings,
+    /// How often a turn reads the TUN at most.
+    pub tun_batches: TunBatches,
+    /// Which super-packets the TUN takes.
+    pub tun_offload: TunOffload,
+    /// How many workers there are, each with a queue of the TUN device; fixed for the daemon's life, as is the next.
+    pub workers: u8,
+    /// Whether each is tied to a core.
+    pub pin: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            settings: TransportSettings::default(),
+            tun_batches: TunBatches::new(128),
+            tun_offload: TunOffload::default(),
+            workers: 1,
+            pin: false,
+        }
+    }
+}
+
+/// How often a turn reads the TUN at most; clones share it.
+#[derive(Clone, Debug)]
+pub struct TunBatches(Arc<AtomicUsize>);
+
+impl TunBatches {
+    /// A limit of this many reads.
+    pub fn new(reads: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(reads)))
+    }
+
+    /// The limit now.
+    pub fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    /// Changes it for everybody who shares it.
+    pub fn set(&self, reads: usize) {
+        self.0.store(reads, Relaxed);
+    }
+}
+
+/// Which super-packets the TUN device takes: known once there is a device, and less after it refused some; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct TunOffload(Arc<AtomicU8>);
+
+impl TunOffload {
+    const KNOWN: u8 = 1;
+    const TCP: u8 = 2;
+    const UDP: u8 = 4;
+
+    /// Notes what a new device takes, unless one did before.
+    pub fn found(&self, takes: Merge) {
+        // Another worker was first, and may have been refused something since.
+        let _ = self.0.compare_exchange(0, Self::bits(takes), Relaxed, Relaxed);
+    }
+
+    /// Notes that no more than this is taken; true if that is news.
+    pub fn restrict(&self, takes: Merge) -> bool {
+        let before = self.0.fetch_and(Self::bits(takes), Relaxed);
+        before & !Self::bits(takes) != 0
+    }
+
+    /// The offloads in force, once there is a device.
+    pub fn in_force(&self) -> Option<&'static str> {
+        let bits = self.0.load(Relaxed);
+        let word = match (bits & Self::TCP != 0, bits & Self::UDP != 0) {
+            (true, true) => "tcp and udp",
+            (true, false) => "tcp",
+            (false, true) => "udp",
+            (false, false) => "off",
+        };
+        (bits != 0).then_some(word)
+    }
+
+    fn bits(takes: Merge) -> u8 {
+        Self::KNOWN | if takes.tcp { Self::TCP } else { 0 } | if takes.udp { Self::UDP } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offload_that_was_refused_is_news_once_and_stays_off() {
+        let offload = TunOffload::default();
+        assert_eq!(offload.in_force(), None);
+        offload.found(Merge::ALL);
+        assert_eq!(offload.in_force(), Some("tcp and udp"));
+        assert!(offload.restrict(Merge { tcp: true, udp: false }));
+        assert!(!offload.restrict(Merge { tcp: true, udp: false }));
+        offload.found(Merge::ALL);
+        assert_eq!(offload.in_force(), Some("tcp"));
+        assert!(offload.restrict(Merge::NOTHING));
+        assert_eq!(offload.in_force(), Some("off"));
+    }
+
+    #[test]
+    fn receive_batches_are_bounded_as_the_socket_layer_bounds_them() {
+        assert_eq!(*RECEIVE_BATCHES.end() as usize, warren_quic::settings::ReceiveBatches::MAX);
+    }
+}
