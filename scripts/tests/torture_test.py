@@ -1,4 +1,4 @@
-"""That scripts/torture judges rows rightly and cleans up when it is ended."""
+"""Checks that scripts/torture judges rows correctly, and that its table and docs/torture.md have one short line per row."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 sys.dont_write_bytecode = True
 
-from torture import FAILED, PASSED, ROWS, Row, judge, table  # noqa: E402
+from torture import FAILED, LONGEST_CELL, PASSED, ROWS, Row, judge, table  # noqa: E402
 
 TEST = Row("g", "X1", "what | it is", "asked", 1, ("cargo", "test"))
 PROGRAM = Row("g", "X2", "what", "asked", 1, ("cargo", "run"))
@@ -20,7 +20,13 @@ class Judging(unittest.TestCase):
         lines = ["measured: 500 of 500\n", "test result: ok. 1 passed; 0 failed; 0 ignored\n"]
         outcome = judge(TEST, 0, lines, 90)
         self.assertEqual((outcome.verdict, outcome.measured), (PASSED, "500 of 500"))
-        self.assertIn("| X1 | what \\| it is | asked | 500 of 500 | 1.5 | passed |", table([outcome]))
+        self.assertTrue(table([outcome]).endswith("| X1 | what \\| it is | asked | 500 of 500 | passed |\n"))
+
+    def test_a_long_measurement_is_cut_in_the_table_and_in_full_below(self):
+        measured = "all of 500 came back; " + "x" * LONGEST_CELL
+        written = table([judge(PROGRAM, 0, [f"measured: {measured}\n"], 1)])
+        self.assertIn("| X2 | what | asked | all of 500 came back ... | passed |\n", written)
+        self.assertTrue(written.endswith(f"\n- **X2**: {measured}\n"))
 
     def test_a_test_that_did_not_run_has_not_passed(self):
         for line in ["test result: ok. 0 passed; 0 failed; 0 ignored\n", ""]:
@@ -41,8 +47,22 @@ class Judging(unittest.TestCase):
         self.assertEqual(judge(PROGRAM, 0, ["all holds\n", "\n"], 1).measured, "all holds")
         self.assertEqual(judge(PROGRAM, 1, [], 1).verdict, FAILED)
 
-    def test_what_runs_every_night_takes_80_minutes_at_most(self):
+    def test_nightly_rows_take_at_most_80_minutes(self):
         self.assertLessEqual(sum(row.minutes for row in ROWS if row.tier == 1), 80)
+
+    def test_every_row_is_a_short_line(self):
+        for row in ROWS:
+            self.assertLessEqual(max(len(row.what), len(row.asked)), LONGEST_CELL, row.identifier)
+
+    def test_the_published_table_has_short_lines_and_asks_for_the_same(self):
+        published = (ROOT / "docs" / "torture.md").read_text().split("\n## What was measured\n")[1].split("\n### ")[0]
+        lines = [line.strip("| ").split(" | ") for line in published.splitlines() if line.startswith("| ")][1:]
+        rows = {row.identifier: row for row in ROWS}
+        self.assertGreater(len(lines), 50)
+        for identifier, what, asked, measured, _ in lines:
+            row = rows[identifier]
+            self.assertEqual((what, asked), (row.what, row.asked), identifier)
+            self.assertLessEqual(len(measured), LONGEST_CELL, identifier)
 
     def test_every_end_to_end_test_of_a_row_exists(self):
         tests = ROOT / "crates" / "warren" / "tests"

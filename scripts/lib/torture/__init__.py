@@ -1,9 +1,9 @@
-"""The rows of scripts/torture, and how their outcomes become a table."""
+"""The rows of scripts/torture, and the table of their outcomes."""
 
 from . import bounds, builds, tunnels
-from .outcome import FAILED, PASSED, Outcome, judge, table
+from .outcome import FAILED, LONGEST_CELL, PASSED, Outcome, judge, table
 from .row import Row
 
 ROWS = tunnels.ROWS + bounds.ROWS + builds.ROWS
 
-__all__ = ["FAILED", "PASSED", "ROWS", "Outcome", "Row", "judge", "table"]
+__all__ = ["FAILED", "LONGEST_CELL", "PASSED", "ROWS", "Outcome", "Row", "judge", "table"]

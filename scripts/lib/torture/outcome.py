@@ -1,4 +1,4 @@
-"""What a row came to, and the table of outcomes."""
+"""The outcome of a row, and the table of outcomes."""
 
 import re
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ FAILED = "FAILED"
 
 MEASURED = re.compile(r"^measured: (.*)$", re.MULTILINE)
 TESTS = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed", re.MULTILINE)
+# The longest cell of the table, in characters. A longer measurement is cut there and repeated in full below the table.
+LONGEST_CELL = 110
 PANIC = re.compile(r"^thread '.*panicked at .*\n(.*)$", re.MULTILINE)
 
 
@@ -22,7 +24,7 @@ class Outcome:
 
 
 def judge(row, code, lines, seconds):
-    """What a row that has ended is worth: its exit code decides, and a test that did not run has not passed."""
+    """Judges a finished row. Its exit code decides; a test that did not run has not passed."""
     text = "".join(lines)
     tests = TESTS.findall(text)
     is_test = "test" in row.command[:2]
@@ -32,7 +34,7 @@ def judge(row, code, lines, seconds):
 
 
 def measured(text, tests, code):
-    """What a row says that it measured; else why it failed, else how many tests ran."""
+    """Returns what the row printed as measured. Without that, why it failed; else how many tests ran."""
     said = MEASURED.findall(text)
     panics = PANIC.findall(text)
     if said or panics:
@@ -46,12 +48,22 @@ def measured(text, tests, code):
 
 
 def table(outcomes):
-    """A Markdown table with a line for each outcome."""
-    head = "| row | what | asked | measured | minutes | verdict |\n|---|---|---|---|---:|---|\n"
-    return head + "".join(line(outcome) for outcome in outcomes)
+    """Writes a Markdown table with one short line per outcome, then the measurements that were too long for it."""
+    head = "| row | what | asked | measured | verdict |\n|---|---|---|---|---|\n"
+    cut = [outcome for outcome in outcomes if short(outcome.measured) != outcome.measured]
+    in_full = "".join(f"- **{outcome.row.identifier}**: {outcome.measured}\n" for outcome in cut)
+    return head + "".join(line(outcome) for outcome in outcomes) + (f"\nMeasured, in full:\n\n{in_full}" if cut else "")
 
 
 def line(outcome):
     row = outcome.row
-    cells = [row.identifier, row.what, row.asked, outcome.measured, f"{outcome.seconds / 60:.1f}", outcome.verdict]
+    cells = [row.identifier, row.what, row.asked, short(outcome.measured), outcome.verdict]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def short(text):
+    """Cuts a text that is too long for a cell, after a clause if possible."""
+    if len(text) <= LONGEST_CELL:
+        return text
+    ends = (text.rfind(mark, 0, LONGEST_CELL) for mark in ("; ", ", ", " "))
+    return text[: next((end for end in ends if end > 0), LONGEST_CELL)] + " ..."

@@ -1,4 +1,4 @@
-"""A row of scripts/torture, and the commands of rows."""
+"""A row of scripts/torture, and helpers that build its command."""
 
 from dataclasses import dataclass, field
 
@@ -14,21 +14,21 @@ class Row:
     minutes: float
     command: tuple
     environment: dict = field(default_factory=dict)
-    # 1 is for every night and within 80 minutes in all; 2 is before a release, beside it.
+    # Tier 1 runs every night, within 80 minutes in all. Tier 2 runs in addition before a release.
     tier: int = 1
 
 
-# Of the workspace, so that each crate is built once, with the features that all of it asks for.
+# Tests run in the whole workspace, so that each crate is built only once: with the features that all members together need.
 TEST = ("cargo", "test", "--locked", "--workspace")
 
 
 def end_to_end(name):
-    """The command of one end-to-end test."""
+    """Returns the command of one end-to-end test."""
     return (*TEST, "--release", "--test", "e2e", name, "--", "--exact", "--include-ignored", "--nocapture")
 
 
 def unit(name):
-    """The command of one test inside a library; in the development build, whose assertions are part of it."""
+    """Returns the command of one test inside a library. It is a development build, because its assertions are part of the test."""
     return (*TEST, "--lib", name, "--", "--exact", "--nocapture")
 
 
