@@ -1,7 +1,7 @@
-"""Writes what warren is built from in the form that cargo-auditable puts into binaries, as their section .dep-v0: a zlib stream of JSON.
-rust-audit-info, cargo-audit and others read it.
+"""Writes the list of warren's crates in cargo-auditable's format: the content of a binary's section .dep-v0, a zlib stream of JSON. rust-audit-info,
+cargo-audit and others read it.
 
-    auditable.py METADATA        a file with the answer of `cargo metadata --format-version 1`; run from the repository's root
+    auditable.py METADATA        METADATA is a file with the output of `cargo metadata --format-version 1`; run from the repository's root
 """
 
 import json
@@ -10,7 +10,7 @@ import zlib
 
 from sbom import ROOT_CRATE, built_from, read
 
-# The most that a stored block of RFC 1951 (section 3.2.4) holds.
+# The most bytes in a stored block (RFC 1951 section 3.2.4).
 BLOCK = 0xFFFF
 
 
@@ -20,7 +20,7 @@ def main():
 
 
 def packages(metadata):
-    """Every package by name and version, each with the places in this list of those that it needs."""
+    """Returns every package with its name, version, and the indices in this list of the packages that it depends on."""
     known = {package["id"]: package for package in metadata["packages"]}
     root = next(package["id"] for package in metadata["packages"] if package["name"] == ROOT_CRATE)
     edges = built_from(metadata, root)
@@ -33,7 +33,7 @@ def packages(metadata):
         entry = {
             "name": package["name"],
             "version": package["version"],
-            # The fork is local too: what is known of the published crate need not be true of it.
+            # The fork counts as local, because advisories for the published crate need not apply to it.
             "source": "crates.io" if package["source"] else "local",
         }
         if identity not in linked:
@@ -47,7 +47,7 @@ def packages(metadata):
 
 
 def stored(data):
-    """A zlib stream (RFC 1950) that is not compressed: each version of zlib would compress otherwise, and a binary have other bytes."""
+    """Returns an uncompressed zlib stream (RFC 1950). Compressed bytes depend on zlib's version, and the binary must be reproducible."""
     blocks = [data[start : start + BLOCK] for start in range(0, len(data), BLOCK)] or [b""]
     stream = b"\x78\x01"
     for number, block in enumerate(blocks, 1):

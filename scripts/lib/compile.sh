@@ -1,7 +1,7 @@
-# How the shipped binary is compiled: the same way for scripts/build and for scripts/profile, because the compiler finds a function in the
-# profile by a name that depends on all of this. Sourced by both.
+# Compiles the shipped binary. Sourced by scripts/build and scripts/profile, which must compile in the same way: the compiler finds a function in
+# the profile by a name that depends on all of these options.
 
-# compile TARGET FLAGS...   Compiles into TARGET, with more flags for rustc.
+# compile TARGET FLAGS...   Compiles into TARGET, with additional flags for rustc.
 compile() {
   local target=$1 flag
   shift
@@ -14,7 +14,7 @@ compile() {
   )
 }
 
-# made_with   Prints what a profile is of: the compiler, without which nothing of it is found, and what it was used on.
+# made_with   Prints the inputs of a profile: the compiler, without which the profile is useless, and hashes of what was compiled.
 made_with() {
   rustc -vV | sed -n 's/^\(commit-hash\|release\|host\|LLVM version\): /rustc \1: /p'
   printf 'Cargo.lock: %s\n' "$(sha256sum <Cargo.lock | cut -d ' ' -f 1)"

@@ -1,12 +1,12 @@
-"""What cargo test and unittest reported in a file: "PASSED FAILED SKIPPED", with --failed the names of cargo's failed tests, and with
---failures what each of them printed, the beginning of it."""
+"""Reads the output of cargo test and unittest from a file, and prints "PASSED FAILED SKIPPED". With --failed it prints the names of cargo's failed tests,
+with --failures the first lines that each of them printed."""
 
 import re
 import sys
 
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.MULTILINE)
 UNITTEST = re.compile(r"^Ran (\d+) tests? in [\d.]+s\n\n(?:OK|FAILED)(?: \((.*)\))?$", re.MULTILINE)
-# A test that lacks what it needs says so and ends well, so cargo counts it as passed.
+# A test that lacks something it needs prints this and succeeds, so cargo counts it as passed.
 SKIPPED = re.compile(r"^skipped: ", re.MULTILINE)
 
 
@@ -30,13 +30,13 @@ def count(text):
 
 
 def failed_names(text):
-    """Of the tests in cargo's closing lists, in their order."""
+    """Returns the names in cargo's closing lists of failures, in order."""
     lists = re.findall(r"^failures:\n((?:    \S+\n)+)", text, re.MULTILINE)
     return [name for names in lists for name in names.split()]
 
 
 def failures(text, lines=25):
-    """What failed tests printed, by their names."""
+    """Returns what each failed test printed, by its name."""
     said = {}
     for part in text.split("\nfailures:\n")[1:]:
         for block in re.split(r"^---- ", part.split("\ntest result: ")[0], flags=re.MULTILINE)[1:]:

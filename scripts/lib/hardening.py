@@ -1,14 +1,14 @@
-"""Says how a binary of warren is hardened, and fails if it is not as it is to be.
+"""Prints how a binary of warren is hardened, and fails if any protection is missing.
 
     hardening.py FILE                  a release build
-    hardening.py --development FILE    a development build, which has the switches that only tests use
+    hardening.py --development FILE    a development build, which must have the switches that only tests use
 """
 
 import subprocess
 import sys
 from pathlib import Path
 
-# What a release must not have: TLS secrets written to a file, and the request by which a part of a daemon panics.
+# Strings that a release must not contain: the variable that has TLS secrets written to a file, and the request that makes a part of a daemon panic.
 SWITCHES = (b"SSLKEYLOGFILE", b"break_down")
 
 
@@ -18,8 +18,8 @@ def main():
     properties = hardening(readelf(binary))
     found = [switch.decode() for switch in SWITCHES if switch in Path(binary).read_bytes()]
     print("; ".join(f"{what}: {'yes' if holds else 'NO'}" for what, holds in properties.items()), end="; ")
-    print(f"switches of tests: {', '.join(found) or 'none'}")
-    # The development build's shows that one would be found.
+    print(f"test switches: {', '.join(found) or 'none'}")
+    # A development build has one of them, which shows that the search works.
     sys.exit(0 if all(properties.values()) and found == (["break_down"] if development else []) else 1)
 
 
@@ -29,7 +29,7 @@ def readelf(binary):
 
 
 def hardening(text):
-    """What the headers of a binary say of it."""
+    """Returns each protection and whether the headers of the binary show it."""
     lines = [line.split() for line in text.splitlines()]
     segments = [(line[0], "".join(line[6:-1])) for line in lines if len(line) > 7 and line[1].startswith("0x")]
     dynamic = [line for line in lines if line and line[0].startswith("0x")]

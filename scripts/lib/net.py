@@ -1,11 +1,11 @@
-"""The demo's net out of network namespaces, and the programs on its hosts.
+"""The demo's network of namespaces, and the programs on its hosts.
 
     client 192.0.2.2 ----- router ----- 198.51.100.2 exit
       2001:db8:1::2          |          2001:db8:2::2
                              |
                         internet host 203.0.113.2, 2001:db8:3::2
 
-The client reaches the internet host directly too, as on the real internet: what does not go through the tunnel shows.
+The client also reaches the internet host directly, as on the real internet. So traffic outside the tunnel is visible.
 """
 
 import os
@@ -21,11 +21,11 @@ INTERNET = ("203.0.113.2", "2001:db8:3::2")
 
 
 class NetError(Exception):
-    """What went wrong, as a sentence."""
+    """An error, described in a sentence."""
 
 
 class Host:
-    """A network namespace with a resolver configuration of its own."""
+    """A network namespace with its own resolver configuration."""
 
     def __init__(self, role):
         self.name = f"warren-demo-{os.getpid()}-{role}"
@@ -42,18 +42,18 @@ class Host:
         return ["ip", "netns", "exec", self.name, *map(str, arguments)]
 
     def run(self, line, **options):
-        """Runs a shell line to its end and returns what it printed."""
+        """Runs a shell line to its end and returns its output."""
         return run(self.command(["sh", "-c", line]), **options)
 
     def start(self, arguments, output):
-        """Starts a program; its output goes to the file `output`."""
+        """Starts a program whose output goes to the file `output`."""
         with open(output, "wb") as file:
             return subprocess.Popen(
                 self.command(arguments), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
 
     def remove(self):
-        """Ends the programs on this host and removes it; whatever is gone already is no error."""
+        """Ends the programs on this host and removes it. Parts that are gone already are no error."""
         listed = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False)
         for pid in map(int, listed.stdout.split()):
             try:
@@ -65,7 +65,7 @@ class Host:
 
 
 class Net:
-    """The hosts, made by `make` and removed by `remove`, also when only some of them exist."""
+    """The hosts. `make` makes them; `remove` removes them, even if only some of them exist."""
 
     def __init__(self):
         self.hosts = {}
@@ -102,13 +102,13 @@ class Net:
 
 
 def run(command, timeout=60, **options):
-    """Runs a command to its end and returns what it printed, or raises NetError with what it said."""
+    """Runs a command to its end and returns its output. Raises NetError with the last line of its message."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False, **options
         )
     except subprocess.TimeoutExpired as error:
-        raise NetError(f"no end after {timeout} s: {' '.join(map(str, command))}") from error
+        raise NetError(f"still running after {timeout} s: {' '.join(map(str, command))}") from error
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise NetError(f"{' '.join(map(str, command))}: {said[-1] if said else f'exit code {done.returncode}'}")
@@ -123,5 +123,5 @@ def wait_until(condition, what, seconds=15):
         if value:
             return value
         if time.monotonic() > deadline:
-            raise NetError(f"not within {seconds} s: {what}")
+            raise NetError(f"waited {seconds} s in vain until {what}")
         time.sleep(0.05)

@@ -1,6 +1,6 @@
-"""Makes a CycloneDX bill of materials out of `cargo metadata`: what warren is built from, without what only tests need.
+"""Makes a CycloneDX bill of materials from `cargo metadata`: the crates that warren is built from, without those that only tests need.
 
-    sbom.py METADATA        a file with the answer of `cargo metadata --format-version 1`; run from the repository's root
+    sbom.py METADATA        METADATA is a file with the output of `cargo metadata --format-version 1`; run from the repository's root
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def main():
 
 
 def read(path):
-    """What cargo says, but for what other members of the workspace alone have use for: it resolves the features of all at once."""
+    """Reads cargo's metadata, without crates that only other workspace members need. cargo resolves the features of all members at once."""
     metadata = json.loads(Path(path).read_text())
     tree = ["cargo", "tree", "--locked", "--package", ROOT_CRATE, "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]
     lines = subprocess.run(tree, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -61,14 +61,14 @@ def bill(metadata, lock, upstream, patches):
         "components": components,
         "dependencies": sorted(dependencies, key=lambda dependency: dependency["ref"]),
     }
-    # The same materials are the same document.
+    # The serial number derives from the content, so the same materials give the same document.
     content = json.dumps(document, sort_keys=True)
     document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, content).urn
     return document
 
 
 def built_from(metadata, root, kinds=frozenset({None, "build"})):
-    """Every package that ends up in the root's build, its own included, with those that each needs itself: `None` is for being linked."""
+    """Returns every package in the root's build, the root included, with its direct dependencies. Of `kinds`, `None` is a linked dependency."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     edges, waiting = {}, [root]
     while waiting:
@@ -97,7 +97,7 @@ def component(package, checksums, upstream, patches):
 
 
 def pedigree(crate, patches):
-    """What a crate of the fork was made from, and what was changed: patches may touch several of its crates."""
+    """Returns the upstream crate of a crate of the fork, and the patches that touch it. A patch may touch several crates."""
     ancestor = {
         "type": "library",
         "name": crate["name"],

@@ -1,10 +1,10 @@
-"""Passes on what cargo test prints, but of the tests that passed only why they were skipped: `--show-output` shows all they print."""
+"""Filters the output of `cargo test -- --show-output`. Of tests that passed, it keeps only the reason why one was skipped."""
 
 import sys
 
 
 def shown(lines):
-    """The lines of a run that somebody wants to read, in their order."""
+    """Yields the lines to show, in order."""
     in_successes = False
     for line in lines:
         if line.startswith(("failures:", "test result: ", "error: ")):

@@ -1,7 +1,7 @@
-"""Compares the binary as it is shipped with size-budget.txt, and ends with 1 if anything has grown by more than a tenth.
+"""Compares the shipped binary with size-budget.txt, and ends with 1 if its size or number of crates has grown by more than a tenth.
 
-    size_budget.py FILE            what scripts/build made
-    size_budget.py --write FILE    writes the list anew
+    size_budget.py FILE            compare the binary that scripts/build made
+    size_budget.py --write FILE    write the list anew
 """
 
 import json
@@ -26,12 +26,12 @@ def main():
     wanted = read(LIST.read_text())
     print("; ".join(f"{what}: {number:,} of {wanted[what]:,}" for what, number in found.items()))
     for what in grown(found, wanted):
-        print(f"size_budget.py: more than {GROWTH} % more {what}; if that is meant, run scripts/lib/size_budget.py --write {binary}")
+        print(f"size_budget.py: {what} grew by more than {GROWTH} %. If that is intended, run scripts/lib/size_budget.py --write {binary}")
     return 1 if grown(found, wanted) else 0
 
 
 def crates(binary):
-    """What the list of crates in the binary names, see auditable.py."""
+    """Returns the crates listed in the binary; see auditable.py."""
     with tempfile.NamedTemporaryFile() as section:
         command = ["objcopy", f"--dump-section=.dep-v0={section.name}", binary, "/dev/null"]
         subprocess.run(command, check=True)

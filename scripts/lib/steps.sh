@@ -1,10 +1,10 @@
-# Runs the steps of a check one after the other and adds up the tests in their output. Sourced by scripts/test.
+# Runs the steps of a check one after the other, and adds up the tests in their output. Sourced by scripts/test.
 
 passed=0 failed=0 skipped=0 unsteady=()
 log=$(mktemp) failures=$(mktemp)
 trap 'rm -f "$log" "$failures"' EXIT
 
-# step NAME COMMAND...   Runs a command; a failure is counted and the next step runs all the same.
+# step NAME COMMAND...   Runs a command. A failure is counted, and the next step still runs.
 step() {
   local name=$1 start=$SECONDS status verdict=ok
   shift
@@ -18,7 +18,7 @@ step() {
     if [[ $tests_failed -gt 0 ]]; then
       python3 scripts/lib/count_tests.py --failures "$log" >>"$failures"
     else
-      # A step that fails without a failed test, such as one that does not compile, is itself the failure.
+      # The step failed without a failed test, for example because it does not compile. Count the step itself as a failure.
       failed=$((failed + 1))
       { echo "---- $name" && tail -n 40 "$log"; } >>"$failures"
     fi
@@ -26,7 +26,7 @@ step() {
   echo "== $name: $verdict, $((SECONDS - start)) s"
 }
 
-# Adds what cargo test and unittest report in $log to the sums.
+# Adds the tests that cargo test and unittest report in $log to the sums.
 count_tests() {
   local counts
   counts=$(python3 scripts/lib/count_tests.py "$log") || counts="0 1 0"
@@ -35,15 +35,15 @@ count_tests() {
   passed=$((passed + step_passed)) failed=$((failed + tests_failed)) skipped=$((skipped + step_skipped))
 }
 
-# again_alone LIMIT COMMAND...   Gives tests of the last step that failed beside others a second chance: each has to pass twice with
-# nothing beside it, by COMMAND NAME. More than LIMIT are a failure whatever they do alone. Those that pass are named, not hidden.
+# again_alone LIMIT COMMAND...   Gives failed tests of the last step a second chance: COMMAND NAME runs each by itself, and it has to pass twice.
+# More than LIMIT failed tests get no second chance. A test that passes this way is reported as unsteady.
 again_alone() {
   local limit=$1 name names
   shift
   mapfile -t names < <(python3 scripts/lib/count_tests.py --failed "$log" | sed '/^$/d')
   [[ ${#names[@]} -gt 0 && ${#names[@]} -le $limit ]] || return 0
   for name in "${names[@]}"; do
-    echo "== $name failed beside others; alone, twice:"
+    echo "== $name failed beside other tests; now twice by itself:"
     if "$@" "$name" && "$@" "$name"; then
       failed=$((failed - 1)) passed=$((passed + 1))
       unsteady+=("$name")
@@ -56,13 +56,13 @@ run_python_tests() {
   python3 -m unittest discover --start-directory scripts/tests --pattern '*.py'
 }
 
-# finish   Prints the one closing line and ends with the verdict.
+# finish   Prints the line of sums and exits with the verdict.
 finish() {
   local name
-  # Once more at the end, where a long record is read first.
+  # Repeats the failures at the end, because readers of a long log start there.
   cat "$failures"
   for name in "${unsteady[@]}"; do
-    echo "unsteady: $name failed beside others and passed alone; its output is above, and the reason wants finding"
+    echo "unsteady: $name failed beside other tests and passed by itself. Its output is above; find the reason"
   done
   echo "$passed passed, $failed failed, $skipped skipped"
   [[ $failed -eq 0 && $passed -gt 0 ]]

@@ -1,4 +1,4 @@
-"""Writes the licences of every library in the binary: names and versions, then each text once, with those that it is for."""
+"""Writes the licences of all libraries in the binary: names and versions first, then each licence text once, with the libraries that it is for."""
 
 import json
 import subprocess
@@ -26,13 +26,13 @@ def main():
 
 
 def host():
-    """The platform that cargo builds for."""
+    """Returns the platform that cargo builds for."""
     version = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
     return next(line.split()[1] for line in version.splitlines() if line.startswith("host:"))
 
 
 def linked(metadata):
-    """The packages that `warren` is linked with: dependencies but those of tests and builds."""
+    """Returns the packages that `warren` is linked with, without those that only tests and builds need."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     todo = [package["id"] for package in metadata["packages"] if package["name"] == "warren"]
     seen = set()
@@ -48,7 +48,7 @@ def linked(metadata):
 
 
 def is_fork(package):
-    """The fork is built from published archives, but in this repository."""
+    """Tells whether a package is part of the fork, which cargo takes for local code."""
     return "/vendor/" in package["manifest_path"]
 
 

@@ -1,8 +1,8 @@
-"""Counts what the committed corpora of fuzz/ do not reach of each target, and ends with 1 where that has grown by more than a twentieth
-since fuzz/uncovered.txt was written: code has come that no input of theirs goes through.
+"""Counts the edges of each fuzz target that its committed corpus does not reach. Ends with 1 if a count is more than a twentieth above that in
+fuzz/uncovered.txt: then there is new code that no input of the corpus runs through.
 
-    uncovered.py DIRECTORY            the targets as scripts/fuzz has built them
-    uncovered.py --write DIRECTORY    writes the list anew
+    uncovered.py DIRECTORY            DIRECTORY has the targets that scripts/fuzz has built
+    uncovered.py --write DIRECTORY    write the list anew
 """
 
 import re
@@ -29,16 +29,16 @@ def main():
     grown = list(growth(found, listed))
     for problem in grown:
         print(f"scripts/fuzz: {problem}")
-    print(f"measured: of {len(found)} targets {sum(found.values())} edges are not reached by their corpora, {sum(listed.values())} when that was last put down")
+    print(f"measured: of {len(found)} targets {sum(found.values())} edges are not reached by their corpora; the list has {sum(listed.values())}")
     sys.exit(1 if grown else 0)
 
 
 def uncovered(target, corpus):
-    """Runs a target on its corpus once, and nothing else."""
+    """Runs a target once on its corpus only, and returns the number of edges not reached."""
     ran = subprocess.run([target, "-runs=0", corpus], capture_output=True, text=True, check=True)
     edges, reached = ALL.findall(ran.stderr), REACHED.findall(ran.stderr)
     if not edges or not reached:
-        sys.exit(f"scripts/fuzz: {target.name} does not say how much of it was reached; build it with `scripts/fuzz`")
+        sys.exit(f"scripts/fuzz: {target.name} does not print its coverage; build it with `scripts/fuzz`")
     return sum(map(int, edges)) - int(reached[-1])
 
 
@@ -48,12 +48,12 @@ def read(text):
 
 
 def growth(found, listed):
-    """Where more is not reached than there was, in sentences."""
+    """Yields a sentence for each target whose count has grown too much."""
     for target, count in found.items():
         if target not in listed:
-            yield f"{target} is not in {LIST.name}: write it anew with `scripts/lib/uncovered.py --write`"
+            yield f"{target} is not in {LIST.name}: write the list anew with `scripts/lib/uncovered.py --write`"
         elif count > listed[target] * 1.05:
-            yield f"{count} edges of {target} are not reached by its corpus, {listed[target]} were: add inputs that reach what is new"
+            yield f"{count} edges of {target} are not reached by its corpus, instead of {listed[target]}: add inputs that reach the new code"
 
 
 if __name__ == "__main__":

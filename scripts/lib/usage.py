@@ -1,4 +1,4 @@
-"""What a process used: processor seconds and memory, read from /proc."""
+"""Reads a process's CPU time and memory from /proc."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def processor_seconds(pid):
-    """User and system time of all of the process's threads, dead ones too."""
+    """Returns the user and system time of all of the process's threads, ended ones included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def resident_mib(pid):
-    """Resident memory in MiB."""
+    """Returns the resident memory in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of scripts/audit: that it passes without recent advisories only where it is asked to, and says what it did not check. Programs of
-their own stand for cargo and cargo-deny.
+"""Tests of scripts/audit: without recent advisories it passes only if asked to, and it says what it did not check. Small scripts stand in for cargo
+and cargo-deny.
 
     python3 scripts/tests/audit_test.py
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 DAY = 86_400
 PASSES = "#!/bin/sh\n"
-# Tells its version, or what it was to check, when the advisories were fetched and how old they may be.
+# Prints its version, or what it was told to check, when the advisories were fetched and how old they may be.
 CARGO_DENY = """#!/bin/sh
 if [ "$1" = --version ]; then echo "cargo-deny {version}"; exit; fi
 while [ "$1" != --config ]; do shift; done
@@ -54,7 +54,7 @@ class AuditTest(unittest.TestCase):
         path.chmod(0o755)
 
     def put_snapshot(self, days, path=None, inside="crates/x/RUSTSEC-2026-0001.md"):
-        """Writes one whose newest file is so old, beside one that is older; returns the time of the newest."""
+        """Writes a snapshot of two files, the newer one of this age. Returns the time of the newer one."""
         path = path or self.snapshot
         path.parent.mkdir(parents=True, exist_ok=True)
         newest = int(time.time()) - days * DAY - 3_600

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the sums that close scripts/test."""
+"""Tests of the sums in the last line of scripts/test."""
 
 import sys
 import unittest

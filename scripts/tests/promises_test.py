@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the table of promises in docs/security.md: each test that it names exists, is one that runs, and each row has one.
+"""Checks the table of promises in docs/security.md: each row names a test, and each named test exists and runs.
 
     python3 scripts/tests/promises_test.py
 """
@@ -17,14 +17,14 @@ from torture import ROWS  # noqa: E402
 
 PLACES = [ROOT / "crates" / "warren" / "tests", ROOT / "crates", ROOT]
 HEAD = "## Promises, and the tests"
-# A test that takes long, and is run by scripts/torture alone, is marked so.
+# A long test that only scripts/torture runs has the mark.
 NAMED = re.compile(r"`([\w./-]+\.(?:rs|py))::(\w+)`( \(torture\))?")
-# What no test of one run can show: the row says what shows it instead.
+# A promise that no test can show in one run. Its row names the script that shows it.
 SHOWN_OTHERWISE = "scripts/reproduce"
 
 
 def rows(text):
-    """The table's rows: promise, documents, tests."""
+    """Returns the table's rows: promise, documents, tests."""
     table = text[text.index(HEAD) :]
     cells = ([cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in table.splitlines() if line.startswith("| "))
     return [row for row in cells if row[0] != "promise"]
@@ -35,7 +35,7 @@ def file_of(name):
 
 
 def problem_of(file, function, mark=""):
-    """Why this is no test that `scripts/test` runs, or scripts/torture if it is marked; none if it is."""
+    """Returns why scripts/test does not run this test, or scripts/torture a marked one. Returns None if it does."""
     path = file_of(file)
     if path is None:
         return f"there is no {file}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what is said of Warren's parts: where they come from, how much of them is unsafe, how the binary is hardened, what the
-compiler is told of it, and the bills of materials, beside it and inside.
+"""Tests of the checks on Warren's parts: the sources of its crates, the count of unsafe code, the binary's hardening, size and profile, and the
+bills of materials, as a file and inside the binary.
 
     python3 scripts/tests/supply_test.py
 """

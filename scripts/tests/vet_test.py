@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of scripts/vet: a crate that nobody has put into dependencies.txt is refused, whichever way it gets into a lock file.
+"""Tests of scripts/vet: it refuses a crate that nobody has put into dependencies.txt, however the crate got into a lock file.
 
     python3 scripts/tests/vet_test.py
 """
