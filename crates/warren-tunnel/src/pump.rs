@@ -147,7 +147,7 @@ impl Pump {
         let mut signals = Signals::default();
         while !self.blocked {
             if let Some(fragment) = self.fragments.pop_front() {
-                self.hand_over_fragment(endpoint, fragment, totals, drops);
+                self.send_fragment(endpoint, fragment, totals, drops);
                 self.last_progress = now;
                 continue;
             }
@@ -185,7 +185,7 @@ impl Pump {
         self.fragments.clear();
     }
 
-    fn hand_over_fragment(
+    fn send_fragment(
         &mut self,
         endpoint: &mut Endpoint,
         fragment: Bytes,

@@ -1,6 +1,7 @@
 //! From the TUN to the carrier: one read a super-packet, the flow's connection, the cut and the queue there, or the way to the
 //! worker that has the connection.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use warren_packet::datagram::{PACKET_OVERHEAD, write_packet};
 use warren_packet::ip::IpPacket;
 use warren_packet::mss::{clamp_mss, is_syn};
 use warren_packet::reason::DropReason;
-use warren_packet::segment::segment;
+use warren_packet::segment::{Segment, segment};
 use warren_packet::too_big::too_big;
 use warren_packet::tuple::FiveTuple;
 use warren_packet::virtio::VirtioNetHeader;
@@ -20,10 +21,13 @@ use warren_quic::settings::MINIMUM_MTU;
 use warren_tun::Lane;
 
 use super::{Device, Worker};
+use crate::arena::Arena;
+use crate::client_limit::ClientLimit;
 use crate::counters::{Drops, Totals};
-use crate::forward::{Forwarding, Place};
+use crate::forward::{Forwarding, Place, Sessions};
 use crate::hand_over::HandedOver;
 use crate::message::Report;
+use crate::pump::Pump;
 
 /// The most that QUIC adds to a datagram: 1 byte of flags, 20 of connection ID, 4 of packet number, 16 of authentication and
 /// 3 around the frame.
@@ -135,8 +139,8 @@ impl Worker {
         slot
     }
 
-    /// Queues a super-packet, or hands it over unless another worker did so, for the connection that it named. Returns the pump
-    /// that has it.
+    /// Queues a super-packet on its connection, or hands it over to the worker that has the connection. `named` is the connection
+    /// that another worker named when it handed the super-packet over. Returns the pump that has the super-packet now.
     fn take_super_packet(
         &mut self,
         header: VirtioNetHeader,
@@ -145,7 +149,11 @@ impl Worker {
         now: Instant,
     ) -> Option<usize> {
         let before = self.totals.tun_read_packets;
-        let slot = self.queue_super_packet(header, super_packet, named, now);
+        let taken = self.queue_super_packet(header, super_packet, named, now);
+        let slot = taken.unwrap_or_else(|reason| {
+            count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
+            None
+        });
         let packets = self.totals.tun_read_packets - before;
         if packets > 0 {
             self.occupancy.packets_per_tun_read.record(packets);
@@ -153,91 +161,57 @@ impl Worker {
         slot
     }
 
+    /// Returns nothing if the super-packet was handed over.
+    ///
+    /// # Errors
+    /// The reason to count each of its packets under, when none was counted yet.
     fn queue_super_packet(
         &mut self,
         header: VirtioNetHeader,
         super_packet: &mut [u8],
         named: Option<ConnectionId>,
         now: Instant,
-    ) -> Option<usize> {
-        let found = match (IpPacket::parse(super_packet), &self.device) {
-            (Ok(packet), Some(device)) => {
-                let flow = FiveTuple::of(&packet);
-                let place = self.sessions.place_for(&device.forwarding, &flow);
-                place.map(|(place, limit)| (place, limit, flow.symmetric_hash(), is_syn(&packet)))
+    ) -> Result<Option<usize>, DropReason> {
+        let device = self.device.as_mut();
+        let Routed { place, limit, flow_hash, is_syn } =
+            route(&self.sessions, device.as_deref(), super_packet)?;
+        let slot = match (place, named) {
+            (Place::Here(slot), _) => slot,
+            (Place::There(connection), None) => {
+                let has_room = self.hand_over.push(connection, header, super_packet, &mut self.arena);
+                self.totals.handed_over += u64::from(has_room);
+                return if has_room { Ok(None) } else { Err(DropReason::HandOverFull) };
             }
-            (Err(_), _) => Err(DropReason::BadPacket),
-            (_, None) => Err(DropReason::NoConnection),
-        };
-        let slot = match (&found, named) {
-            (Ok((Place::Here(slot), ..)), _) => Ok(*slot),
-            (Ok((Place::There(connection), ..)), None) => {
-                if self.hand_over.push(*connection, header, super_packet, &mut self.arena) {
-                    self.totals.handed_over += 1;
-                    return None;
-                }
-                Err(DropReason::HandOverFull)
-            }
-            // The workers differ in where the flow belongs, for a moment: it is handed over once.
-            (Ok((Place::There(_), ..)), Some(named)) => {
-                let attached = |slot: &usize| {
-                    let pump = self.pumps.get(*slot).and_then(Option::as_ref);
-                    pump.is_some_and(|pump| pump.attached.is_some())
-                };
-                let slot = self.by_connection.get(&named).copied().filter(attached);
-                slot.ok_or(DropReason::NoConnection)
-            }
-            (Err(reason), _) => Err(*reason),
-        };
-        let (slot, limit, flow_hash, is_syn) = match (slot, found) {
-            (Ok(slot), Ok((_, limit, flow_hash, is_syn))) => (slot, limit, flow_hash, is_syn),
-            (Err(reason), _) | (_, Err(reason)) => {
-                count_refused(header, super_packet, reason, &mut self.totals, &mut self.drops);
-                return None;
+            // For a moment the workers disagree on where the flow belongs. A super-packet is handed over once only.
+            (Place::There(_), Some(named)) => {
+                attached(&self.by_connection, &self.pumps, named).ok_or(DropReason::NoConnection)?
             }
         };
-        if let Some(device) = &mut self.device {
+        if let Some(device) = device {
             device.bulk_flows.count(flow_hash, super_packet.len(), now);
         }
-        let pump = self.pumps.get_mut(slot)?.as_mut()?;
-        // What is small in any case need not be looked at.
-        let largest_whole = (is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD)
-            .then(|| pump.largest_whole_packet(&self.endpoint, now))
-            .flatten();
-        if let Some(largest) = largest_whole
-            && is_syn
-        {
+        let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return Ok(None) };
+        // A small super-packet fits into every datagram, so the connection's size need not be looked up.
+        let may_be_cut = is_syn || super_packet.len() > usize::from(MINIMUM_MTU) - QUIC_OVERHEAD;
+        let largest_whole = may_be_cut.then(|| pump.largest_whole_packet(&self.endpoint, now)).flatten();
+        if let Some(largest) = largest_whole.filter(|_| is_syn) {
             clamp_mss(super_packet, header.needs_checksum(), largest);
         }
-        let mut answer = None;
         let (arena, totals, drops) = (&mut self.arena, &mut self.totals, &mut self.drops);
-        let cut = segment(header, super_packet, &mut |packet| {
-            totals.tun_read_packets += 1;
-            totals.tun_read_bytes += packet.len() as u64;
-            if limit.is_some_and(|limit| !limit.to_client.admits(packet.len(), now)) {
-                drops.count_to_carrier(DropReason::RateLimit);
-                return;
-            }
-            if let Some(largest) = largest_whole
-                && packet.len() > largest
-                && answer.is_none()
-            {
-                answer = Some(packet.parts().concat());
-            }
-            let buffer = arena.room(PACKET_OVERHEAD + packet.len());
-            write_packet(packet.flags(), &packet.parts(), buffer);
-            pump.enqueue(flow_hash, buffer.split(), now, drops);
-        });
+        let mut framing =
+            Framing { pump, arena, totals, drops, limit, flow_hash, largest_whole, too_large: None, now };
+        let cut = segment(header, super_packet, &mut |packet| framing.take(&packet));
+        let too_large = framing.too_large;
         if cut.is_err() {
             self.totals.tun_read_packets += 1;
             self.totals.tun_read_bytes += super_packet.len() as u64;
             self.drops.count_to_carrier(DropReason::BadPacket);
         }
-        if let (Some(packet), Some(largest)) = (answer, largest_whole) {
+        if let (Some(packet), Some(largest)) = (too_large, largest_whole) {
             self.answer_too_big(slot, &packet, largest, now);
         }
         self.list(slot);
-        Some(slot)
+        Ok(Some(slot))
     }
 
     /// Tells the sender of a packet that went in fragments how large a packet goes in one piece.
@@ -250,6 +224,69 @@ impl Worker {
         if queue.write(Lane::Prompt, VirtioNetHeader::default(), &[&answer]).is_ok() {
             self.totals.too_big_answers += 1;
         }
+    }
+}
+
+/// Where a super-packet goes, and what its way depends on.
+struct Routed<'a> {
+    place: Place,
+    /// The client's rate limit.
+    limit: Option<&'a ClientLimit>,
+    flow_hash: u32,
+    is_syn: bool,
+}
+
+fn route<'a>(
+    sessions: &'a Sessions,
+    device: Option<&Device>,
+    super_packet: &[u8],
+) -> Result<Routed<'a>, DropReason> {
+    let packet = IpPacket::parse(super_packet).map_err(|_| DropReason::BadPacket)?;
+    let device = device.ok_or(DropReason::NoConnection)?;
+    let flow = FiveTuple::of(&packet);
+    let (place, limit) = sessions.place_for(&device.forwarding, &flow)?;
+    Ok(Routed { place, limit, flow_hash: flow.symmetric_hash(), is_syn: is_syn(&packet) })
+}
+
+/// The pump of a connection that is attached to a session.
+fn attached(
+    by_connection: &HashMap<ConnectionId, usize>,
+    pumps: &[Option<Pump>],
+    connection: ConnectionId,
+) -> Option<usize> {
+    let slot = *by_connection.get(&connection)?;
+    pumps.get(slot)?.as_ref()?.attached.map(|_| slot)
+}
+
+/// Frames the packets of one super-packet and queues them on a pump.
+struct Framing<'a> {
+    pump: &'a mut Pump,
+    arena: &'a mut Arena,
+    totals: &'a mut Totals,
+    drops: &'a mut Drops,
+    limit: Option<&'a ClientLimit>,
+    flow_hash: u32,
+    /// The largest packet that needs no fragments, if some packet may be larger.
+    largest_whole: Option<usize>,
+    /// The first packet that is.
+    too_large: Option<Vec<u8>>,
+    now: Instant,
+}
+
+impl Framing<'_> {
+    fn take(&mut self, packet: &Segment<'_>) {
+        self.totals.tun_read_packets += 1;
+        self.totals.tun_read_bytes += packet.len() as u64;
+        if self.limit.is_some_and(|limit| !limit.to_client.admits(packet.len(), self.now)) {
+            self.drops.count_to_carrier(DropReason::RateLimit);
+            return;
+        }
+        if self.too_large.is_none() && self.largest_whole.is_some_and(|largest| packet.len() > largest) {
+            self.too_large = Some(packet.parts().concat());
+        }
+        let buffer = self.arena.room(PACKET_OVERHEAD + packet.len());
+        write_packet(packet.flags(), &packet.parts(), buffer);
+        self.pump.enqueue(self.flow_hash, buffer.split(), self.now, self.drops);
     }
 }
 
