@@ -130,7 +130,7 @@ mod tests {
             Message::Goodbye(Goodbye { reason, exit_version, client_version })
         };
         let enrol = Enrol { token: "qqqqqqqqqqqqqqqqqqqqqg".into(), name: "laptop".into() };
-        let document = include_str!("../../../../docs/wire-protocol.md");
+        let document = include_str!("../../../docs/wire-protocol.md");
         for (kind, message) in [
             ("hello", Message::Hello(hello)),
             ("welcome", Message::Welcome(welcome)),
