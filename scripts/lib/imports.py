@@ -2,9 +2,9 @@
 
     python3 scripts/lib/imports.py [CRATE...]     all crates unless named
 
-A module is a file. The files are found by following `mod` from the root of a crate. Code that is compiled for tests only is left out. A name
-belongs to the file that defines it, behind any number of `pub use`. A `pub use` counts only if its own file uses the name too. Calls of
-methods are not seen.
+A module is a file. Files are found by following `mod` from the root of the crate. Code that is only compiled for tests is left out. A name
+belongs to the file that defines it, through any number of `pub use`. A `pub use` counts only if its own file uses the name too. Method
+calls are not seen.
 """
 
 import re
@@ -15,7 +15,7 @@ from rust_source import blank, closing, code, product
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-# What may use a module says nothing of what the module uses.
+# `pub(in path)` names a module without using it.
 VISIBILITY = re.compile(r"\bpub\s*\(\s*in\b[^)]*\)")
 DEFINITION = re.compile(r"\b(?:fn|struct|enum|union|trait|const|static|type)\s+(?:mut\s+)?(\w+)|\bmacro_rules!\s*(\w+)")
 MODULE = re.compile(r"((?:#\[[^\]]*\]\s*)*)(?:\bpub\b\s*(?:\([^)]*\)\s*)?)?\bmod\s+(\w+)\s*([;{])")
@@ -28,36 +28,42 @@ NAME = re.compile(r"(?<![\w:.])[A-Za-z_]\w*\b(?!\s*::)")
 class Module:
     def __init__(self, path, file):
         self.path = path
-        # The path of the module that is the whole file. A module that is written inside another one has that one's.
+        # The path of the module that the file is named after. An inline module has that of its parent.
         self.file = file
         # The code without its `use` and `mod`.
         self.source = ""
         self.children = {}
         self.defined = set()
-        # What `use` brings in: the path and whether it is public, by name; without a name; all names of a module.
+        # What `use` brings in: by name, the path and whether it is public; `use ... as _`; `use ...::*`.
         self.named = {}
         self.unnamed = []
         self.globs = []
 
 
 def imports(crate):
-    """The modules of a crate, as `a::b`; for each the modules that it uses; for each of those the names."""
+    """Maps each module of a crate, as `a::b`, to the modules that it uses, and each of those to the names."""
     graph = {}
-    for root in ("lib.rs", "main.rs"):
-        if (crate / "src" / root).is_file():
-            Crate(crate / "src" / root).add_to(graph)
+    for root in roots(crate):
+        Crate(root).add_to(graph)
     return graph
+
+
+def roots(crate):
+    return [crate / "src" / name for name in ("lib.rs", "main.rs") if (crate / "src" / name).is_file()]
 
 
 class Crate:
     def __init__(self, root):
+        # Modules by path; the text and the code of each file, by the file's path.
         self.modules = {}
+        self.files = {}
         self.read((), root, root.parent)
 
     def read(self, path, file, directory):
-        """Reads a file, and those that it declares, which are in `directory`."""
+        """Reads a file and the files that it declares, which are in `directory`."""
         text = file.read_text()
         source = VISIBILITY.sub(lambda found: blank(found[0]), product(code(text)))
+        self.files[file] = text, source
         self.add(path, path, source, text, directory, directory_of_paths=file.parent)
 
     def add(self, path, file, source, text, directory, directory_of_paths):
@@ -73,7 +79,7 @@ class Crate:
                 self.read(child, *place(name, directory, directory_of_paths / written[1] if written else None))
             else:
                 end = closing(source, end - 1) + 1
-                # The file's other modules and the inner text keep their places.
+                # Blanks instead of a slice, so that places in `text` stay the same.
                 inner = blank(source[: found.end()]) + source[found.end() : end - 1]
                 self.add(child, file, inner, text, directory / name, directory / name)
             source = source[: found.start()] + blank(source[found.start() : end]) + source[end:]
@@ -93,7 +99,7 @@ class Crate:
                     used.setdefault(label(file), set()).add("::".join(names))
 
     def uses(self, module):
-        """Every path that the module's own code takes."""
+        """Yields every path in the code of the module."""
         yield from module.unnamed
         names = set(NAME.findall(module.source))
         first = set()
@@ -102,19 +108,19 @@ class Crate:
             first.add(path[0])
             yield path
         for name, (path, is_public) in module.named.items():
-            # The compiler reports a private import that nobody uses; a trait is used without its name.
+            # A private import counts always: the compiler reports unused ones, and a trait is used without its name.
             if not is_public or name in names | first:
                 yield path
         if module.globs:
             yield from ([name] for name in names - module.defined - module.named.keys() - module.children.keys())
 
     def file_of(self, module, names):
-        """The file that defines what a path names; none if another crate does."""
+        """Finds the file that defines what a path names. None for another crate."""
         found = self.resolve(module, names, set())
         return None if found is None else self.modules[found].file
 
     def resolve(self, module, names, seen):
-        """The module that defines what the path says, seen from `module`."""
+        """Finds the module that defines what a path names, as seen from `module`."""
         if (key := (module.path, tuple(names))) in seen:
             return None
         seen.add(key)
@@ -143,13 +149,13 @@ class Crate:
             return module.path
         if first in module.named:
             path, _ = module.named[first]
-            # `use name::{self, Other}`: another crate, whose name leads back to itself.
+            # `use name::{self, Other}` of another crate would lead back to itself.
             return self.resolve(module, [*path, *rest], seen) if path[0] != first else None
         for path in module.globs:
             target = self.resolve(module, path, seen)
             if target is not None and target != module.path and self.has(self.modules[target], first, seen):
                 return self.descend(self.modules[target], names, seen)
-        # A macro's name, or a name in a place that this does not read; `a::b::name` is in `a::b` all the same.
+        # A name that this did not see defined, such as one that a macro makes. `a::b::name` is in `a::b` all the same.
         return module.path if is_sure else None
 
     def has(self, module, name, seen):
@@ -163,7 +169,7 @@ def label(path):
 
 
 def place(name, directory, written):
-    """The file of a declared module, and where the files that it declares are."""
+    """Finds the file of a declared module, and the directory of the files that it declares."""
     if written:
         return written, written.parent
     if (file := directory / f"{name}.rs").is_file():
@@ -182,7 +188,7 @@ def note(module, names, alias, is_public):
 
 
 def leaves(tree, prefix=()):
-    """The paths of a use tree, each with its `as` name or none."""
+    """Yields the paths of a use tree, each with its `as` name or None."""
     tree = tree.strip().removeprefix("::")
     if "{" not in tree:
         path, _, alias = re.sub(r"\s+", " ", tree).partition(" as ")
@@ -207,7 +213,7 @@ def parts(inner):
 
 
 def cycles(graph):
-    """The sets of modules that import each other, directly or through others, each sorted."""
+    """Finds the groups of modules that import each other, directly or through others. Each is sorted."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):

@@ -1,14 +1,14 @@
-"""Reads Rust sources as far as the tests of the layout need: what is code, and which of it is the product's."""
+"""Tells code from comments and strings in Rust sources, and product code from tests."""
 
 import re
 
-# Comments, characters and texts. Only the beginning of a block comment, because these nest and no pattern finds the end.
+# Comments, characters and strings. Of a block comment only the start: they nest, so no pattern finds the end.
 NOT_CODE = re.compile(
     r"//[^\n]*|/\*|'(?:\\(?:x..|u\{[^}]*\}|[^u\n])|[^'\\\n])'" r'|\b[bc]?r(#*)".*?"\1|\b[bc]?"(?:\\.|[^"\\])*"|"(?:\\.|[^"\\])*"',
     re.DOTALL,
 )
 ATTRIBUTE = re.compile(r"#!?\[")
-# Only compiled for tests, or for tests and a feature that exists for tests: `any(test, ...)`. Not `not(test)`.
+# What is only compiled for tests: `cfg(test)`, and `cfg(any(test, ...))` with a feature that exists for tests. Not `cfg(not(test))`.
 TEST_ATTRIBUTE = re.compile(r"#\[\s*(?:cfg\s*\((?!\s*not\b)[^\]]*\btest\b|(?:tokio\s*::\s*)?test\b)")
 ITEM = re.compile(
     r"(?:pub\b\s*(?:\([^)]*\)\s*)?)?(?:(?:default|async|unsafe|const|extern)\b\s*)*"
@@ -22,13 +22,22 @@ def blank(text):
 
 
 def code(text):
-    """The text with comments, texts and characters blanked. Each remaining character keeps its place."""
+    """Blanks comments, strings and characters. What remains keeps its place."""
+    return without(text, keeps_texts=False)
+
+
+def comments_blanked(text):
+    return without(text, keeps_texts=True)
+
+
+def without(text, keeps_texts):
     parts, at = [], 0
     while found := NOT_CODE.search(text, at):
         start, end = found.span()
         if found[0] == "/*":
             end = end_of_comment(text, start)
-        parts += [text[at:start], blank(text[start:end])]
+        is_kept = keeps_texts and not found[0].startswith("/")
+        parts += [text[at:start], text[start:end] if is_kept else blank(text[start:end])]
         at = end
     return "".join(parts) + text[at:]
 
@@ -43,7 +52,7 @@ def end_of_comment(text, at):
 
 
 def product(source):
-    """What `code` returned, with tests blanked as well."""
+    """Blanks tests too, in what `code` returned."""
     at = 0
     while found := TEST_ATTRIBUTE.search(source, at):
         end = end_of_item(source, found.start())
@@ -53,9 +62,9 @@ def product(source):
 
 
 def end_of_item(source, at):
-    """The end of the item, field, arm or statement that begins with its attributes at `at`."""
+    """Finds the end of the item, field, arm or statement whose attributes begin at `at`."""
     at = after_attributes(source, at)
-    # Commas do not end items, whose generics and parameters have some.
+    # A comma ends a field or an arm. Items have commas in their generics.
     ends = ";" if ITEM.match(source, at) else ";,"
     while at < len(source):
         letter = source[at]
@@ -82,7 +91,7 @@ def after_attributes(source, at):
 
 
 def closing(source, at):
-    """The place of the bracket that closes the one at `at`."""
+    """Finds the bracket that closes the one at `at`."""
     depth = 0
     for found in re.compile(r"[(\[{)\]}]").finditer(source, at):
         depth += 1 if found[0] in OPENING else -1
