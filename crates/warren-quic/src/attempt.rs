@@ -10,7 +10,7 @@ use noq_proto::{ClientConfig, ConnectionId, TokenStore};
 use zeroize::Zeroizing;
 
 use crate::{
-    driver::ConnectError,
+    boundary::ConnectError,
     key::{PrivateKey, PublicKey},
     planted::{Bug, is_planted},
     quic_config,

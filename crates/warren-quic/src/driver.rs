@@ -1,43 +1,23 @@
-//! The boundary between the packet path and QUIC: events and datagrams come in by polling, datagrams and control bytes go
-//! out by calls that never wait, and every datagram is sent, given back or counted.
-
-mod error;
-mod event;
+//! The endpoint that the packet path talks to, and the one place that chooses a driver.
+//!
+//! Events and datagrams come in by polling. Datagrams and control bytes go out by calls that never wait. Every datagram is
+//! sent, given back or counted.
 
 use std::{
     io,
     net::{SocketAddr, UdpSocket},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
 
+pub use crate::boundary::*;
 use crate::{
     key::{PrivateKey, PublicKey},
     noq_driver::NoqEndpoint,
     settings::{Driver, TransportSettings},
     warren_driver::WarrenEndpoint,
 };
-
-pub use self::{
-    error::{ConnectError, EndpointError, SendError},
-    event::{CloseReason, ConnectionId, Event, Inbox},
-};
-pub use crate::stats::{ConnectionStats, SendErrors, SocketStats};
-
-/// Most datagrams that one [`Endpoint::poll`] hands over.
-pub const MAX_DATAGRAMS_PER_POLL: usize = 256;
-
-/// Most events that one [`Endpoint::poll`] hands over.
-pub const MAX_EVENTS_PER_POLL: usize = 64;
-
-/// Most control bytes of a connection that wait to be sent; more close the connection.
-pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
-
-/// How long a shutdown waits for the peers to be told. Whoever hears nothing by then, 300 ms after the last close was sent, is
-/// taken to be out of reach.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The QUIC side of one worker: all its connections, polled by one task of a tokio runtime on one thread.
 #[derive(Debug)]

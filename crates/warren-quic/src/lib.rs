@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod attempt;
+mod boundary;
 mod ciphers;
 pub mod driver;
 mod identities;

@@ -29,7 +29,7 @@ use self::{
 };
 use crate::{
     attempt::Attempt,
-    driver::{
+    boundary::{
         CloseReason, ConnectError, ConnectionId, ConnectionStats, EndpointError, Event, Inbox,
         MAX_EVENTS_PER_POLL, SHUTDOWN_TIMEOUT, SendError, SocketStats,
     },

@@ -7,7 +7,7 @@ use noq_proto::{ConnectionError, PathStats, TransportErrorCode};
 use rustls::pki_types::CertificateDer;
 
 use crate::{
-    driver::{CloseReason, ConnectionStats},
+    boundary::{CloseReason, ConnectionStats},
     key::PublicKey,
     tls::{PresentedKey, public_key},
 };

@@ -37,7 +37,7 @@ use self::{
     connection_ids::{ClientIds, ExitIds},
 };
 use crate::{
-    driver::EndpointError,
+    boundary::EndpointError,
     settings::{ETHERNET_MTU, MINIMUM_MTU, TransportSettings},
     socket::SocketUse,
     strangers::{ExitSecrets, IdKey, RETRY_TOKEN_LIFETIME_IN_LIBRARY},

@@ -40,7 +40,7 @@ use self::{
 };
 use crate::{
     attempt::Attempt,
-    driver::{
+    boundary::{
         ConnectError, ConnectionId, ConnectionStats, EndpointError, Inbox, SHUTDOWN_TIMEOUT, SendError,
         SocketStats,
     },

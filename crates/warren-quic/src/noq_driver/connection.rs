@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{open::Open, outbox::Outbox};
 use crate::{
-    driver::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
     outcome::{close_reason, peer_key},
     strangers::Seat,
     tls::PresentedKey,

@@ -10,7 +10,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use noq::{ConnectionError, RecvStream, SendStream, Side};
 
-use crate::driver::MAX_CONTROL_BACKLOG;
+use crate::boundary::MAX_CONTROL_BACKLOG;
 
 /// Most control bytes that one poll reads.
 const READ_PER_POLL: usize = 16 * 1024;

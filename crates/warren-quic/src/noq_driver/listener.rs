@@ -10,7 +10,7 @@ use std::{
 use noq::{Connecting, Endpoint, Incoming};
 
 use crate::{
-    driver::EndpointError,
+    boundary::EndpointError,
     identities::Identities,
     key::PrivateKey,
     strangers::{Admission, Displaced, Gate, Seat, Strangers, Turned},

@@ -19,7 +19,7 @@ use super::{
     outbox::{BATCH, Outbox},
 };
 use crate::{
-    driver::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, Event, SendError},
     outcome::{Tally, connection_stats},
 };
 

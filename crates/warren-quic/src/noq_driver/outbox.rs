@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::driver::{ConnectionId, MAX_DATAGRAMS_PER_POLL};
+use crate::boundary::{ConnectionId, MAX_DATAGRAMS_PER_POLL};
 
 /// Most datagrams that are taken from a connection at once.
 pub(super) const BATCH: usize = 64;

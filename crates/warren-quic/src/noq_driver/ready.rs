@@ -9,7 +9,7 @@ use std::{
     task::{Wake, Waker},
 };
 
-use crate::driver::ConnectionId;
+use crate::boundary::ConnectionId;
 
 /// What can become ready.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -16,7 +16,7 @@ use self::news::News;
 pub(super) use self::news::{Left, MAX_EVENTS};
 use super::{allowance::allowance, control::Control, silence::Silence};
 use crate::{
-    driver::{CloseReason, ConnectionId, ConnectionStats, SendError},
+    boundary::{CloseReason, ConnectionId, ConnectionStats, SendError},
     key::PublicKey,
     outcome::{Tally, close_reason, connection_stats, peer_key},
     planted::{Bug, is_planted},

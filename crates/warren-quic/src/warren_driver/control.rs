@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use noq_proto::{Connection, Dir, ReadError, Side, StreamEvent, StreamId, WriteError};
 
-use crate::driver::MAX_CONTROL_BACKLOG;
+use crate::boundary::MAX_CONTROL_BACKLOG;
 
 /// Most control bytes that are handed over at once.
 const READ_AT_ONCE: usize = 16 * 1024;

@@ -17,7 +17,7 @@ use noq_proto::{
 use noq_udp::RecvMeta;
 
 use crate::{
-    driver::EndpointError,
+    boundary::EndpointError,
     identities::Identities,
     key::PrivateKey,
     socket::{CountedSocket, Resume, SocketUse},

@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use super::connection::Connection;
-use crate::driver::ConnectionId;
+use crate::boundary::ConnectionId;
 
 /// All connections of an endpoint.
 pub(super) struct Table {

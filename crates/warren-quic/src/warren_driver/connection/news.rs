@@ -2,7 +2,7 @@
 
 use super::{Connection, State};
 use crate::{
-    driver::{CloseReason, Event, Inbox, MAX_DATAGRAMS_PER_POLL},
+    boundary::{CloseReason, Event, Inbox, MAX_DATAGRAMS_PER_POLL},
     key::PublicKey,
     planted::{Bug, is_planted},
 };

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::{
-    driver::{ConnectionId, ConnectionStats, Event, Inbox},
+    boundary::{ConnectionId, ConnectionStats, Event, Inbox},
     key::PrivateKey,
     settings::{Congestion, TransmitCaps, TransportSettings},
     socket::{SocketConfig, bind},

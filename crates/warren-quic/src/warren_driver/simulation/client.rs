@@ -14,7 +14,7 @@ use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientSt
 use super::{CONNECTIONS, EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
 use crate::{
     attempt::{SERVER_NAME, introduce},
-    driver::{CloseReason, ConnectionId, Event, SendError},
+    boundary::{CloseReason, ConnectionId, Event, SendError},
     key::{PrivateKey, PublicKey},
     quic_config,
     settings::TransportSettings,

@@ -17,7 +17,7 @@ use warren_session::{
 
 use super::{EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
 use crate::{
-    driver::{CloseReason, ConnectionId, Event},
+    boundary::{CloseReason, ConnectionId, Event},
     key::{PrivateKey, PublicKey},
     planted::{Bug, is_planted},
     quic_config::{self, ListenerPlace},

@@ -8,7 +8,7 @@ use noq_proto::{ConnectionEvent, Endpoint, FourTuple, ShortRoute};
 
 use super::wire::Wire;
 use crate::{
-    driver::Inbox,
+    boundary::Inbox,
     warren_driver::connection::{Connection, Left},
 };
 

@@ -34,7 +34,7 @@ impl fmt::Display for ConnectionId {
 /// What happened to a connection.
 ///
 /// At an exit a connection is first heard of when it is `Connected`; at a client every connection that
-/// [`Endpoint::connect`](super::Endpoint::connect) returned ends with exactly one `Closed`.
+/// [`Endpoint::connect`](crate::driver::Endpoint::connect) returned ends with exactly one `Closed`.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The handshake is done and the peer's key proven.
