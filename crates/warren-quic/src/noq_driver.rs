@@ -22,7 +22,7 @@ use noq::TokioRuntime;
 use tokio::time::{Instant, timeout_at};
 
 use self::{
-    connection::{Connection, Life},
+    connection::{Life, NoqConnection},
     listener::Listener,
     outbox::Outbox,
     ready::{ReadyList, Source},
@@ -54,7 +54,7 @@ pub struct NoqEndpoint {
     listeners: Vec<Listener>,
     /// Handshakes that are to end since others need their places.
     displaced: Displaced,
-    connections: BTreeMap<ConnectionId, Connection>,
+    connections: BTreeMap<ConnectionId, NoqConnection>,
     /// Closed in the poll before; their counters are read until the next.
     retired: Vec<ConnectionId>,
     next: u64,
@@ -123,7 +123,7 @@ impl NoqEndpoint {
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let id = self.next_id();
         let waker = self.ready.waker(Source::Connection(id));
-        self.connections.insert(id, Connection::outgoing(id, waker, connecting, endpoint, presented));
+        self.connections.insert(id, NoqConnection::outgoing(id, waker, connecting, endpoint, presented));
         Ok(id)
     }
 
@@ -162,7 +162,7 @@ impl NoqEndpoint {
             let id = self.next_id();
             seat.settle(id.0);
             let waker = self.ready.waker(Source::Connection(id));
-            self.connections.insert(id, Connection::incoming(id, waker, connecting, seat));
+            self.connections.insert(id, NoqConnection::incoming(id, waker, connecting, seat));
         }
     }
 
@@ -208,13 +208,13 @@ impl NoqEndpoint {
     }
 
     pub(crate) fn rouse(&self) {
-        for endpoint in self.connections.values().filter_map(Connection::own_endpoint) {
+        for endpoint in self.connections.values().filter_map(NoqConnection::own_endpoint) {
             endpoint.handle_network_change(None);
         }
     }
 
     pub(crate) fn rebind(&self, id: ConnectionId, socket: UdpSocket) -> std::io::Result<()> {
-        let Some(endpoint) = self.connections.get(&id).and_then(Connection::own_endpoint) else {
+        let Some(endpoint) = self.connections.get(&id).and_then(NoqConnection::own_endpoint) else {
             return Ok(());
         };
         let using = quic_config::socket_use(&self.settings, false);
@@ -234,7 +234,7 @@ impl NoqEndpoint {
     pub(crate) async fn shutdown(mut self) {
         let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut endpoints: Vec<_> = self.listeners.drain(..).map(Listener::into_endpoint).collect();
-        endpoints.extend(self.connections.values().filter_map(Connection::own_endpoint));
+        endpoints.extend(self.connections.values().filter_map(NoqConnection::own_endpoint));
         for connection in self.connections.values_mut() {
             connection.close(0, "", CloseReason::Local);
         }

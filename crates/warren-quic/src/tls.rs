@@ -1,6 +1,7 @@
 //! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250): pinned exit keys, no resumption, no 0-RTT.
 
 mod identity;
+mod raw_key;
 mod signing;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,19 +27,17 @@ use rustls::{
 };
 
 pub(crate) use self::identity::ExitIdentity;
+pub use self::raw_key::public_key;
 use self::signing::certified;
 use crate::{
     ciphers,
-    key::{KEY_LENGTH, PrivateKey, PublicKey},
+    key::{PrivateKey, PublicKey},
     settings::Cipher,
 };
 
 /// The application protocol on the wire: HTTP/3's (RFC 9114 section 3.1), since anybody on the way reads it. Warren's own versions
 /// are told apart by `Hello`.
 pub const ALPN: &[u8] = b"h3";
-
-/// The DER of a SubjectPublicKeyInfo up to the Ed25519 key itself (RFC 8410 section 4).
-const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 /// Where a client's verifier leaves the key of a peer that it refused.
 pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
@@ -91,12 +90,6 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     config.max_early_data_size = 0;
     config.ignore_client_order = false;
     Ok(config)
-}
-
-/// Reads the Ed25519 key from a SubjectPublicKeyInfo in DER, the form in which TLS carries a raw key.
-pub fn public_key(spki: &[u8]) -> Option<PublicKey> {
-    let key = spki.strip_prefix(&SPKI_PREFIX)?;
-    key.try_into().ok().map(PublicKey)
 }
 
 /// aws-lc-rs with post-quantum key exchange first and the ciphers that this CPU is fast at behind the one that is asked for.
@@ -227,8 +220,6 @@ impl ClientCertVerifier for AnyKey {
         true
     }
 }
-
-const _: () = assert!(SPKI_PREFIX.len() + KEY_LENGTH == 44);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_in_result, reason = "a test may panic")]

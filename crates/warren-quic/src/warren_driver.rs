@@ -7,17 +7,18 @@
 //! is behind copies them, and each client's wait for its turn.
 
 mod accept;
-mod allowance;
 mod connection;
 mod control;
 mod intake;
 mod port;
+mod room;
 mod silence;
 #[cfg(test)]
 mod simulation;
 mod table;
 mod timers;
 mod turn;
+mod work;
 
 use std::{
     collections::VecDeque,
@@ -32,11 +33,12 @@ use noq_proto::{EndpointEvent, Incoming};
 use noq_udp::RecvMeta;
 
 use self::{
-    connection::Connection,
+    connection::WarrenConnection,
     intake::Intake,
     port::{Listening, Port},
     table::Table,
     timers::Timers,
+    work::Work,
 };
 use crate::{
     attempt::Attempt,
@@ -66,29 +68,39 @@ pub struct WarrenEndpoint {
     counters: Arc<SocketCounters>,
     /// An exit's listening sockets, or one socket for each of a client's connections.
     ports: Vec<Option<Port>>,
-    /// The port that is received from first.
-    first_port: usize,
     connections: Table,
     attempts: VecDeque<(usize, Incoming)>,
     /// Handshakes that are to end since others need their places.
     displaced: Displaced,
-    /// Connections that may have something to send, and such that may have something to hand over.
-    to_send: VecDeque<usize>,
-    with_news: VecDeque<usize>,
+    work: Work,
     /// Told to be closed, the oldest first: their counters are read until the poll after, and late packets are answered.
     retired: Vec<usize>,
     timers: Timers,
-    slabs: Slabs,
+    receiving: Receiving,
     intake: Intake,
+    sending: Sending,
+    waker: Option<Waker>,
+}
+
+/// What receiving keeps from one poll to the next.
+#[derive(Default)]
+struct Receiving {
+    slabs: Slabs,
     /// What the last receive told of each of its batches.
     metas: Vec<RecvMeta>,
-    /// Drives since the start.
-    drives: u64,
+    /// The port that is received from first.
+    first_port: usize,
+}
+
+/// What sending keeps from one turn to the next.
+#[derive(Default)]
+struct Sending {
     /// Where transmits are built.
     buffer: Vec<u8>,
+    /// Drives since the start.
+    drives: u64,
     /// Whether the caller flushed since the last poll.
     flushed: bool,
-    waker: Option<Waker>,
 }
 
 impl WarrenEndpoint {
@@ -135,19 +147,14 @@ impl WarrenEndpoint {
             identity,
             counters: Arc::new(SocketCounters::new()),
             ports: Vec::new(),
-            first_port: 0,
             attempts: VecDeque::new(),
             displaced: Displaced::default(),
-            to_send: VecDeque::new(),
-            with_news: VecDeque::new(),
+            work: Work::default(),
             retired: Vec::new(),
             timers: Timers::new(),
-            slabs: Slabs::default(),
+            receiving: Receiving::default(),
             intake: Intake::new(),
-            metas: Vec::new(),
-            drives: 0,
-            buffer: Vec::new(),
-            flushed: false,
+            sending: Sending::default(),
             waker: None,
         })
     }
@@ -187,8 +194,9 @@ impl WarrenEndpoint {
             .map_err(|error| ConnectError::Address { remote, reason: error.to_string() })?;
         let handle = made.0;
         let index = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
-        let (slot, id) =
-            self.connections.insert(|id| Connection::new(id, index, made, remote, Some(presented), now));
+        let (slot, id) = self
+            .connections
+            .insert(|id| WarrenConnection::new(id, index, made, remote, Some(presented), now));
         port.add_route(handle, slot);
         match self.ports.get_mut(index) {
             Some(place) => *place = Some(port),
@@ -204,9 +212,7 @@ impl WarrenEndpoint {
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Err(SendError::Closed(datagram)) };
         connection.send_datagram(datagram)?;
-        if !connection.listed_to_send {
-            self.list_to_send(slot);
-        }
+        self.work.list_to_send(slot, &mut connection.place.listed);
         Ok(())
     }
 
@@ -238,7 +244,7 @@ impl WarrenEndpoint {
 
     pub(crate) fn close_others(&mut self, code: u32, reason: &str, kept: impl Fn(ConnectionId) -> bool) {
         for slot in self.connections.slots() {
-            if self.connections.get(slot).is_some_and(|connection| !kept(connection.id)) {
+            if self.connections.get(slot).is_some_and(|connection| !kept(connection.place.id)) {
                 self.close_slot(slot, code, reason);
             }
         }
@@ -268,10 +274,12 @@ impl WarrenEndpoint {
         let found =
             self.connections.slot_of(id).and_then(|slot| Some((slot, self.connections.get_mut(slot)?)));
         let Some((slot, connection)) = found else { return Ok(()) };
-        let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { return Ok(()) };
+        let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else {
+            return Ok(());
+        };
         let stalled = port.replace_socket(socket, using, self.counters.clone())?;
         connection.rouse(Instant::now());
-        self.to_send.extend(stalled);
+        self.work.to_send.extend(stalled);
         self.list(slot);
         self.wake();
         Ok(())
@@ -286,7 +294,7 @@ impl WarrenEndpoint {
     }
 
     pub(crate) fn drives(&self) -> u64 {
-        self.drives
+        self.sending.drives
     }
 
     pub(crate) async fn shutdown(mut self) {
@@ -302,7 +310,7 @@ impl WarrenEndpoint {
                 inbox.clear();
                 let polled = self.poll(cx, &mut inbox);
                 self.flush(cx);
-                let told = self.connections.iter().all(Connection::is_told);
+                let told = self.connections.iter().all(WarrenConnection::is_told);
                 if told && !self.has_to_send() {
                     return Poll::Ready(());
                 }
@@ -327,7 +335,7 @@ impl WarrenEndpoint {
                 return true;
             }
             excess = excess.saturating_sub(1);
-            let (index, handle) = (connection.port, connection.handle());
+            let (index, handle) = (connection.place.port, connection.place.handle);
             self.connections.remove(slot);
             if let Some(place) = self.ports.get_mut(index)
                 && let Some(port) = place
@@ -346,7 +354,7 @@ impl WarrenEndpoint {
         self.retired = retired;
     }
 
-    fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    fn get(&self, id: ConnectionId) -> Option<&WarrenConnection> {
         self.connections.get(self.connections.slot_of(id)?)
     }
 

@@ -37,7 +37,7 @@ pub(super) enum Life {
 }
 
 /// A connection from its first packet on.
-pub(super) struct Connection {
+pub(super) struct NoqConnection {
     id: ConnectionId,
     waker: Waker,
     state: State,
@@ -58,7 +58,7 @@ enum State {
     Over(Option<Box<ConnectionStats>>),
 }
 
-impl Connection {
+impl NoqConnection {
     pub(super) fn outgoing(
         id: ConnectionId,
         waker: Waker,

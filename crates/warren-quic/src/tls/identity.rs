@@ -7,7 +7,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::certified;
+use super::signing::certified;
 use crate::key::PrivateKey;
 
 /// The key that an exit proves; clones are the same one. It is read once a handshake.

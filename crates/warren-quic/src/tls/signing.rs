@@ -8,17 +8,13 @@ use rustls::{
     sign::{CertifiedKey, Signer, SigningKey},
 };
 
-use super::SPKI_PREFIX;
-use crate::key::{PrivateKey, PublicKey};
+use super::raw_key::spki;
+use crate::key::PrivateKey;
 
 /// A key in the form in which TLS proves it.
 pub(super) fn certified(identity: &PrivateKey) -> Arc<CertifiedKey> {
     let certificate = CertificateDer::from(spki(&identity.public()));
     Arc::new(CertifiedKey::new(vec![certificate], Arc::new(Signing(identity.clone()))))
-}
-
-fn spki(key: &PublicKey) -> Vec<u8> {
-    [&SPKI_PREFIX[..], &key.0].concat()
 }
 
 #[derive(Clone, Debug)]

@@ -35,8 +35,8 @@ fn configs(cipher: Option<Cipher>) -> (ClientConfig, ServerConfig) {
 fn keys_are_told_as_the_document_shows() {
     let document = include_str!("../../../../docs/wire-protocol.md");
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let key = PublicKey([0x11; KEY_LENGTH]);
-    let spki = [&SPKI_PREFIX[..], &key.0].concat();
+    let key = PublicKey([0x11; 32]);
+    let spki = raw_key::spki(&key);
     assert_eq!(public_key(&spki), Some(key));
     let public = PrivateKey::from_base64("qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqo=").unwrap().public();
     for (kind, shown) in [
@@ -100,7 +100,7 @@ fn client_without_a_key_is_refused() {
 #[test]
 fn key_is_read_from_its_der_and_nothing_else() {
     let key = PrivateKey::generate().unwrap().public();
-    let der = [&SPKI_PREFIX[..], &key.0].concat();
+    let der = raw_key::spki(&key);
     assert_eq!(public_key(&der), Some(key));
     assert_eq!(public_key(&der[..43]), None);
     assert_eq!(public_key(&[&der[..], &[0]].concat()), None);

@@ -1,6 +1,7 @@
-//! One connection from its first packet until the peer can have nothing more to say: what QUIC did becomes news, and news
+//! One connection from its first packet until the peer can have nothing more to say. What QUIC did becomes news, and news
 //! becomes events and datagrams for the inbox.
 
+mod delivery;
 mod news;
 
 use std::{
@@ -12,9 +13,9 @@ use std::{
 use bytes::Bytes;
 use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendDatagramError, VarInt};
 
+pub(super) use self::delivery::{Left, MAX_EVENTS};
 use self::news::News;
-pub(super) use self::news::{Left, MAX_EVENTS};
-use super::{allowance::allowance, control::Control, silence::Silence};
+use super::{control::Control, room::Room, silence::Silence, work::Listed};
 use crate::{
     boundary::{CloseReason, ConnectionId, ConnectionStats, SendError},
     key::PublicKey,
@@ -31,46 +32,58 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a close waits for the peer to acknowledge control bytes.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A connection and its place in the driver.
-pub(super) struct Connection {
-    pub(super) id: ConnectionId,
-    /// The port it runs on.
-    pub(super) port: usize,
-    handle: ConnectionHandle,
-    /// Only its counters are read through a shared reference, for which the library wants an exclusive one.
+/// A connection of this driver.
+pub(super) struct WarrenConnection {
+    pub(super) place: Place,
+    /// The counters are read through a shared reference, but the library wants an exclusive one for them.
     quic: RefCell<noq_proto::Connection>,
-    /// At a client, where the verifier leaves a refused key; an exit has none.
+    /// At a client, where the verifier leaves a refused key. An exit has none.
     presented: Option<PresentedKey>,
     remote: SocketAddr,
     /// The key that the peer proved, once it has.
     pub(super) peer: Option<PublicKey>,
     state: State,
-    /// At an exit, while the handshake is under way; and whether it gave its place to another one.
-    seat: Option<Seat>,
-    gave_way: bool,
+    seating: Seating,
     control: Control,
-    /// A close that waits for the control stream.
-    closing: Option<Closing>,
-    /// Why this side closes it.
-    reason: Option<CloseReason>,
+    ending: Ending,
     news: News,
     tally: Tally,
     silence: Silence,
     max_datagram_size: Option<usize>,
-    /// Bytes of datagrams that it can hold, and those that it takes.
-    capacity: usize,
-    allowance: usize,
-    /// Whether it turned a datagram away since it had room.
-    is_full: bool,
-    /// Whether the peer is known to have ended it too, and whether nothing more will come of it.
-    draining: bool,
-    drained: bool,
-    /// Whether it is listed as one that may have something to send.
-    pub(super) listed_to_send: bool,
-    /// Whether it is listed as one that may have news.
-    pub(super) listed_with_news: bool,
-    /// The time for which its timer is set; never later than [`Self::deadline`].
+    room: Room,
+}
+
+/// Where the driver has a connection.
+pub(super) struct Place {
+    pub(super) id: ConnectionId,
+    /// The index of the port it runs on.
+    pub(super) port: usize,
+    /// Its name at the port's QUIC endpoint.
+    pub(super) handle: ConnectionHandle,
+    pub(super) listed: Listed,
+    /// The time for which its timer is set; never later than [`WarrenConnection::deadline`].
     pub(super) timer: Option<Instant>,
+}
+
+/// At an exit, a handshake's seat among the handshakes under way.
+#[derive(Default)]
+struct Seating {
+    seat: Option<Seat>,
+    /// Whether the handshake was ended because another one needed its seat.
+    gave_way: bool,
+}
+
+/// How far the end of a connection has come.
+#[derive(Default)]
+struct Ending {
+    /// A close that waits for the control stream.
+    closing: Option<Closing>,
+    /// Why this side closes the connection.
+    reason: Option<CloseReason>,
+    /// Whether the peer is known to have ended it too.
+    draining: bool,
+    /// Whether late packets are over as well.
+    drained: bool,
 }
 
 #[derive(Debug)]
@@ -89,7 +102,7 @@ struct Closing {
     deadline: Instant,
 }
 
-impl Connection {
+impl WarrenConnection {
     pub(super) fn new(
         id: ConnectionId,
         port: usize,
@@ -99,53 +112,43 @@ impl Connection {
         now: Instant,
     ) -> Self {
         let deadline = presented.is_none().then(|| now + HANDSHAKE_TIMEOUT);
-        let capacity = quic.datagrams().send_buffer_space();
+        let room = Room::new(quic.datagrams().send_buffer_space());
         Self {
-            id,
-            port,
-            handle,
+            place: Place { id, port, handle, listed: Listed::default(), timer: None },
             quic: RefCell::new(quic),
             presented,
             remote,
             peer: None,
             state: State::Handshake(deadline),
-            seat: None,
-            gave_way: false,
+            seating: Seating::default(),
             control: Control::default(),
-            closing: None,
-            reason: None,
+            ending: Ending::default(),
             news: News::default(),
             tally: Tally::default(),
             silence: Silence::default(),
             max_datagram_size: None,
-            capacity,
-            allowance: capacity,
-            is_full: false,
-            draining: false,
-            drained: false,
-            listed_to_send: false,
-            listed_with_news: false,
-            timer: None,
+            room,
         }
     }
 
     /// Keeps its place among the handshakes until it is done or given up.
     pub(super) fn seated(self, seat: Seat) -> Self {
-        Self { seat: Some(seat), ..self }
+        Self { seating: Seating { seat: Some(seat), gave_way: false }, ..self }
     }
 
     /// Notes where the driver has it, for [`Self::give_way`].
     pub(super) fn settle(&self, slot: usize) {
-        if let Some(seat) = &self.seat {
+        if let Some(seat) = &self.seating.seat {
             seat.settle(slot as u64);
         }
     }
 
     /// Ends the handshake, if it is the one of this number and still under way. The client is told once and not waited for.
     pub(super) fn give_way(&mut self, number: u64, now: Instant) -> bool {
-        let is_meant = self.is_in_handshake() && self.seat.as_ref().is_some_and(|seat| seat.is(number));
+        let is_meant =
+            self.is_in_handshake() && self.seating.seat.as_ref().is_some_and(|seat| seat.is(number));
         if is_meant {
-            self.gave_way = true;
+            self.seating.gave_way = true;
             self.close(now, 0, "");
         }
         is_meant
@@ -153,11 +156,7 @@ impl Connection {
 
     /// Whether it is not to be kept for late packets.
     pub(super) fn is_to_be_forgotten(&self) -> bool {
-        self.gave_way && !self.listed_to_send
-    }
-
-    pub(super) fn handle(&self) -> ConnectionHandle {
-        self.handle
+        self.seating.gave_way && !self.place.listed.to_send
     }
 
     pub(super) fn quic(&mut self) -> &mut noq_proto::Connection {
@@ -175,12 +174,12 @@ impl Connection {
 
     /// Whether it is over and the peer knows; a close that was lost is repeated until then.
     pub(super) fn is_told(&self) -> bool {
-        self.is_over() && (self.draining || self.drained)
+        self.is_over() && (self.ending.draining || self.ending.drained)
     }
 
     /// Whether nothing is left to do for it, not even to answer late packets.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_over() && self.drained
+        self.is_over() && self.ending.drained
     }
 
     /// Returns when [`Self::expire`] has something to do.
@@ -189,7 +188,7 @@ impl Connection {
             State::Handshake(deadline) if self.news.ended.is_none() => deadline,
             State::Handshake(_) | State::Open | State::Over(_) => None,
         };
-        let closing = self.closing.as_ref().map(|closing| closing.deadline);
+        let closing = self.ending.closing.as_ref().map(|closing| closing.deadline);
         let quic = self.quic.borrow().poll_timeout().filter(|_| !is_planted(Bug::TimersForgotten));
         [quic, handshake, closing].into_iter().flatten().min()
     }
@@ -205,7 +204,7 @@ impl Connection {
             quic.close(now, VarInt::from_u32(0), Bytes::new());
             self.news.ended = Some(CloseReason::TimedOut);
         }
-        if let Some(closing) = self.closing.take_if(|closing| closing.deadline <= now) {
+        if let Some(closing) = self.ending.closing.take_if(|closing| closing.deadline <= now) {
             self.finish_closing(now, closing);
         }
     }
@@ -216,69 +215,87 @@ impl Connection {
         while let Some(event) = self.quic.get_mut().poll() {
             self.absorb_event(event, now);
         }
-        let mut to_send = false;
-        if let Some(closing) = self.closing.take() {
-            if self.control.is_delivered(self.quic.get_mut()) {
-                self.finish_closing(now, closing);
-                to_send = true;
-            } else {
-                self.closing = Some(closing);
-            }
-        }
-        let quic = self.quic.get_mut();
-        while let Some(event) = quic.poll_endpoint_events() {
-            self.draining |= event.is_draining();
-            self.drained |= event.is_drained();
-            if is_planted(Bug::EndpointUntold) && !self.drained {
-                continue;
-            }
-            if let Some(answer) = endpoint.handle_event(self.handle, event) {
-                quic.handle_event(answer);
-                to_send = true;
-            }
-        }
-        if let State::Open = self.state
-            && let Some(is_silent) =
-                self.silence.judge(now, quic.unanswered_probes(), || quic.stats().frame_rx.acks)
-        {
-            self.news.answers = Some(!is_silent);
-            if !is_silent {
-                self.discard_stale();
-            }
-        }
+        let has_closed = self.try_closing(now);
+        let has_answer = self.tell_endpoint(endpoint);
+        self.judge_silence(now);
         self.max_datagram_size = match self.state {
             State::Open => self.quic.get_mut().datagrams().max_size(),
             State::Handshake(_) | State::Over(_) => None,
         };
         self.make_room();
+        self.leave_seat();
+        has_closed || has_answer
+    }
+
+    /// Finishes a close whose control bytes the peer has. Returns whether it did.
+    fn try_closing(&mut self, now: Instant) -> bool {
+        let Some(closing) = self.ending.closing.take() else { return false };
+        if self.control.is_delivered(self.quic.get_mut()) {
+            self.finish_closing(now, closing);
+            return true;
+        }
+        self.ending.closing = Some(closing);
+        false
+    }
+
+    /// Passes on what concerns the endpoint, such as reset tokens. Returns whether it had an answer.
+    fn tell_endpoint(&mut self, endpoint: &mut Endpoint) -> bool {
+        let quic = self.quic.get_mut();
+        let mut has_answer = false;
+        while let Some(event) = quic.poll_endpoint_events() {
+            self.ending.draining |= event.is_draining();
+            self.ending.drained |= event.is_drained();
+            if is_planted(Bug::EndpointUntold) && !self.ending.drained {
+                continue;
+            }
+            if let Some(answer) = endpoint.handle_event(self.place.handle, event) {
+                quic.handle_event(answer);
+                has_answer = true;
+            }
+        }
+        has_answer
+    }
+
+    fn judge_silence(&mut self, now: Instant) {
+        if !matches!(self.state, State::Open) {
+            return;
+        }
+        let quic = self.quic.get_mut();
+        let verdict = self.silence.judge(now, quic.unanswered_probes(), || quic.stats().frame_rx.acks);
+        let Some(is_silent) = verdict else { return };
+        self.news.answers = Some(!is_silent);
+        if !is_silent {
+            self.discard_stale();
+        }
+    }
+
+    /// Gives up the seat of a handshake that is over. One that ran into its timeout is counted as that.
+    fn leave_seat(&mut self) {
         if !self.is_in_handshake()
-            && let Some(seat) = self.seat.take()
+            && let Some(seat) = self.seating.seat.take()
             && self.news.ended == Some(CloseReason::TimedOut)
         {
             seat.time_out();
         }
-        to_send
     }
 
     /// Drops what has waited through a silence: it would go before all that is fresh.
     fn discard_stale(&mut self) {
         self.quic.get_mut().datagrams().discard_unsent();
-        // Whether it was found full here or by the library.
-        self.is_full = false;
+        // The connection may have been found full here or by the library: both have room now.
+        self.room.empty();
         self.news.writable = !is_planted(Bug::RoomUntold);
     }
 
-    /// Takes datagrams again once half of what it may hold is sent.
+    /// Follows the path's speed, and takes datagrams again once there is room.
     fn make_room(&mut self) {
         let quic = self.quic.get_mut();
         let (Some(path), Some(rtt)) = (quic.congestion_state(PathId::ZERO), quic.rtt(PathId::ZERO)) else {
             return;
         };
         let datagram = self.max_datagram_size.unwrap_or(MINIMUM_MTU.into());
-        self.allowance = allowance(path.window(), rtt, datagram, self.capacity);
-        let held = self.capacity.saturating_sub(quic.datagrams().send_buffer_space());
-        if self.is_full && held <= self.allowance / 2 {
-            self.is_full = false;
+        let window = path.window();
+        if self.room.follow(window, rtt, datagram, quic.datagrams().send_buffer_space()) {
             self.news.writable = !is_planted(Bug::RoomUntold);
         }
     }
@@ -300,9 +317,9 @@ impl Connection {
                 }
             },
             QuicEvent::ConnectionLost { reason } => {
-                self.closing = None;
+                self.ending.closing = None;
                 let lost = || close_reason(reason, self.presented.as_ref());
-                self.news.ended.get_or_insert_with(|| self.reason.take().unwrap_or_else(lost));
+                self.news.ended.get_or_insert_with(|| self.ending.reason.take().unwrap_or_else(lost));
             }
             QuicEvent::Stream(event) => self.control.handle(quic, &event),
             QuicEvent::DatagramReceived => self.news.datagrams = true,
@@ -321,13 +338,11 @@ impl Connection {
                 None => Err(SendError::Closed(datagram)),
             };
         }
-        // The size was looked at above, so that the datagram need not be kept to be given back.
         let mut datagrams = self.quic.get_mut().datagrams();
-        let held = self.capacity.saturating_sub(datagrams.send_buffer_space());
-        if held > 0 && held + datagram.len() > self.allowance {
-            self.is_full = true;
+        if !self.room.takes(datagram.len(), datagrams.send_buffer_space()) {
             return Err(SendError::Blocked(datagram));
         }
+        // The size was checked above, so no copy has to be kept for the case that QUIC finds it too large.
         match datagrams.send(datagram, false) {
             Ok(()) => {
                 self.tally.accepted += 1;
@@ -377,8 +392,8 @@ impl Connection {
             return;
         }
         let words = Bytes::copy_from_slice(words.as_bytes());
-        self.reason = Some(CloseReason::Local);
-        self.closing = Some(Closing { code, words, deadline: now + FLUSH_TIMEOUT });
+        self.ending.reason = Some(CloseReason::Local);
+        self.ending.closing = Some(Closing { code, words, deadline: now + FLUSH_TIMEOUT });
     }
 
     /// Asks the peer for a sign of life at once; it learns this side's address by it.
@@ -390,11 +405,11 @@ impl Connection {
 
     fn finish_closing(&mut self, now: Instant, closing: Closing) {
         self.quic.get_mut().close(now, VarInt::from_u32(closing.code), closing.words);
-        self.news.ended = self.reason.take().or(Some(CloseReason::Local));
+        self.news.ended = self.ending.reason.take().or(Some(CloseReason::Local));
     }
 
     fn is_ending(&self) -> bool {
-        self.closing.is_some() || self.news.ended.is_some()
+        self.ending.closing.is_some() || self.news.ended.is_some()
     }
 
     pub(super) fn stats(&self) -> Option<ConnectionStats> {

@@ -2,12 +2,12 @@
 
 use std::{cell::Cell, collections::BTreeMap};
 
-use super::connection::Connection;
+use super::connection::WarrenConnection;
 use crate::boundary::ConnectionId;
 
 /// All connections of an endpoint.
 pub(super) struct Table {
-    slots: Vec<Option<Box<Connection>>>,
+    slots: Vec<Option<Box<WarrenConnection>>>,
     free: Vec<usize>,
     by_id: BTreeMap<ConnectionId, usize>,
     /// What was looked up last: datagrams come in runs of one connection.
@@ -28,7 +28,10 @@ impl Table {
     }
 
     /// Adds the connection that `make` makes, given its name, and returns its place.
-    pub(super) fn insert(&mut self, make: impl FnOnce(ConnectionId) -> Connection) -> (usize, ConnectionId) {
+    pub(super) fn insert(
+        &mut self,
+        make: impl FnOnce(ConnectionId) -> WarrenConnection,
+    ) -> (usize, ConnectionId) {
         self.next_id += 1;
         let id = ConnectionId(self.next_id);
         let slot = self.free.pop().unwrap_or(self.slots.len());
@@ -41,9 +44,9 @@ impl Table {
         (slot, id)
     }
 
-    pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Connection>> {
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Box<WarrenConnection>> {
         let connection = self.slots.get_mut(slot)?.take()?;
-        self.by_id.remove(&connection.id);
+        self.by_id.remove(&connection.place.id);
         self.last.set(None);
         self.free.push(slot);
         Some(connection)
@@ -60,15 +63,15 @@ impl Table {
         Some(slot)
     }
 
-    pub(super) fn get(&self, slot: usize) -> Option<&Connection> {
+    pub(super) fn get(&self, slot: usize) -> Option<&WarrenConnection> {
         self.slots.get(slot)?.as_deref()
     }
 
-    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut WarrenConnection> {
         self.slots.get_mut(slot)?.as_deref_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &WarrenConnection> {
         self.slots.iter().filter_map(Option::as_deref)
     }
 

@@ -1,7 +1,6 @@
 //! One turn of the driver: what is due, what came in, what it means, what goes out, and what to wait for.
 
 use std::{
-    collections::VecDeque,
     num::NonZeroUsize,
     task::{Context, Poll},
     time::Instant,
@@ -14,7 +13,7 @@ use noq_udp::{BATCH_SIZE, RecvMeta};
 use super::{
     WarrenEndpoint,
     accept::{ATTEMPTS_PER_POLL, admit},
-    connection::{Connection, Left, MAX_EVENTS},
+    connection::{Left, MAX_EVENTS, WarrenConnection},
     port::{Origin, Port, Routed},
 };
 use crate::boundary::{Inbox, MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
@@ -24,10 +23,10 @@ impl WarrenEndpoint {
         self.know_waker(cx);
         self.remove_retired();
         let now = Instant::now();
-        let owed = !self.flushed && self.has_to_send();
-        self.flushed = false;
+        let owed = !self.sending.flushed && self.has_to_send();
+        self.sending.flushed = false;
         self.expire(now);
-        self.hand_over(inbox, now);
+        self.deliver(inbox, now);
         let has_room = has_room(inbox);
         if self.intake.is_behind() {
             self.catch_up(now, has_room);
@@ -39,13 +38,13 @@ impl WarrenEndpoint {
         if has_room {
             self.admit(now);
             self.give_way(now);
-            self.hand_over(inbox, now);
+            self.deliver(inbox, now);
         }
         // With something in the inbox, acknowledgements wait for the flush that follows: they ride with what the worker
         // sends then.
         if owed || inbox.is_empty() {
             self.transmit(now);
-            self.hand_over(inbox, now);
+            self.deliver(inbox, now);
         }
         if !inbox.is_empty() {
             return Poll::Ready(());
@@ -61,13 +60,13 @@ impl WarrenEndpoint {
         }
         self.know_waker(cx);
         self.transmit(Instant::now());
-        self.flushed = true;
+        self.sending.flushed = true;
         self.wait(cx);
     }
 
     /// Whether something is to be sent, or is parked at a socket and may leave by now.
     pub(super) fn has_to_send(&self) -> bool {
-        !self.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
+        !self.work.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
     }
 
     /// Registrations are made once and last until they wake; another waker needs new ones.
@@ -84,10 +83,10 @@ impl WarrenEndpoint {
     fn expire(&mut self, now: Instant) {
         while let Some((slot, timer)) = self.timers.due(now) {
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            if connection.timer != Some(timer) {
+            if connection.place.timer != Some(timer) {
                 continue;
             }
-            connection.timer = None;
+            connection.place.timer = None;
             if connection.deadline().is_some_and(|deadline| deadline <= now) {
                 connection.expire(now);
                 self.list(slot);
@@ -118,30 +117,31 @@ impl WarrenEndpoint {
         &mut self,
         mut take: impl FnMut(&mut Self, usize, &RecvMeta, BytesMut),
     ) -> bool {
-        self.slabs.restart();
+        self.receiving.slabs.restart();
         let limit = self.settings.receive_batches.get();
         let count = self.ports.len();
-        let mut metas = std::mem::take(&mut self.metas);
+        let mut metas = std::mem::take(&mut self.receiving.metas);
         metas.resize_with(BATCH_SIZE, RecvMeta::default);
         let mut emptied = true;
         for offset in 0..count {
-            let index = (self.first_port + offset) % count;
-            let left = self.slabs.left(limit);
+            let index = (self.receiving.first_port + offset) % count;
+            let left = self.receiving.slabs.left(limit);
             if left == 0 {
                 break;
             }
             let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { continue };
-            let received = self.slabs.lend(left, |buffers| port.socket.receive(buffers, &mut metas));
+            let received =
+                self.receiving.slabs.lend(left, |buffers| port.socket.receive(buffers, &mut metas));
             let Some(received) = received else { continue };
             emptied &= received < left;
             port.was_readable();
             for meta in metas.iter().take(received) {
-                let batch = self.slabs.take(meta.len);
+                let batch = self.receiving.slabs.take(meta.len);
                 take(self, index, meta, batch);
             }
         }
-        self.metas = metas;
-        self.first_port = self.first_port.wrapping_add(1);
+        self.receiving.metas = metas;
+        self.receiving.first_port = self.receiving.first_port.wrapping_add(1);
         emptied
     }
 
@@ -167,7 +167,7 @@ impl WarrenEndpoint {
             {
                 let quic = connection.quic();
                 let rest = quic.handle_plain_datagram(now, origin.path, origin.mark, route, datagram);
-                list_both(connection, slot, &mut self.to_send, &mut self.with_news);
+                self.work.list(slot, &mut connection.place.listed);
                 let Some(rest) = rest else { continue };
                 datagram = rest;
             }
@@ -175,7 +175,7 @@ impl WarrenEndpoint {
                 Routed::To(slot, event) => {
                     let Some(connection) = self.connections.get_mut(slot) else { continue };
                     connection.quic().handle_event(event);
-                    list_both(connection, slot, &mut self.to_send, &mut self.with_news);
+                    self.work.list(slot, &mut connection.place.listed);
                 }
                 Routed::Attempt(incoming) => self.attempts.push_back((index, incoming)),
                 Routed::Done => {}
@@ -193,7 +193,7 @@ impl WarrenEndpoint {
                 let handle = accepted.0;
                 let (slot, _) = self
                     .connections
-                    .insert(|id| Connection::new(id, index, accepted, remote, None, now).seated(seat));
+                    .insert(|id| WarrenConnection::new(id, index, accepted, remote, None, now).seated(seat));
                 port.add_route(handle, slot);
                 if let Some(connection) = self.connections.get(slot) {
                     connection.settle(slot);
@@ -215,17 +215,17 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Hands over what is new of the connections that may have news, as far as it fits.
-    fn hand_over(&mut self, inbox: &mut Inbox, now: Instant) {
-        for _ in 0..self.with_news.len() {
+    /// Delivers the news of connections that may have some, as far as they fit into the inbox.
+    fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
+        for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
                 return;
             }
-            let Some(slot) = self.with_news.pop_front() else { return };
+            let Some(slot) = self.work.with_news.pop_front() else { return };
             self.absorb(slot, now);
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            connection.listed_with_news = false;
-            match connection.hand_over(inbox) {
+            connection.place.listed.with_news = false;
+            match connection.deliver(inbox) {
                 Left::Nothing => {}
                 Left::More => self.list_news(slot),
                 Left::Over => self.retired.push(slot),
@@ -238,22 +238,24 @@ impl WarrenEndpoint {
     /// Sends for each listed connection until it has nothing more or its drive is full.
     fn transmit(&mut self, now: Instant) {
         self.unpark();
-        for _ in 0..self.to_send.len() {
-            let Some(slot) = self.to_send.pop_front() else { return };
+        for _ in 0..self.work.to_send.len() {
+            let Some(slot) = self.work.to_send.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(slot) else { continue };
-            connection.listed_to_send = false;
-            let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { continue };
-            self.drives += 1;
-            match drive(connection, port, &mut self.buffer, now) {
+            connection.place.listed.to_send = false;
+            let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else {
+                continue;
+            };
+            self.sending.drives += 1;
+            match drive(connection, port, &mut self.sending.buffer, now) {
                 Drive::Done => {}
                 Drive::Full => self.list_to_send(slot),
                 Drive::Stalled => {
-                    connection.listed_to_send = true;
+                    connection.place.listed.to_send = true;
                     port.stalled.push(slot);
                 }
             }
             self.absorb(slot, now);
-            if self.connections.get(slot).is_some_and(Connection::has_news) {
+            if self.connections.get(slot).is_some_and(WarrenConnection::has_news) {
                 self.list_news(slot);
             }
         }
@@ -262,7 +264,7 @@ impl WarrenEndpoint {
     fn unpark(&mut self) {
         for port in self.ports.iter_mut().flatten() {
             if port.is_parked() && port.unpark() {
-                self.to_send.extend(port.stalled.drain(..));
+                self.work.to_send.extend(port.stalled.drain(..));
             }
         }
     }
@@ -270,7 +272,7 @@ impl WarrenEndpoint {
     /// Takes in what a connection has to tell the driver and the endpoint, and sets its timer.
     fn absorb(&mut self, slot: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        let Some(port) = self.ports.get_mut(connection.port).and_then(Option::as_mut) else { return };
+        let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else { return };
         if connection.absorb(&mut port.endpoint, now) {
             self.list_to_send(slot);
         }
@@ -280,13 +282,14 @@ impl WarrenEndpoint {
     fn set_timer(&mut self, slot: usize) {
         if let Some(connection) = self.connections.get_mut(slot) {
             let deadline = connection.deadline();
-            self.timers.set(slot, &mut connection.timer, deadline);
+            self.timers.set(slot, &mut connection.place.timer, deadline);
         }
     }
 
     /// Sees to it that `cx` is woken when there is something to do; at once if something is left undone.
     fn wait(&mut self, cx: &mut Context<'_>) {
-        let undone = !self.to_send.is_empty() || !self.with_news.is_empty() || !self.attempts.is_empty();
+        let undone =
+            !self.work.to_send.is_empty() || !self.work.with_news.is_empty() || !self.attempts.is_empty();
         if undone || !self.intake.is_empty() {
             cx.waker().wake_by_ref();
         }
@@ -295,50 +298,27 @@ impl WarrenEndpoint {
         }
         let connections = &self.connections;
         self.timers.sweep(connections.len(), |slot, timer| {
-            connections.get(slot).is_some_and(|connection| connection.timer == Some(timer))
+            connections.get(slot).is_some_and(|connection| connection.place.timer == Some(timer))
         });
         self.timers.wait(cx);
     }
 
     pub(super) fn list(&mut self, slot: usize) {
         if let Some(connection) = self.connections.get_mut(slot) {
-            list_both(connection, slot, &mut self.to_send, &mut self.with_news);
+            self.work.list(slot, &mut connection.place.listed);
         }
     }
 
     pub(super) fn list_to_send(&mut self, slot: usize) {
-        if let Some(connection) = self.connections.get_mut(slot)
-            && !connection.listed_to_send
-        {
-            connection.listed_to_send = true;
-            self.to_send.push_back(slot);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            self.work.list_to_send(slot, &mut connection.place.listed);
         }
     }
 
     fn list_news(&mut self, slot: usize) {
-        if let Some(connection) = self.connections.get_mut(slot)
-            && !connection.listed_with_news
-        {
-            connection.listed_with_news = true;
-            self.with_news.push_back(slot);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            self.work.list_news(slot, &mut connection.place.listed);
         }
-    }
-}
-
-/// Lists a connection as one that may have something to send, and news.
-fn list_both(
-    connection: &mut Connection,
-    slot: usize,
-    to_send: &mut VecDeque<usize>,
-    with_news: &mut VecDeque<usize>,
-) {
-    if !connection.listed_to_send {
-        connection.listed_to_send = true;
-        to_send.push_back(slot);
-    }
-    if !connection.listed_with_news {
-        connection.listed_with_news = true;
-        with_news.push_back(slot);
     }
 }
 
@@ -356,7 +336,7 @@ enum Drive {
 }
 
 /// One drive: sends until there is nothing more to send or the cap is reached.
-fn drive(connection: &mut Connection, port: &mut Port, buffer: &mut Vec<u8>, now: Instant) -> Drive {
+fn drive(connection: &mut WarrenConnection, port: &mut Port, buffer: &mut Vec<u8>, now: Instant) -> Drive {
     if port.is_parked() {
         return Drive::Stalled;
     }

@@ -123,7 +123,7 @@ impl World {
             world.step().await;
         }
         let loud = world.exit.connections.iter().find(|connection| connection.peer == world.loud.sender);
-        world.loud_at_exit = loud.unwrap().id;
+        world.loud_at_exit = loud.unwrap().place.id;
         world
     }
 

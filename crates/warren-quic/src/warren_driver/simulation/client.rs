@@ -19,7 +19,7 @@ use crate::{
     quic_config,
     settings::TransportSettings,
     tls,
-    warren_driver::connection::Connection,
+    warren_driver::connection::WarrenConnection,
 };
 
 pub(super) struct Client {
@@ -253,7 +253,7 @@ impl Client {
         let mut endpoint = Endpoint::new(Arc::new(own), None, true);
         let made = endpoint.connect(now, config, EXIT, SERVER_NAME).unwrap();
         let presented = Some(tls::PresentedKey::default());
-        let connection = Connection::new(ConnectionId(1), 0, made, EXIT, presented, now);
+        let connection = WarrenConnection::new(ConnectionId(1), 0, made, EXIT, presented, now);
         Link { address, endpoint, node: Node::new(connection), is_blocked: false }
     }
 

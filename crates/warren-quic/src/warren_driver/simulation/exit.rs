@@ -24,7 +24,7 @@ use crate::{
     settings::TransportSettings,
     strangers::{ExitSecrets, Gate, Network, Strangers},
     tls,
-    warren_driver::connection::Connection,
+    warren_driver::connection::WarrenConnection,
 };
 
 pub(super) struct Exit {
@@ -225,7 +225,7 @@ impl Life {
                 let ConnectionHandle(handle) = made.0;
                 self.next += 1;
                 self.numbers.insert(handle, self.next);
-                let connection = Connection::new(ConnectionId(self.next), 0, made, remote, None, now);
+                let connection = WarrenConnection::new(ConnectionId(self.next), 0, made, remote, None, now);
                 self.connections.insert(self.next, Node::new(connection));
             }
             Err(error) => {

@@ -9,25 +9,25 @@ use noq_proto::{ConnectionEvent, Endpoint, FourTuple, ShortRoute};
 use super::wire::Wire;
 use crate::{
     boundary::Inbox,
-    warren_driver::connection::{Connection, Left},
+    warren_driver::connection::{Left, WarrenConnection},
 };
 
 /// Datagrams that one transmit may hold, each of which the wire carries by itself.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 
 pub(super) struct Node {
-    connection: Connection,
+    connection: WarrenConnection,
     due: Option<Instant>,
     is_stirred: bool,
 }
 
 impl Node {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(super) fn new(connection: WarrenConnection) -> Self {
         Self { connection, due: None, is_stirred: true }
     }
 
     /// The connection, to be told something.
-    pub(super) fn stir(&mut self) -> &mut Connection {
+    pub(super) fn stir(&mut self) -> &mut WarrenConnection {
         self.is_stirred = true;
         &mut self.connection
     }
@@ -66,7 +66,7 @@ impl Node {
         }
         self.connection.absorb(endpoint, now);
         let mut inbox = Inbox::new();
-        while self.connection.hand_over(&mut inbox) == Left::More {}
+        while self.connection.deliver(&mut inbox) == Left::More {}
         inbox
     }
 

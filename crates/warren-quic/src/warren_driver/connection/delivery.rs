@@ -1,0 +1,100 @@
+//! The delivery of a connection's news to the inbox.
+
+use super::{State, WarrenConnection};
+use crate::{
+    boundary::{CloseReason, Event, Inbox, MAX_DATAGRAMS_PER_POLL},
+    planted::{Bug, is_planted},
+};
+
+/// Most events that one delivery adds.
+pub(in super::super) const MAX_EVENTS: usize = 6;
+
+/// What is left after a delivery.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(in super::super) enum Left {
+    /// Nothing.
+    Nothing,
+    /// More than fitted.
+    More,
+    /// The connection was told to be closed just now.
+    Over,
+}
+
+impl WarrenConnection {
+    /// Whether there is something to deliver.
+    pub(in super::super) fn has_news(&self) -> bool {
+        !self.is_over() && (!self.news.is_empty() || self.control.is_readable())
+    }
+
+    /// Delivers as much of the news as fits; at most [`MAX_EVENTS`] events are added.
+    pub(in super::super) fn deliver(&mut self, inbox: &mut Inbox) -> Left {
+        if self.is_over() {
+            return Left::Nothing;
+        }
+        self.deliver_events(&mut inbox.events);
+        // The end comes after all datagrams, so datagrams that do not fit put it off.
+        if self.news.datagrams && !self.deliver_datagrams(inbox) {
+            return Left::More;
+        }
+        match self.news.ended.take() {
+            Some(reason) => {
+                self.deliver_end(reason, &mut inbox.events);
+                Left::Over
+            }
+            None if self.control.is_readable() => Left::More,
+            None => Left::Nothing,
+        }
+    }
+
+    fn deliver_events(&mut self, events: &mut Vec<Event>) {
+        let connection = self.place.id;
+        if let Some(peer) = self.news.connected.take() {
+            events.push(Event::Connected { connection, peer, remote: self.remote });
+        }
+        if let Some(data) = self.control.read(self.quic.get_mut()) {
+            events.push(Event::Control { connection, data });
+        }
+        if std::mem::take(&mut self.news.writable) && self.ending.closing.is_none() {
+            events.push(Event::Writable { connection });
+        }
+        if let Some(answers) = self.news.answers.take().filter(|_| self.news.ended.is_none()) {
+            events.push(Event::Answers { connection, answers });
+        }
+    }
+
+    /// Returns whether all of them fitted.
+    fn deliver_datagrams(&mut self, inbox: &mut Inbox) -> bool {
+        let connection = self.place.id;
+        let mut datagrams = self.quic.get_mut().datagrams();
+        while inbox.datagrams.len() < MAX_DATAGRAMS_PER_POLL {
+            let Some(datagram) = datagrams.recv() else {
+                self.news.datagrams = false;
+                break;
+            };
+            if is_planted(Bug::DatagramTwice) {
+                inbox.datagrams.push((connection, datagram.clone()));
+            }
+            inbox.datagrams.push((connection, datagram));
+            self.tally.delivered += 1;
+        }
+        !self.news.datagrams
+    }
+
+    fn deliver_end(&mut self, reason: CloseReason, events: &mut Vec<Event>) {
+        let connection = self.place.id;
+        if let Some(data) = self.control.rest(self.quic.get_mut()) {
+            events.push(Event::Control { connection, data });
+        }
+        let was_open = matches!(self.state, State::Open);
+        if is_planted(Bug::EndUntold) {
+            tracing::debug!(%connection, %reason, "nobody is told");
+        } else if was_open || self.presented.is_some() {
+            events.push(Event::Closed { connection, reason });
+        } else {
+            // The exit has not reported this connection to its user yet.
+            tracing::debug!(%connection, %reason, "a handshake failed");
+        }
+        self.state = State::Over(was_open.then(|| Box::new(self.read_stats(true))));
+        self.max_datagram_size = None;
+    }
+}
