@@ -10,8 +10,6 @@ mod ciphers;
 pub mod driver;
 mod identities;
 pub mod key;
-#[cfg(test)]
-mod listening;
 mod noq_driver;
 mod outcome;
 mod planted;
@@ -20,5 +18,7 @@ pub mod settings;
 pub mod socket;
 pub mod stats;
 pub mod strangers;
+#[cfg(test)]
+mod tests;
 pub mod tls;
 mod warren_driver;

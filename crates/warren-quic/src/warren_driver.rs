@@ -13,9 +13,9 @@ mod intake;
 mod port;
 mod room;
 mod silence;
-#[cfg(test)]
-mod simulation;
 mod table;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod turn;
 mod work;

@@ -10,8 +10,8 @@ use noq_udp::EcnCodepoint;
 
 use super::*;
 use crate::{
-    listening::{Listening, listen},
     stats::MAX_SEGMENTS,
+    tests::listening::{Listening, listen},
 };
 
 fn local() -> SocketConfig {

@@ -13,10 +13,6 @@
 
 mod catch_up;
 #[cfg(test)]
-mod flood;
-#[cfg(test)]
-mod garbage;
-#[cfg(test)]
 mod tests;
 
 use std::{

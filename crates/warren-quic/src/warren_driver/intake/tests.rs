@@ -1,5 +1,8 @@
 //! An intake without an exit.
 
+mod flood;
+mod garbage;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -17,7 +17,7 @@ use tracing::{
 };
 
 use super::{CLIENTS, CONNECTIONS, Client, World, random::Trace};
-use crate::listening::listen;
+use crate::tests::listening::listen;
 
 const UPDATES: usize = 100;
 

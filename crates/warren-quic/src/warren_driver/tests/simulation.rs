@@ -84,7 +84,7 @@ fn a_seed_runs_the_same_again_here_and_in_another_process() {
         .args([
             "--exact",
             "--nocapture",
-            "warren_driver::simulation::endpoints_keep_their_promises_over_any_wire",
+            "warren_driver::tests::simulation::endpoints_keep_their_promises_over_any_wire",
         ])
         .env("WARREN_SIMULATION", format!("{}..{}", SAME.start, SAME.end))
         .output()

@@ -1,0 +1,3 @@
+//! What the unit tests of several modules share.
+
+pub(crate) mod listening;

@@ -1,0 +1,3 @@
+//! The driver's connections in a simulation of whole endpoints.
+
+mod simulation;
