@@ -24,10 +24,10 @@ pub mod tuple;
 pub mod virtio;
 
 mod extension;
-#[cfg(test)]
-mod journey;
 mod planted;
 mod rewrite;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod wire;
 

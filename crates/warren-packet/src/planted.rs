@@ -1,9 +1,6 @@
-//! Bugs that a packet's simulated journey has to find, which shows that it would find such that nobody planted. Only test
-//! builds have them, and there each thread plants its own.
+//! Bugs planted on purpose. A packet's simulated journey must find each one.
 
-/// A mistake in one place.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
+warren_simulation::planted_bugs! {
     /// All segments have the sequence number of the first.
     SequenceRepeated,
     /// All segments have the identification of the first.
@@ -34,46 +31,4 @@ pub(crate) enum Bug {
     LongerMerged,
     /// A super-packet's IP checksum is that of its first packet.
     ChecksumNotRecomputed,
-}
-
-#[cfg(test)]
-thread_local!(static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) });
-
-/// Plants a bug in this thread, or none, in place of the one before.
-#[cfg(test)]
-pub(crate) fn plant(bug: Option<Bug>) {
-    PLANTED.set(bug);
-}
-
-/// Whether the bug is to show itself here.
-pub(crate) fn is_planted(bug: Bug) -> bool {
-    #[cfg(test)]
-    return PLANTED.get() == Some(bug);
-    #[cfg(not(test))]
-    {
-        let _ = bug;
-        false
-    }
-}
-
-#[cfg(test)]
-impl Bug {
-    /// Every one.
-    pub(crate) const ALL: [Self; 15] = [
-        Self::SequenceRepeated,
-        Self::IdentificationRepeated,
-        Self::SegmentIpChecksumKept,
-        Self::PushEverywhere,
-        Self::UdpLengthKept,
-        Self::FlagLost,
-        Self::FragmentsMergedAcrossPackets,
-        Self::OverlapTaken,
-        Self::MergedAcrossFlows,
-        Self::MergedAcrossPush,
-        Self::MergedAcrossGap,
-        Self::MergedUnverified,
-        Self::MergedAcrossHeaders,
-        Self::LongerMerged,
-        Self::ChecksumNotRecomputed,
-    ];
 }

@@ -17,6 +17,7 @@ pub mod pool;
 #[cfg(any(test, feature = "simulation"))]
 #[doc(hidden)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test, also where a fuzz target drives it")]
+#[path = "tests/simulation/mod.rs"]
 pub mod simulation;
 mod token;
 

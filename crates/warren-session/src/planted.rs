@@ -1,9 +1,6 @@
-//! Bugs that the simulation has to find, which shows that it would find such that nobody planted. Only test builds have
-//! them, and there each thread plants its own.
+//! Bugs planted on purpose. The simulation of sessions must find each one.
 
-/// A mistake in one place.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
+warren_simulation::planted_bugs! {
     /// A session gets the addresses of another one.
     LeaseGivenTwice,
     /// A lease is granted before it is persisted.
@@ -62,60 +59,4 @@ pub(crate) enum Bug {
     ExpiredInvitationTaken,
     /// A key that was removed is enrolled again.
     RemovedKeyEnrolled,
-}
-
-#[cfg(test)]
-thread_local!(static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) });
-
-/// Plants a bug in this thread, or none, in place of the one before.
-#[cfg(test)]
-pub(crate) fn plant(bug: Option<Bug>) {
-    PLANTED.set(bug);
-}
-
-/// Whether the bug is to show itself here.
-pub(crate) fn is_planted(bug: Bug) -> bool {
-    #[cfg(test)]
-    return PLANTED.get() == Some(bug);
-    #[cfg(not(test))]
-    {
-        let _ = bug;
-        false
-    }
-}
-
-#[cfg(test)]
-impl Bug {
-    /// Every one.
-    pub(crate) const ALL: [Self; 29] = [
-        Self::LeaseGivenTwice,
-        Self::LeaseNotPersisted,
-        Self::OnlineLeaseTaken,
-        Self::PreviousSessionKept,
-        Self::NumberUsedTwice,
-        Self::StaleAttachToken,
-        Self::AttachByAnotherKey,
-        Self::AttachedTooEarly,
-        Self::ReplacedNotDetached,
-        Self::LostGoodbye,
-        Self::SessionNeverTimesOut,
-        Self::HandshakeNeverTimesOut,
-        Self::RevokedSessionKept,
-        Self::FinalGoodbyeIgnored,
-        Self::ForgottenSessionKept,
-        Self::RetryForgotten,
-        Self::LostLinkNotDetached,
-        Self::OldKeyAccepted,
-        Self::UnsetKeyTaken,
-        Self::DisabledTakesNextKey,
-        Self::LeaseLostWithKey,
-        Self::OldKeySessionKept,
-        Self::ChangedSessionKept,
-        Self::UnsetPrefixGranted,
-        Self::UnsavedChangeKept,
-        Self::ClockStepEndsSessions,
-        Self::ClockStepIgnored,
-        Self::ExpiredInvitationTaken,
-        Self::RemovedKeyEnrolled,
-    ];
 }

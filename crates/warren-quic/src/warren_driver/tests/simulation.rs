@@ -6,15 +6,14 @@ mod client;
 mod exit;
 mod key_updates;
 mod node;
-mod random;
 mod speech;
+mod trace;
 mod wire;
 
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     process::Command,
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -22,23 +21,15 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use warren_simulation::{Outcome, Random, find_every_bug, seeds};
 
-use self::{
-    client::Client,
-    exit::Exit,
-    random::{Random, Trace},
-    wire::Wire,
-};
-use crate::{
-    key::PrivateKey,
-    planted::{Bug, plant},
-    settings::TransportSettings,
-};
+use self::{client::Client, exit::Exit, trace::Trace, wire::Wire};
+use crate::{key::PrivateKey, planted::Bug, settings::TransportSettings};
 
 /// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
 const SEEDS: Range<u64> = 0..40;
 
-/// A planted bug must show itself in as many.
+/// How many seeds may pass until a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 40;
 
 const CLIENTS: usize = 2;
@@ -58,15 +49,12 @@ const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2,
 
 #[test]
 fn endpoints_keep_their_promises_over_any_wire() {
-    let seeds = std::env::var("WARREN_SIMULATION").map_or(SEEDS, |range| {
-        let (from, to) = range.split_once("..").expect("WARREN_SIMULATION is FROM..TO");
-        from.parse().unwrap()..to.parse().unwrap()
-    });
-    let outcomes = outcomes(seeds);
-    for (seed, (kept, trace)) in &outcomes {
-        println!("seed {seed}: {trace:016x}{}", if *kept { "" } else { " FAILED" });
+    let outcomes = outcomes(seeds(SEEDS));
+    for (seed, Outcome { is_kept, trace }) in &outcomes {
+        println!("seed {seed}: {trace:016x}{}", if *is_kept { "" } else { " FAILED" });
     }
-    let failed: Vec<u64> = outcomes.iter().filter(|(_, (kept, _))| !kept).map(|(seed, _)| *seed).collect();
+    let failed: Vec<u64> =
+        outcomes.iter().filter(|(_, outcome)| !outcome.is_kept).map(|(seed, _)| *seed).collect();
     println!("measured: {} seeds, {} failed", outcomes.len(), failed.len());
     assert!(
         failed.is_empty(),
@@ -79,7 +67,7 @@ fn endpoints_keep_their_promises_over_any_wire() {
 #[test]
 fn a_seed_runs_the_same_again_here_and_in_another_process() {
     const SAME: Range<u64> = 0..4;
-    let here: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).1)).collect();
+    let here: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).trace)).collect();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -93,26 +81,14 @@ fn a_seed_runs_the_same_again_here_and_in_another_process() {
     let there: Vec<&str> =
         output.lines().filter_map(|line| line.find("seed ").map(|at| &line[at..])).collect();
     assert_eq!(here, there);
-    let again: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).1)).collect();
+    let again: Vec<String> = SAME.map(|seed| format!("seed {seed}: {:016x}", outcome(seed).trace)).collect();
     assert_eq!(here, again);
-    assert_ne!(outcome(0).1, outcome(1).1);
+    assert_ne!(outcome(0).trace, outcome(1).trace);
 }
 
 #[test]
 fn every_planted_bug_is_found_and_found_again_by_its_seed() {
-    for bug in Bug::ALL {
-        plant(Some(bug));
-        let found = (0..SEEDS_FOR_A_BUG).find_map(|seed| {
-            let (kept, trace) = outcome(seed);
-            (!kept).then_some((seed, trace))
-        });
-        let again = found.map(|(seed, _)| outcome(seed));
-        plant(None);
-        println!("{bug:?}: found by seed {found:?}");
-        let (seed, trace) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
-        assert_eq!(again, Some((false, trace)), "{bug:?}: the seed does not repeat it");
-        assert!(outcome(seed).0, "{bug:?}: the seed fails without it");
-    }
+    find_every_bug::<Bug>(SEEDS_FOR_A_BUG, outcome);
 }
 
 #[test]
@@ -134,7 +110,7 @@ fn a_connection_outlives_all_challenges_of_its_new_address() {
 }
 
 /// Runs seeds, as many at once as there are processors.
-fn outcomes(seeds: Range<u64>) -> BTreeMap<u64, (bool, u64)> {
+fn outcomes(seeds: Range<u64>) -> BTreeMap<u64, Outcome> {
     let next = AtomicU64::new(seeds.start);
     let work = || {
         let mut done = BTreeMap::new();
@@ -153,11 +129,11 @@ fn outcomes(seeds: Range<u64>) -> BTreeMap<u64, (bool, u64)> {
     })
 }
 
-/// Whether a seed's run kept all promises, and the hash of what happened until it ended.
-fn outcome(seed: u64) -> (bool, u64) {
+/// How a seed's run ended, with the hash of what happened until then.
+fn outcome(seed: u64) -> Outcome {
     let trace = Trace::default();
-    let kept = catch_unwind(AssertUnwindSafe(|| World::new(seed, &trace).run())).is_ok();
-    (kept, trace.hash())
+    let outcome = warren_simulation::outcome(|| World::new(seed, &trace).run());
+    Outcome { trace: trace.hash(), ..outcome }
 }
 
 struct World {
@@ -182,11 +158,11 @@ impl World {
         let mut key = || PrivateKey::from_base64(&STANDARD.encode(random.bytes())).unwrap();
         let exit_key = key();
         let keys: Vec<PrivateKey> = (0..CLIENTS).map(|_| key()).collect();
-        let exit = Exit::new(now, &settings, &exit_key, &keys, random.next());
+        let exit = Exit::new(now, &settings, &exit_key, &keys, random.draw());
         let clients = keys
             .iter()
             .enumerate()
-            .map(|(number, key)| Client::new(number, now, &settings, key, exit_key.public(), random.next()))
+            .map(|(number, key)| Client::new(number, now, &settings, key, exit_key.public(), random.draw()))
             .collect();
         let soon = |random: &mut Random| now + Duration::from_millis(random.below(30_000));
         Self {

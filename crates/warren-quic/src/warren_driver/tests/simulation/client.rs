@@ -11,7 +11,9 @@ use bytes::BytesMut;
 use noq_proto::{DatagramEvent, Endpoint, FourTuple};
 use warren_session::client::{ClientAction, ClientConfig, ClientSession, ClientState, ConnectionEnd};
 
-use super::{CONNECTIONS, EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
+use warren_simulation::Random;
+
+use super::{CONNECTIONS, EXIT, node::Node, speech::Speech, wire::Wire};
 use crate::{
     attempt::{SERVER_NAME, introduce},
     boundary::{CloseReason, ConnectionId, Event, SendError},

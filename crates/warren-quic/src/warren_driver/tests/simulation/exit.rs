@@ -15,7 +15,9 @@ use warren_session::{
     exit::{ExitAction, ExitConfig, ExitSessions},
 };
 
-use super::{EXIT, node::Node, random::Random, speech::Speech, wire::Wire};
+use warren_simulation::Random;
+
+use super::{EXIT, node::Node, speech::Speech, wire::Wire};
 use crate::{
     boundary::{CloseReason, ConnectionId, Event},
     key::{PrivateKey, PublicKey},
@@ -203,7 +205,7 @@ impl Life {
             ipv6: Some("fd66::/64".parse().unwrap()),
             ..ExitConfig::default()
         };
-        let mut entropy = Random::new(random.next());
+        let mut entropy = Random::new(random.draw());
         let entropy = move |bytes: &mut [u8]| entropy.fill(bytes);
         let wall = SystemTime::UNIX_EPOCH;
         Self {

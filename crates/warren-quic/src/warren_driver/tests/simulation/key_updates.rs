@@ -16,7 +16,7 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 
-use super::{CLIENTS, CONNECTIONS, Client, World, random::Trace};
+use super::{CLIENTS, CONNECTIONS, Client, World, trace::Trace};
 use crate::tests::listening::listen;
 
 const UPDATES: usize = 100;

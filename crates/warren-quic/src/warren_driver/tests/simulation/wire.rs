@@ -7,10 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    EXIT, STRANGER,
-    random::{Random, Trace},
-};
+use warren_simulation::Random;
+
+use super::{EXIT, STRANGER, trace::Trace};
 
 /// Longest datagram that passes.
 const LIMIT: usize = 1_472;
@@ -52,7 +51,7 @@ impl Wire {
             repeated_per_mille: random.below(100),
             jitter: random.below(40),
             swallows_answers: false,
-            random: Random::new(random.next()),
+            random: Random::new(random.draw()),
             start,
             trace,
             answered_stranger: false,

@@ -1,51 +1,36 @@
 //! Seeds of trouble, and the bugs that they must find.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use warren_simulation::{find_every_bug, outcome, seeds};
 
 use super::operator::Change;
 use super::run_bytes;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
-use crate::planted::{Bug, plant};
+use crate::planted::Bug;
 
-#[path = "../../../../fuzz/src/corpus.rs"]
+#[path = "../../../../../fuzz/src/corpus.rs"]
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
 mod replayed;
 
 /// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
 const SEEDS: std::ops::Range<u64> = 0..1_500;
 
-/// A planted bug must show itself in as many.
+/// How many seeds may pass until a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 300;
 
 #[test]
 fn sessions_keep_their_promises_whatever_happens() {
-    let seeds = std::env::var("WARREN_SIMULATION").map_or(SEEDS, |range| {
-        let (from, to) = range.split_once("..").expect("WARREN_SIMULATION is FROM..TO");
-        from.parse().unwrap()..to.parse().unwrap()
-    });
-    for seed in seeds {
-        let outcome = catch_unwind(|| run(seed));
-        assert!(outcome.is_ok(), "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
+    for seed in seeds(SEEDS) {
+        assert!(outcome(|| run(seed)).is_kept, "repeat it with WARREN_SIMULATION={seed}..{}", seed + 1);
     }
 }
 
 #[test]
 fn every_planted_bug_is_found_and_found_again_by_its_seed() {
-    for bug in Bug::ALL {
-        plant(Some(bug));
-        let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err();
-        let found = (0..SEEDS_FOR_A_BUG).find(fails);
-        let again = found.as_ref().is_some_and(fails);
-        plant(None);
-        println!("{bug:?}: found by seed {found:?}");
-        assert!(found.is_some() && again, "{bug:?}: {found:?}");
-        assert!(!fails(&found.unwrap()), "{bug:?}: the seed fails without it");
-    }
+    find_every_bug::<Bug>(SEEDS_FOR_A_BUG, |seed| outcome(|| run(seed)));
 }
 
 #[test]

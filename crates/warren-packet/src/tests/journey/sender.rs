@@ -1,8 +1,8 @@
 //! A host that sends: a few flows, by TCP and UDP, IPv4 and IPv6, in super-packets and one by one.
 
-use super::Random;
 use super::kernel::{put, sum};
 use crate::virtio::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHeader};
+use warren_simulation::Random;
 
 const FLOWS: u64 = 6;
 

@@ -1,0 +1,3 @@
+//! The crate's parts together.
+
+mod journey;

@@ -1,0 +1,193 @@
+//! What the simulations share: seeds, random numbers that a seed repeats, and bugs planted on purpose.
+//!
+//! A crate declares its bugs with [`planted_bugs!`] and asks `is_planted(Bug::...)` where each one would be. Its simulation
+//! must then find every bug ([`find_every_bug`]), which shows that it can find real ones. Only test builds have the bugs: in
+//! any other build `is_planted` is a constant `false`.
+//!
+//! ```
+//! warren_simulation::planted_bugs! {
+//!     /// The second packet is lost.
+//!     PacketLost,
+//! }
+//!
+//! fn passes(packet: u32) -> bool {
+//!     packet != 2 || !is_planted(Bug::PacketLost)
+//! }
+//!
+//! assert!(passes(2));
+//! ```
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt::Debug,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+/// Declares the enum `Bug` and the function `is_planted`.
+///
+/// In test builds `Bug` implements [`Planted`], and each thread plants its own bug.
+#[macro_export]
+macro_rules! planted_bugs {
+    ($($(#[$attribute:meta])* $bug:ident),* $(,)?) => {
+        /// A mistake in one place.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+        pub(crate) enum Bug {
+            $($(#[$attribute])* $bug,)*
+        }
+
+        #[cfg(test)]
+        thread_local!(static PLANTED: ::std::cell::Cell<Option<Bug>> = const { ::std::cell::Cell::new(None) });
+
+        #[cfg(test)]
+        impl $crate::Planted for Bug {
+            const ALL: &'static [Self] = &[$(Self::$bug,)*];
+
+            fn plant(bug: Option<Self>) {
+                PLANTED.set(bug);
+            }
+        }
+
+        /// Whether this thread has the bug.
+        pub(crate) fn is_planted(bug: Bug) -> bool {
+            #[cfg(test)]
+            return PLANTED.get() == Some(bug);
+            #[cfg(not(test))]
+            {
+                let _ = bug;
+                false
+            }
+        }
+    };
+}
+
+/// Bugs that a test can plant.
+pub trait Planted: Copy + Debug + 'static {
+    /// Every bug.
+    const ALL: &'static [Self];
+
+    /// Plants a bug in this thread, or removes the one that is there.
+    fn plant(bug: Option<Self>);
+}
+
+/// How a seed's run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether every promise was kept.
+    pub is_kept: bool,
+    /// A hash of what happened; zero where nobody takes one. A seed repeats it.
+    pub trace: u64,
+}
+
+/// Runs a simulation that panics where a promise is broken.
+pub fn outcome(run: impl FnOnce()) -> Outcome {
+    Outcome { is_kept: catch_unwind(AssertUnwindSafe(run)).is_ok(), trace: 0 }
+}
+
+/// Returns the seeds to run: `default`, or those that `WARREN_SIMULATION=FROM..TO` asks for.
+///
+/// # Panics
+/// When the variable is set to something else.
+pub fn seeds(default: Range<u64>) -> Range<u64> {
+    std::env::var("WARREN_SIMULATION").map_or(default, |range| {
+        let bounds = range.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+        bounds.expect("WARREN_SIMULATION is FROM..TO")
+    })
+}
+
+/// Plants one bug after the other and runs seeds until one finds it.
+///
+/// # Panics
+/// When the first `seeds` seeds do not find a bug, when the seed does not find it a second time in the same way, or when the
+/// seed fails without the bug too.
+#[allow(clippy::print_stdout, reason = "a test's output says which seed found what")]
+pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
+    for &bug in Bug::ALL {
+        Bug::plant(Some(bug));
+        let found = (0..seeds).map(|seed| (seed, run(seed))).find(|(_, outcome)| !outcome.is_kept);
+        let again = found.map(|(seed, _)| (seed, run(seed)));
+        Bug::plant(None);
+        println!("{bug:?}: found by {found:?}");
+        let Some((seed, _)) = found else { panic!("{bug:?} was not found by {seeds} seeds") };
+        assert_eq!(again, found, "{bug:?}: the seed does not repeat it");
+        assert!(run(seed).is_kept, "{bug:?}: seed {seed} fails without it");
+    }
+}
+
+/// Random numbers that a seed repeats (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Starts the sequence of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Returns the next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Returns a number below `bound`; zero if that is zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The lowest bits of the sequence are the least random.
+        (self.draw() >> 16) % bound.max(1)
+    }
+
+    /// Whether something happens that does once in `times`.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// Fills a slice.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.fill_with(|| self.draw().to_be_bytes()[0]);
+    }
+
+    /// Returns 32 bytes, such as a key's seed.
+    pub fn bytes(&mut self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        self.fill(&mut bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    planted_bugs! {
+        /// Three is taken for four.
+        ThreeIsFour,
+        /// Nothing is even.
+        NothingIsEven,
+    }
+
+    fn is_even(number: u64) -> bool {
+        let number = if number == 3 && is_planted(Bug::ThreeIsFour) { 4 } else { number };
+        number.is_multiple_of(2) && !is_planted(Bug::NothingIsEven)
+    }
+
+    #[test]
+    fn each_bug_is_found_by_a_seed_and_is_gone_afterwards() {
+        find_every_bug::<Bug>(10, |seed| outcome(|| assert_eq!(is_even(seed), seed % 2 == 0)));
+        assert!(is_even(2) && !is_even(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "was not found")]
+    fn a_simulation_that_finds_nothing_fails() {
+        find_every_bug::<Bug>(3, |_| outcome(|| ()));
+    }
+
+    #[test]
+    fn a_seed_repeats_its_numbers() {
+        let (mut one, mut other) = (Random::new(7), Random::new(7));
+        assert_eq!(one.bytes(), other.bytes());
+        assert_ne!(one.draw(), Random::new(8).draw());
+    }
+}
