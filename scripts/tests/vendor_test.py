@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Tests of scripts/vendor: what it builds, and that each error is one clear sentence and leaves nothing half done.
+"""Tests of scripts/vendor: what it builds, that patches become commits and patches again, and that each error is one clear sentence and
+leaves nothing half done.
 
     python3 scripts/tests/vendor_test.py
 
 Needs the archives in cargo's cache (as after scripts/vendor) and no network.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
@@ -26,7 +29,12 @@ def archive_name(crate):
     return f"{crate['name']}-{crate['version']}.crate"
 
 
-class VendorTest(unittest.TestCase):
+HEADER = "What: a test\nWhy: a test\nNeeded by: a test\nUpstream: not offered.\n"
+
+
+class VendorCase(unittest.TestCase):
+    """A vendor folder with the real patches and a cargo home with the real archives, both thrown away after the test."""
+
     def setUp(self):
         self.directory = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="vendor-test-")))
         self.vendor = self.directory / "vendor"
@@ -69,6 +77,8 @@ class VendorTest(unittest.TestCase):
             self.assertIn(str(part), message)
         self.assertEqual(self.state(), before, "nothing is half done")
 
+
+class BuildTest(VendorCase):
     def test_builds_the_patched_crates(self):
         result = self.build()
         patches = len(list((self.vendor / "patches").glob("*.patch")))
@@ -103,6 +113,18 @@ class VendorTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertNotEqual((self.vendor / "noq" / "src" / "lib.rs").read_text(), "edited by hand")
 
+    def test_only_files_that_changed_get_a_new_time(self):
+        self.build()
+        files = [path for crate in CRATES for path in (self.vendor / crate["name"]).rglob("*") if path.is_file()]
+        for path in files:
+            os.utime(path, (1, 1))
+        before = {path: path.read_bytes() for path in files}
+        (self.vendor / "patches" / max(os.listdir(self.vendor / "patches"))).unlink()
+        self.build()
+        touched = {path for path in files if path.stat().st_mtime != 1}
+        self.assertEqual(touched, {path for path in files if path.read_bytes() != before[path]})
+        self.assertNotEqual(touched, set())
+
     def test_damaged_archive_is_refused(self):
         self.build()
         before = self.state()
@@ -124,8 +146,6 @@ class VendorTest(unittest.TestCase):
         self.assert_refused(self.run_vendor(), {}, archive_name(CRATES[2]), CRATES[2]["sha256"], "0" * 64)
 
     def test_archive_that_matches_its_checksum_but_is_no_archive_is_refused(self):
-        import hashlib
-
         archive = self.archives / archive_name(CRATES[0])
         archive.write_bytes(b"not an archive")
         upstream = self.vendor / "upstream.toml"
@@ -138,7 +158,7 @@ class VendorTest(unittest.TestCase):
         before = self.state()
         patch = self.vendor / "patches" / "9999-misfit.patch"
         patch.write_text("What: a test\n\n--- a/noq/src/lib.rs\n+++ b/noq/src/lib.rs\n@@ -1,1 +1,1 @@\n-no such line\n+another\n")
-        self.assert_refused(self.run_vendor(), before, "9999-misfit.patch", "does not apply", "make the patch anew")
+        self.assert_refused(self.run_vendor(), before, "9999-misfit.patch", "does not apply", "vendor/README.md")
 
     def test_patch_of_a_file_that_is_not_there_is_refused(self):
         patch = self.vendor / "patches" / "9999-misfit.patch"
@@ -180,6 +200,143 @@ class VendorTest(unittest.TestCase):
             env=environment, capture_output=True, text=True, timeout=120,
         )
         self.assert_refused(result, {}, "git", "install")
+
+
+class BranchTest(VendorCase):
+    def setUp(self):
+        super().setUp()
+        self.fork = self.vendor / "fork"
+        self.run_command("branch")
+
+    def run_command(self, *arguments):
+        result = self.run_vendor(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def git(self, *arguments, **environment):
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+        result = subprocess.run(["git", *arguments], cwd=self.fork, env={**kept, **environment}, capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def patches(self):
+        return {path.name: path.read_text() for path in (self.vendor / "patches").glob("*.patch")}
+
+    def commit(self, message, path="noq/src/lib.rs"):
+        file = self.fork / path
+        file.write_text(file.read_text() + "// a change\n")
+        self.git("commit", "--quiet", "--all", "--message", message)
+
+    def assert_not_exported(self, *parts):
+        before = self.patches()
+        result = self.run_vendor("export")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        for part in parts:
+            self.assertIn(part, result.stderr)
+        self.assertEqual(self.patches(), before)
+
+    def test_a_branch_has_the_published_source_and_a_commit_for_each_patch(self):
+        subjects = self.git("log", "--reverse", "--format=%s", "fork").splitlines()
+        names = sorted(name.removesuffix(".patch") for name in self.patches())
+        self.assertEqual(subjects, [", ".join(f"{crate['name']} {crate['version']}" for crate in CRATES), *names])
+        self.assertEqual(self.git("status", "--porcelain"), "")
+
+    def test_laying_the_patches_and_exporting_them_gives_the_same_bytes(self):
+        before = self.patches()
+        self.assertIn(f"{len(before)} patches exported, 0 of them changed", self.run_command("export"))
+        self.assertEqual(self.patches(), before)
+
+    def test_the_branch_ends_with_what_is_built(self):
+        self.build()
+        for path in self.git("ls-files").splitlines():
+            self.assertEqual((self.fork / path).read_bytes(), (self.vendor / path).read_bytes(), path)
+
+    def test_the_user_s_settings_of_git_do_not_change_what_is_exported(self):
+        before = self.patches()
+        settings = self.directory / "gitconfig"
+        settings.write_text("[diff]\nnoprefix = true\ncontext = 9\nalgorithm = patience\n[core]\nabbrev = 4\n[color]\nui = always\n")
+        os.environ["GIT_CONFIG_GLOBAL"] = str(settings)
+        self.addCleanup(os.environ.pop, "GIT_CONFIG_GLOBAL")
+        self.run_command("export")
+        self.assertEqual(self.patches(), before)
+
+    def test_an_amended_commit_changes_its_patch_and_the_build(self):
+        before = self.patches()
+        first = min(before)
+        self.commit(f"fixup! {first.removesuffix('.patch')}")
+        self.git("rebase", "--quiet", "--interactive", "--autosquash", "upstream", GIT_SEQUENCE_EDITOR="true")
+        self.assertIn("1 of them changed or new; 0 removed", self.run_command("export"))
+        self.assertEqual([name for name, text in self.patches().items() if text != before[name]], [first])
+        self.assertTrue((self.vendor / "noq" / "src" / "lib.rs").read_text().endswith("// a change\n"))
+
+    def test_a_new_commit_becomes_a_patch_and_a_dropped_one_goes(self):
+        before = self.patches()
+        self.git("reset", "--quiet", "--hard", "HEAD~")
+        self.commit(f"9999-another\n\n{HEADER}")
+        self.assertIn("1 of them changed or new; 1 removed", self.run_command("export"))
+        self.assertEqual(set(before) ^ set(self.patches()), {max(before), "9999-another.patch"})
+        self.assertTrue(self.patches()["9999-another.patch"].startswith(f"{HEADER}\ndiff --git a/noq/src/lib.rs"))
+
+    def test_a_rebase_on_a_newer_version_is_exported_and_built(self):
+        before = self.patches()
+        self.publish(CRATES[2], "9.9.9")
+        self.assert_not_exported("scripts/vendor base")
+        self.assertIn("git rebase", self.run_command("base"))
+        self.assert_not_exported("git rebase")
+        self.git("rebase", "--quiet")
+        self.assertIn("0 of them changed or new; 0 removed", self.run_command("export"))
+        self.assertEqual(self.patches(), before)
+        self.assertTrue((self.vendor / "noq-udp" / "src" / "lib.rs").read_text().startswith("// newer\n"))
+        self.assertIn("already", self.run_command("base"))
+
+    def publish(self, crate, version):
+        """Puts a newer version of a crate into the cache and into upstream.toml: the same source with one more line on top."""
+        source = self.directory / "source"
+        with tarfile.open(self.archives / archive_name(crate)) as archive:
+            archive.extractall(source)
+        folder = source / f"{crate['name']}-{crate['version']}"
+        library = folder / "src" / "lib.rs"
+        library.write_text("// newer\n" + library.read_text())
+        newer = self.archives / archive_name({**crate, "version": version})
+        with tarfile.open(newer, "w:gz") as archive:
+            archive.add(folder, f"{crate['name']}-{version}")
+        upstream = self.vendor / "upstream.toml"
+        before, _, after = upstream.read_text().rpartition(f'version = "{crate["version"]}"')
+        checksum = hashlib.sha256(newer.read_bytes()).hexdigest()
+        upstream.write_text(before + f'version = "{version}"' + after.replace(crate["sha256"], checksum))
+
+    def test_half_done_work_is_not_exported(self):
+        file = self.fork / "noq" / "src" / "lib.rs"
+        file.write_text(file.read_text() + "// a change\n")
+        self.assert_not_exported("not committed")
+        self.git("stash")
+        self.git("checkout", "--quiet", "upstream")
+        self.assert_not_exported("branch fork is not checked out")
+
+    def test_a_commit_that_is_no_patch_is_not_exported(self):
+        for message, *parts in [
+            ("a change", "'a change'", "NNNN-name"),
+            ("9999-another\n\nWhat: a test\n", "9999-another", "'Why:'"),
+            (f"0001-another\n\n{HEADER}", "0001-another comes after", "ascend"),
+        ]:
+            with self.subTest(message):
+                self.commit(message)
+                self.assert_not_exported(*parts)
+                self.git("reset", "--quiet", "--hard", "HEAD~")
+
+    def test_a_branch_is_laid_again_only_if_it_is_told_to(self):
+        self.commit("work")
+        result = self.run_vendor("branch")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("is there already", result.stderr)
+        self.assertIn("work", self.git("log", "-1", "--format=%s"))
+        self.run_command("branch", "--force")
+        self.assertNotIn("work", self.git("log", "-1", "--format=%s"))
+
+    def test_without_a_branch_there_is_nothing_to_export_or_to_rebase(self):
+        shutil.rmtree(self.fork)
+        self.assert_not_exported("scripts/vendor branch")
+        self.assertIn("scripts/vendor branch", self.run_vendor("base").stderr)
 
 
 if __name__ == "__main__":
