@@ -9,6 +9,7 @@ Needs the archives in cargo's cache (as after scripts/vendor) and no network.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -337,6 +338,16 @@ class BranchTest(VendorCase):
         shutil.rmtree(self.fork)
         self.assert_not_exported("scripts/vendor branch")
         self.assertIn("scripts/vendor branch", self.run_vendor("base").stderr)
+
+
+class PatchesTest(unittest.TestCase):
+    NAMES = sorted(path.stem for path in (ROOT / "vendor" / "patches").glob("*.patch"))
+
+    def test_the_patches_are_numbered_without_gaps(self):
+        self.assertEqual([name[:4] for name in self.NAMES], [f"{number:04}" for number in range(1, len(self.NAMES) + 1)])
+
+    def test_the_list_has_every_patch(self):
+        self.assertEqual(re.findall(r"^\| `(\d{4}-[\w-]+)` \|", (ROOT / "vendor" / "README.md").read_text(), re.MULTILINE), self.NAMES)
 
 
 if __name__ == "__main__":

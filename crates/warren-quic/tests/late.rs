@@ -11,7 +11,7 @@ use warren_quic::settings::{Congestion, TransportSettings};
 /// A path that does not take a datagram with two of them.
 const MTU: usize = 1_200;
 const SIZE: usize = 1_000;
-/// Packet numbers behind the newest one that are told apart (vendor/patches/0026), less what noq skips.
+/// Packet numbers behind the newest one that are told apart (patch `late-packets`), less what noq skips.
 const REACH: usize = 8_000;
 /// A connection's first keys are for a thousand packets at most, and soon forgotten.
 const FIRST_KEYS: usize = 1_000;

@@ -1,4 +1,4 @@
-//! Patch 0004. Fails with: the client was not told
+//! Fails with: the client was not told
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0021. Fails with: buffers are kept
+//! Fails with: buffers are kept
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0024. Fails with: for a client that answers nothing
+//! Fails with: for a client that answers nothing
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -1,4 +1,4 @@
-//! Patch 0022. Fails with: the mark is gone
+//! Fails with: the mark is gone
 
 use std::{
     io::IoSliceMut,

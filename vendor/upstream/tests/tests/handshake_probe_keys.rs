@@ -1,4 +1,4 @@
-//! Patch 0015. Fails with: panicked
+//! Fails with: panicked
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0010. Fails with: the client still waits
+//! Fails with: the client still waits
 
 use std::time::Duration;
 

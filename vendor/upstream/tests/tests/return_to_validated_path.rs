@@ -1,4 +1,4 @@
-//! Patch 0011. Fails with: the server said nothing to the client's new address
+//! Fails with: the server said nothing to the client's new address
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0025. Fails with: is kept
+//! Fails with: is kept
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0020. Fails with: assertion failed: min <= max
+//! Fails with: assertion failed: min <= max
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Patch 0023. Fails with: datagrams wait
+//! Fails with: datagrams wait
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A probe of the handshake that falls due just as the rest of the exit's flight comes in (patch 0015).
+//! A probe of the handshake that falls due just as the rest of the exit's flight comes in (patch `handshake-probe-keys`).
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests may panic")]
 
 use std::time::Duration;
