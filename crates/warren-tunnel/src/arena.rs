@@ -1,7 +1,7 @@
-//! Memory for packets on their way to the carrier, taken back in place once they have left.
+//! Memory for packets on their way to the carrier, reused in place once they have left.
 //!
-//! A memory allocator gives what a burst used back to the kernel and asks for it again with the next: page faults and a cold
-//! cache for every packet.
+//! A general allocator returns a burst's memory to the kernel and asks for it again with the next burst. Each packet would then cost page
+//! faults and a cold cache.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ use bytes::BytesMut;
 
 /// Memory for about 45 full packets.
 const SLAB: usize = 64 * 1024;
-/// Slabs at most: 2 MiB, what four full queues hold. A packet that waits keeps all of its slab, so that a few small ones that
-/// nobody fetches could keep a slab each; beyond these slabs, packets get memory of their own.
+/// Most slabs: 2 MiB, as much as four full queues hold. A packet that waits keeps its whole slab, so a few small packets could each keep
+/// one. Beyond these slabs, each packet gets memory of its own.
 const MOST: usize = 32;
 
 /// Slabs, one of which is being filled.
@@ -18,7 +18,7 @@ const MOST: usize = 32;
 pub(crate) struct Arena {
     filling: BytesMut,
     is: Filling,
-    /// Those filled before, the latest last.
+    /// Slabs that are full, the latest last.
     filled: VecDeque<BytesMut>,
 }
 
@@ -28,12 +28,12 @@ enum Filling {
     #[default]
     Nothing,
     Slab,
-    /// Memory of one packet; so many bytes later slabs are looked at again.
+    /// Memory of one packet. After this many bytes a slab may be free again.
     Alone(usize),
 }
 
 impl Arena {
-    /// Returns an empty buffer with room for `bytes`. Who fills it takes them out of it by [`BytesMut::split`].
+    /// Returns an empty buffer with room for `bytes`. The caller fills it and takes the packet out with [`BytesMut::split`].
     pub(crate) fn room(&mut self, bytes: usize) -> &mut BytesMut {
         if self.filling.capacity() < bytes {
             self.next(bytes);

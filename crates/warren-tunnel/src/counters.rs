@@ -1,4 +1,4 @@
-//! Every packet's fate in numbers.
+//! Counters of every packet: where it passed, or why it was dropped.
 //!
 //! Two balances hold once the queues are empty (`docs/counters.md`):
 //! `tun_read_packets = carrier_sent_packets + drops to the carrier`, and
@@ -18,18 +18,19 @@ use warren_session::exit::SessionId;
 
 use super::traffic::Traffic;
 
-/// Packets and bytes that passed each boundary of a worker since it started.
+/// Packets and bytes that passed each boundary of a worker since it started. It has 16 fields because each is a counter of
+/// `docs/counters.md`.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
     /// Inner packets cut from what the TUN handed over; a super-packet counts as the packets it held.
     pub tun_read_packets: u64,
     /// Their bytes, IP headers included.
     pub tun_read_bytes: u64,
-    /// Reads of the TUN that brought something: fewer than packets where offload works.
+    /// Reads of the TUN that brought a packet or super-packet.
     pub tun_reads: u64,
-    /// Reads among these that went to another worker, which cuts and counts their packets.
+    /// Reads of these that were handed over to another worker, which cuts them and counts their packets.
     pub handed_over: u64,
-    /// Writes that the TUN took: fewer than packets where packets of a flow could be merged.
+    /// Writes that the TUN took, each of a packet or a super-packet.
     pub tun_writes: u64,
     /// Inner packets written to the TUN; a super-packet counts as the packets that were merged into it.
     pub tun_written_packets: u64,
@@ -37,17 +38,17 @@ pub struct Totals {
     pub tun_written_bytes: u64,
     /// Inner packets handed to the carrier whole, as one datagram or as all of their fragments.
     pub carrier_sent_packets: u64,
-    /// Packets that were marked as having met congestion (ECN) instead of being dropped as `queue_delay`.
+    /// Packets that got an ECN mark instead of being dropped as `queue_delay`.
     pub marked_packets: u64,
-    /// How long packets waited that were handed to the carrier.
+    /// How long the packets that were handed to the carrier had waited.
     pub waits: Waits,
-    /// Senders that were told by ICMP how large a packet goes in one piece.
+    /// ICMP answers that told a sender how large a packet fits into one datagram.
     pub too_big_answers: u64,
     /// Datagrams handed to the QUIC connections.
     pub carrier_sent_datagrams: u64,
     /// Datagrams that the QUIC connections delivered.
     pub carrier_received_datagrams: u64,
-    /// Packets that came out of those: whole ones, completed or dropped assemblies, and datagrams that made no sense.
+    /// Packets of these datagrams: whole ones, completed and dropped assemblies, and malformed datagrams.
     pub carrier_received_packets: u64,
     /// Fragments among the datagrams sent.
     pub fragments_sent: u64,

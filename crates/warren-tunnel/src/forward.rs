@@ -1,4 +1,4 @@
-//! Which session a packet belongs to, and whether it may pass: plain rules over addresses.
+//! Decides which session a packet belongs to and whether it may pass, by plain rules over addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,13 +15,13 @@ use super::client_limit::ClientLimit;
 /// The rules of one role.
 #[derive(Debug, Clone)]
 pub enum Forwarding {
-    /// One session; whatever the TUN gives goes to it, and only packets for its addresses come out.
+    /// One session. Every packet from the TUN goes to it, and only packets for its addresses come out.
     Client,
     /// Many sessions, told apart by inner address.
     Exit {
         /// Networks that addresses are leased from; a destination in them is another client.
         pools: Vec<IpNet>,
-        /// The exit's own inner addresses, reachable in spite of isolation.
+        /// The exit's own inner addresses, which isolation does not close.
         gateways: Vec<IpAddr>,
         /// Whether clients are kept from each other.
         isolation: bool,
@@ -71,7 +71,7 @@ struct Session {
     route: SessionRoute,
     /// Where the connection of each index is; `None` while it is lost.
     slots: Vec<Option<Place>>,
-    /// Connections that nobody answers: flows take others as long as there are any.
+    /// Connections that nobody answers. Flows take others while there are any.
     silent: Vec<Place>,
 }
 
@@ -138,8 +138,7 @@ impl Sessions {
         }
     }
 
-    /// The rules' verdict on a packet that came from a session's connection: which pump's session sent it is known. Returns the
-    /// limit that it counts against.
+    /// Judges a packet that came on one of a session's connections. Returns the limit that it counts against.
     ///
     /// # Errors
     /// The reason to count when the packet must not reach the TUN.
@@ -206,7 +205,7 @@ impl Session {
         if let Some(place) = own.filter(|place| !self.silent.contains(place)) {
             return Some(place);
         }
-        // The hash's low bits spread the flows of a lost connection; its high bits chose that connection.
+        // The hash's high bits chose the lost connection, so its low bits spread that connection's flows over the others.
         let spread = |places: &mut dyn Iterator<Item = Place>, count: usize| {
             let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
             places.nth((flow.symmetric_hash() % count) as usize)

@@ -1,8 +1,8 @@
-//! What a worker read for another worker's connection: collected over a turn and handed over in one batch.
+//! Hands over what a worker read for another worker's connection: collected over a turn, and sent in one batch.
 //!
 //! The kernel steers a flow's reads to the queue that last wrote the flow, so this is for a flow's first packets and for
-//! flows without a way back. What one worker reads of a flow reaches the other in order. The way to a worker is bounded in
-//! bytes; what does not fit is the caller's to drop and count.
+//! flows without a way back. A flow's packets stay in order. The way to a worker is bounded in
+//! bytes. The caller drops and counts what does not fit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,29 +15,29 @@ use warren_quic::driver::ConnectionId;
 
 use super::arena::Arena;
 
-/// Bytes that may wait for a worker, from each other worker.
+/// Bytes that may wait for a worker, from each of the others.
 const LIMIT: usize = 1024 * 1024;
-/// Batches that may wait for a worker, from all others.
+/// Batches that may wait for a worker, from all others together.
 const BATCHES: usize = 1024;
-/// From how many bytes on a client stops reading its TUN.
+/// A client stops reading its TUN while this many bytes wait.
 const HIGH_WATER: usize = LIMIT / 2;
 
 /// One worker's way to each other, and its own inbox.
 pub(crate) struct HandOver {
-    /// By the number of the worker; nothing at its own.
+    /// By the number of the worker; `None` at its own.
     ways: Vec<Option<Way>>,
     inbox: mpsc::Receiver<Batch>,
 }
 
 /// What one TUN read brought: a packet or a super-packet.
 pub(crate) struct HandedOver {
-    /// Which connection it is for, as far as the reader knew.
+    /// The connection that it is for, in the reader's view.
     pub connection: ConnectionId,
     pub header: VirtioNetHeader,
     pub packet: BytesMut,
 }
 
-/// A turn's worth for one worker, which counts as waiting until it is dropped.
+/// A turn's reads for one worker. Its bytes count as waiting until it is dropped.
 pub(crate) struct Batch {
     reads: Vec<HandedOver>,
     bytes: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Batch {
 
 struct Way {
     to: mpsc::Sender<Batch>,
-    /// Bytes handed over and not dealt with.
+    /// Bytes handed over and not yet processed.
     waiting: Arc<AtomicUsize>,
     reads: Vec<HandedOver>,
     bytes: usize,
@@ -89,7 +89,7 @@ impl HandOver {
         true
     }
 
-    /// Ends a turn: sends every batch, and gives what could not be sent to `lost`.
+    /// Ends a turn: sends every batch, and passes each read that could not be sent to `lost`.
     pub(crate) fn send(&mut self, mut lost: impl FnMut(HandedOver)) {
         for way in self.ways.iter_mut().flatten().filter(|way| !way.reads.is_empty()) {
             let bytes = std::mem::take(&mut way.bytes);
@@ -102,7 +102,7 @@ impl HandOver {
         }
     }
 
-    /// Takes a batch that another worker handed over; else `cx` is woken once there is one.
+    /// Takes a batch that another worker handed over, or wakes `cx` once there is one.
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Batch> {
         // Without other workers none will come.
         if self.ways.len() < 2 {
@@ -114,7 +114,7 @@ impl HandOver {
         }
     }
 
-    /// Whether so much waits for some worker that its flows' senders should wait too.
+    /// Whether so much waits for some worker that the senders should be held back.
     pub(crate) fn is_filling(&self) -> bool {
         let is_full = |way: &Way| way.waiting.load(Relaxed) + way.bytes >= HIGH_WATER;
         self.ways.iter().flatten().any(|way| is_full(way) || way.to.capacity() < BATCHES / 2)

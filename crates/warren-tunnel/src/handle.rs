@@ -1,4 +1,4 @@
-//! What the control plane keeps of the workers: a way to send orders to them, and what they report.
+//! The control plane's side of the workers: it sends them orders and receives their reports.
 
 use std::task::Poll;
 use std::thread::JoinHandle;
@@ -25,7 +25,7 @@ pub(super) struct Thread {
 /// What the workers report, each one's reports in order.
 pub struct Reports {
     workers: Vec<mpsc::Receiver<Report>>,
-    /// The one that is asked first, so that none waits for ever behind a busy one.
+    /// The worker that is asked first. It changes each time, so that none waits for ever behind a busy one.
     first: usize,
 }
 

@@ -1,8 +1,8 @@
 //! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
 //!
 //! A turn takes what the carrier brought, what the TUN has, and fills the connections again. Nothing here is shared
-//! with another thread but limits and settings, which are atomics: the control plane speaks to workers by [`Command`] and hears
-//! from them by [`Report`], and workers give each other what they read for another's connection ([`hand_over`]).
+//! with another thread except limits and settings, which are atomics. The control plane sends a [`Command`] and gets a [`Report`] back.
+//! Workers hand over to each other what they read for another's connection ([`hand_over`]).
 #![forbid(unsafe_code)]
 
 mod arena;

@@ -1,4 +1,4 @@
-//! A pump: one connection's queue towards the carrier and its reassembly from it.
+//! A pump: one connection's queue towards the carrier, and its reassembly of what comes from there.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,20 +15,21 @@ use super::arena::Arena;
 use super::counters::{Drops, Totals};
 use super::traffic::Traffic;
 
-/// Bytes that a queue holds at most; a packet that would exceed it costs the longest flow others, counted as `queue_full`.
+/// Most bytes in a queue. A packet beyond it makes the longest flow lose packets, counted as `queue_full`.
 const QUEUE_LIMIT: usize = 512 * 1024;
-/// Bytes from which a client stops reading its TUN, so that the kernel holds its senders back instead.
+/// A client stops reading its TUN from this many bytes on, so that the kernel holds back the senders.
 const QUEUE_HIGH_WATER: usize = 256 * 1024;
-/// How long a connection's datagram size must have stayed the same before senders are told of it: discovery takes a moment
-/// to find the path's.
+/// Senders learn a connection's datagram size only after it has been the same for this long, because discovery takes a moment to
+/// find the path's.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Answers to packets that are too big that may be made in a row, and time for each after that.
+/// How many ICMP answers to packets that are too big may follow each other at once.
 const ANSWERS: u32 = 20;
+/// Time for each further answer.
 const ANSWER_EVERY: Duration = Duration::from_millis(50);
-/// A connection whose packets wait longer is slower than the host: there the queue, which keeps flows apart and short, does
-/// better than the TUN, where everything waits in one line.
+/// A connection whose packets wait longer is slower than the host. Then packets had better wait in the queue, which keeps flows apart and
+/// short, than in the TUN's single line.
 const SLOW: Duration = Duration::from_millis(10);
-/// A queue that made no progress for this long no longer holds the TUN back: its connection may be dead.
+/// A queue without progress for this long no longer holds back the TUN, because its connection may be dead.
 const STALL: Duration = Duration::from_millis(20);
 
 /// One connection's state on the packet path.
@@ -41,16 +42,16 @@ pub(crate) struct Pump {
     queue: FlowQueue,
     /// The framed packet that left the queue and found the transport full.
     held: Option<Bytes>,
-    /// What is left of a packet whose fragments did not all fit into the transport.
+    /// The remaining fragments of a packet that did not fit into the transport as a whole.
     fragments: VecDeque<Bytes>,
     last_progress: Instant,
-    /// How long packets wait in the queue, about.
+    /// A smoothed measure of how long packets wait in the queue.
     wait: Duration,
-    /// The largest datagram when it was last looked at, and since when it has been that.
+    /// The largest datagram at the last look, and since when it has had that size.
     datagram_size: (Option<usize>, Instant),
-    /// Answers to packets that are too big that may be made now, and when that was counted.
+    /// ICMP answers that may be made now, and when that number was last raised.
     answers: (u32, Instant),
-    /// Whether the transport said that it is full; cleared by its word that it is not.
+    /// Whether the transport is full. Its `Writable` event clears this.
     pub blocked: bool,
     /// Whether the worker has this pump on its list of pumps to drain.
     pub listed: bool,
@@ -95,7 +96,7 @@ impl Pump {
         self.queue.bytes() + self.held.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Packets that wait here, one whose fragments are half sent included.
+    /// Packets that wait here, including one whose fragments are partly sent.
     pub(crate) fn queued_packets(&self) -> usize {
         self.queue.packets() + usize::from(self.held.is_some()) + usize::from(!self.fragments.is_empty())
     }
@@ -107,7 +108,7 @@ impl Pump {
             && now.duration_since(self.last_progress) < STALL
     }
 
-    /// Looks at what the connection carries in one datagram, so that it is known since when that is so.
+    /// Notes the connection's current datagram size, and since when it has been the same.
     pub(crate) fn note_datagram_size(&mut self, endpoint: &Endpoint, now: Instant) {
         let size = endpoint.max_datagram_size(self.connection);
         if self.datagram_size.0 != size {
@@ -169,14 +170,14 @@ impl Pump {
                 Err(SendError::Closed(_)) => drops.count_to_carrier(DropReason::ConnectionLost),
             }
         }
-        // What leaves first may be of a flow that never waits.
+        // The first packets may belong to a flow that never waits, so the longest wait counts.
         self.wait = self.queue.take_longest_wait().max(self.wait / 2);
         drops.to_carrier.add_many(DropReason::QueueDelay, signals.dropped);
         totals.marked_packets += signals.marked;
         totals.waits.add(&signals.waits);
     }
 
-    /// Gives up what the connection will not send any more and counts it.
+    /// Drops and counts everything that the connection will not send any more.
     pub(crate) fn abandon(&mut self, drops: &mut Drops) {
         let packets = self.queued_packets() as u64;
         drops.to_carrier.add_many(DropReason::ConnectionLost, packets);

@@ -1,5 +1,5 @@
-//! The worker's turn: orders, then the carrier, then the TUN, then the connections; and turns in a row, as long as there is something
-//! to do.
+//! The worker's turn: take orders, then datagrams from the carrier, then packets from the TUN, then fill the connections. Turns follow
+//! each other while there is work.
 
 mod bulk_flows;
 mod from_carrier;
@@ -33,16 +33,16 @@ use super::pump::Pump;
 use super::traffic::ClientTraffic;
 use crate::tuning::Tuning;
 
-/// How often unfinished assemblies and the sizes of datagrams are looked at, in turns that are taken anyway.
+/// How often a turn looks at unfinished assemblies and at datagram sizes.
 const EXPIRE_EVERY: Duration = Duration::from_millis(250);
-/// How soon a TUN that is held back is looked at again: by this worker's own queues, which wake it when they have room,
-/// or by another worker, which does not.
+/// How soon to look again at a TUN that this worker's own queues hold back. They also wake the worker when they have room.
 const HELD_BACK: Duration = Duration::from_millis(20);
-/// Turns before the runtime looks at sockets and timers again, which costs a system call. Most wake-ups are over in two turns, of which
-/// the second finds nothing; with more than this, what comes from the other side waits too long.
+/// Turns before the runtime looks at sockets and timers again, which costs a system call. Most wake-ups take two turns, and the second
+/// finds nothing. With more turns than this, the other direction waits too long.
 const TURNS_IN_A_ROW: u32 = 4;
-/// Nor is another begun after so long.
+/// No further turn begins after this long.
 const ROW: Duration = Duration::from_millis(2);
+/// The same for a TUN that another worker's full inbox holds back, which wakes nobody.
 const HAND_OVER_FILLING: Duration = Duration::from_millis(1);
 
 /// What became of a turn.
@@ -55,12 +55,13 @@ enum Turn {
     Last,
 }
 
-/// Everything that one thread owns on the packet path.
+/// Everything that one thread owns on the packet path. It has many fields because nothing of it is shared: each step of a turn borrows the
+/// few that it needs.
 pub(super) struct Worker {
     endpoint: Endpoint,
     commands: mpsc::Receiver<Command>,
     reports: mpsc::Sender<Report>,
-    /// Reports that found the channel full; the carrier is not polled while there are any.
+    /// Reports that found the channel full. The carrier is not polled while there are any.
     unsent_reports: VecDeque<Report>,
     device: Option<Device>,
     tuning: Tuning,
@@ -77,12 +78,12 @@ pub(super) struct Worker {
     drops: Drops,
     past: PastConnections,
     occupancy: Occupancy,
-    /// The endpoint's drives up to the last turn.
+    /// The endpoint's count of drives at the end of the last turn.
     drives: u64,
     inbox: Inbox,
     arena: Arena,
     timer: Pin<Box<Sleep>>,
-    /// When the timer wakes the worker, if it is to.
+    /// When the timer will wake the worker, if it is set.
     timer_due: Option<Instant>,
     last_expiry: Instant,
     /// Whether some pump may have an unfinished assembly.
@@ -97,9 +98,9 @@ struct Device {
     forwarding: Forwarding,
     /// Reads in a row that failed.
     failed_reads: u32,
-    /// What the read that is being worked on brought.
+    /// Holds the super-packet of the read that is being processed.
     buffer: Box<[u8]>,
-    /// What the carrier's batch brought; empty between batches.
+    /// Merges the packets of one batch from the carrier; empty between batches.
     coalescer: Coalescer<Bytes>,
 }
 
@@ -143,7 +144,7 @@ impl Worker {
 
     /// Runs turns until the control plane says stop or is gone, then closes every connection.
     pub(super) async fn run(mut self) {
-        // Turns are bounded by themselves; tokio's bound, which comes in the middle of one, would look as if there were no more to do.
+        // Turns bound themselves. Tokio's own bound would come in the middle of a turn and look as if there were nothing left to do.
         tokio::task::unconstrained(std::future::poll_fn(|cx| self.turns(cx))).await;
         let Occupancy { packets_per_tun_read, packets_per_tun_write, drives_per_wakeup } = &self.occupancy;
         tracing::debug!(%packets_per_tun_read, %packets_per_tun_write, %drives_per_wakeup, "how full batches were");
@@ -152,7 +153,7 @@ impl Worker {
         for connection in connections {
             self.endpoint.close(connection, code, &reason);
         }
-        // Nobody waits for word from a connection that never was.
+        // A worker that never had a connection has nobody to tell.
         if self.past.connections > 0 || !self.by_connection.is_empty() {
             self.endpoint.shutdown().await;
         }
@@ -160,7 +161,7 @@ impl Worker {
 
     /// Takes turns until one finds nothing to do, [`TURNS_IN_A_ROW`] at most; rests before the next if that is due.
     fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // noq's own tasks on this thread have to run between turns.
+        // With noq's driver, its tasks on this thread have to run between turns.
         let most = if self.endpoint.drives().is_some() { TURNS_IN_A_ROW } else { 1 };
         let start = Instant::now();
         let mut did_something = false;
@@ -209,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Puts a pump on the list of those that `fill_connections` looks at.
+    /// Puts a pump on the list for `fill_connections`, if it has something to send and may send.
     fn list(&mut self, slot: usize) {
         let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut) else { return };
         if !pump.listed && !pump.blocked && !pump.is_idle() {

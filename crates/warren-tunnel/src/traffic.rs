@@ -1,4 +1,4 @@
-//! What the exit carried for each client, over all of its connections and sessions.
+//! Sums an exit's traffic per client, over all of its connections and sessions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +28,7 @@ impl Traffic {
     }
 }
 
-/// Whose each session is, and what connections carried that are gone.
+/// The client of each session, and the sums of connections that are gone.
 #[derive(Debug, Default)]
 pub(super) struct ClientTraffic {
     by_session: HashMap<SessionId, PeerKey>,

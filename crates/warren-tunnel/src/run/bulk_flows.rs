@@ -1,20 +1,20 @@
-//! Which flows send so much into the TUN that they are to wait in a lane of their own, where a ping need not wait behind them.
+//! Finds bulk flows: those that send so much into the TUN that they get a lane of their own, so that a ping need not wait behind them.
 
 use std::time::{Duration, Instant};
 
-/// A flow that sends so much within a window is bulk: 10 Mbit/s.
+/// A flow that sends this much within a window is bulk. That is 10 Mbit/s.
 const BULK_BYTES: u32 = 128 * 1024;
 const WINDOW: Duration = Duration::from_millis(100);
-/// Windows for which it stays so without sending as much, so that few change lanes.
+/// A flow stays bulk for this many windows after it has slowed down, so that flows seldom change lanes.
 const STAYS: u8 = 10;
-/// Flows share a place by their hash: beside a thousand bulk flows, a ping shares one of theirs with a chance of one in five.
+/// Flows share a place by their hash. Beside a thousand bulk flows, one ping in five shares a place with one of them.
 const PLACES: usize = 4_096;
 
-/// What flows sent of late.
+/// Bytes that flows sent in this window, by place.
 pub(super) struct BulkFlows {
     places: Box<[Sent]>,
     window_end: Instant,
-    /// Whether any is.
+    /// Whether any place is bulk.
     has_bulk: bool,
 }
 
@@ -43,12 +43,12 @@ impl BulkFlows {
         }
     }
 
-    /// Whether a flow is bulk, by what it sent until somebody sent last.
+    /// Whether a flow is bulk, as of the last packet of any flow.
     pub(super) fn is_bulk(&self, flow_hash: u32) -> bool {
         self.has_bulk && self.places.get(place(flow_hash)).is_some_and(|sent| sent.windows_left > 0)
     }
 
-    /// Ends the window, and those that have passed since.
+    /// Ends the window, and all windows that have passed since.
     fn end_window(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.window_end);
         let windows = u8::try_from(1 + late.as_millis() / WINDOW.as_millis()).unwrap_or(STAYS);
@@ -62,7 +62,7 @@ impl BulkFlows {
     }
 }
 
-/// By its low bits: the high ones choose its connection.
+/// Uses the hash's low bits, because the high ones choose the connection.
 fn place(flow_hash: u32) -> usize {
     flow_hash as usize % PLACES
 }

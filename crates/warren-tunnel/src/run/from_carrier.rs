@@ -1,4 +1,4 @@
-//! From the carrier to the TUN: events, datagrams, reassembly, the rules, the coalescer.
+//! From the carrier to the TUN: events, then datagrams, which are reassembled, checked and merged.
 
 use std::task::Context;
 use std::time::Instant;
@@ -106,8 +106,8 @@ impl Worker {
             self.refuse(DropReason::NotAttached);
             return;
         };
-        // An exit may use a connection before its word that it does has come from the control stream to the client's worker.
-        // A client has one session, and whoever sends on its connection is an exit that it pinned.
+        // An exit may use a connection before its `Attached` has come from the control stream to the client's worker. A client has one
+        // session, and only an exit that it pinned can send on its connection.
         let is_client =
             self.device.as_ref().is_some_and(|device| matches!(device.forwarding, Forwarding::Client));
         let only = || self.sessions.only().filter(|_| is_client);
@@ -141,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Counts packets of which some fragments never came.
+    /// Counts packets that were given up because fragments were missing.
     pub(super) fn count_expired(&mut self, packets: u64) {
         self.totals.carrier_received_packets += packets;
         self.drops.to_tun.add_many(DropReason::FragmentTimeout, packets);
@@ -184,7 +184,7 @@ impl Worker {
             && let Some(pump) = self.pumps.get_mut(slot).and_then(Option::as_mut)
             && let Some(largest) = pump.largest_whole_packet(&self.endpoint, now)
         {
-            // What comes back is to go in one piece on this side too.
+            // Packets of the way back should go in one piece on this side too.
             let mut clamped = BytesMut::from(packet.as_ref());
             clamp_mss(&mut clamped, flags.partial_checksum(), largest);
             packet = clamped.freeze();

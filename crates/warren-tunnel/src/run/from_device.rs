@@ -1,4 +1,4 @@
-//! From the TUN to the carrier: one read a super-packet, the flow's connection, the cut and the queue there, or the way to the
+//! From the TUN to the carrier: each read brings a super-packet, which is cut and queued on its flow's connection, or handed over to the
 //! worker that has the connection.
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ use crate::pump::Pump;
 const QUIC_OVERHEAD: usize = 44;
 /// Bytes that a connection sends in one turn, about: a drive.
 const ENOUGH: usize = 128 * 1024;
-/// Reads of a TUN device that may fail one after the other before it counts as broken.
+/// A TUN device counts as broken after this many failed reads in a row.
 const FAILED_READS: u32 = 16;
 /// Batches of other workers taken in one turn.
 const BATCHES_PER_TURN: usize = 16;
@@ -58,7 +58,7 @@ impl Worker {
                         return true;
                     }
                 }
-                // One read that made no sense says nothing about the next, but for a device that is gone.
+                // A single bad read says nothing about the next, unless the device is gone.
                 Poll::Ready(Err(error)) if device.failed_reads < FAILED_READS && may_pass(&error) => {
                     device.failed_reads += 1;
                     self.totals.tun_read_packets += 1;
@@ -89,9 +89,9 @@ impl Worker {
         matches!(&self.device, Some(Device { forwarding: Forwarding::Client, .. }))
     }
 
-    /// Takes what other workers read for this one's connections; true when there may be more. A client whose queues are full
-    /// leaves it where it is, so that the others stop reading too; what it has for them is no reason to, or two would wait for
-    /// each other.
+    /// Takes what other workers read for this one's connections; true when there may be more. A client whose queues are full leaves it
+    /// in the inbox, so that the others stop reading too. Full inboxes of others do not count here, or two workers would wait for each
+    /// other.
     pub(super) fn take_handed_over(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         for _ in 0..BATCHES_PER_TURN {
             if self.pumps_hold_back(now) {
@@ -119,8 +119,8 @@ impl Worker {
         });
     }
 
-    /// Whether a pump has as much as it sends in one turn, and can send: more would only wait, or be dropped, for no fault of
-    /// its connection.
+    /// Whether a pump can send and holds as much as it sends in one turn. More would only wait or be dropped, through no fault of its
+    /// connection.
     fn has_enough(&self, slot: Option<usize>) -> bool {
         let pump = slot.and_then(|slot| self.pumps.get(slot)).and_then(Option::as_ref);
         pump.is_some_and(|pump| !pump.blocked && pump.queue_bytes() >= ENOUGH)
@@ -128,7 +128,7 @@ impl Worker {
 
     /// Takes what one read brought. Returns the pump that has it.
     fn take_read(&mut self, header: VirtioNetHeader, range: Range<usize>, now: Instant) -> Option<usize> {
-        // The buffer is taken out meanwhile, so that the packet can be borrowed beside everything else.
+        // The buffer is taken out so that the packet can be borrowed beside everything else.
         let mut buffer = std::mem::take(&mut self.device.as_mut()?.buffer);
         let super_packet = buffer.get_mut(range);
         let slot =

@@ -1,4 +1,4 @@
-//! What the control plane orders: connections, the device, sessions, keys.
+//! Carries out the control plane's orders: connections, the device, sessions, keys.
 
 use std::task::{Context, Poll};
 use std::time::Instant;

@@ -1,26 +1,26 @@
-//! Rests of a worker that large packets from the carrier wake often, as network cards moderate their interrupts: what comes meanwhile
-//! is dealt with in one wake-up, and the programs at both ends of it have the core. All of its work waits for as long, timers too.
+//! Short sleeps of a worker that large packets from the carrier wake often, as network cards moderate their interrupts. One wake-up then
+//! handles all that came meanwhile, and the programs at both ends get the core. All of the worker's work waits, timers included.
 
 use std::time::{Duration, Instant};
 
 use crate::counters::Totals;
 
-/// How long a rest is, to which the kernel's timer slack of 50 us comes (timerslack_ns in proc(5)).
+/// Length of a rest. The kernel's timer slack adds 50 us (timerslack_ns in proc(5)).
 const REST: Duration = Duration::from_micros(200);
-/// How long it is under a stream that nobody answers, so that none of its answers waits; what others have for this worker does.
+/// Length of a rest while traffic flows one way only. Nothing waits for an answer then, so a longer rest does no harm.
 const ONE_WAY_REST: Duration = Duration::from_micros(500);
-/// Most packets between two rests for which the next is that long: a program's socket has room for some ninety of 1,200 bytes.
+/// The long rest is used only if at most this many packets came since the last one. A default socket buffer holds about ninety of 1,200 bytes.
 const FEW: u64 = 32;
-/// Work is frequent if it ends so soon after that before it, a rest of the shorter kind between them included.
+/// Work is frequent if it ends at most this long after the work before it, a short rest between them included.
 const FREQUENT: Duration = Duration::from_micros(400);
-/// Mean bytes of packets from which on they are taken for bulk. Small ones are somebody's questions and answers, or so many that a
-/// worker has no time to rest.
+/// Packets count as bulk from this mean size in bytes. Smaller ones are requests and answers, or come so fast that a worker has no time
+/// to rest.
 const LARGE: u64 = 600;
 
-/// What a worker had done, and when, the last time it ran out of work.
+/// The worker's counters and the time when it last ran out of work.
 pub(super) struct Rest {
     ended: Instant,
-    /// Of the rest then.
+    /// Length of the rest that followed.
     length: Duration,
     written_packets: u64,
     written_bytes: u64,
@@ -32,7 +32,7 @@ impl Rest {
         Self { ended: now, length: Duration::ZERO, written_packets: 0, written_bytes: 0, read_packets: 0 }
     }
 
-    /// How long a worker is to rest that has just run out of work and has done so much since it was started; nothing if it is not to.
+    /// How long to rest now that the worker has run out of work; `None` if it should not rest. `totals` counts from its start.
     pub(super) fn due(&mut self, now: Instant, totals: &Totals) -> Option<Duration> {
         let written = totals.tun_written_packets.saturating_sub(self.written_packets);
         let bytes = totals.tun_written_bytes.saturating_sub(self.written_bytes);

@@ -1,5 +1,5 @@
-//! To the TUN: one write for each packet or super-packet of a batch, and what happens where the kernel takes no
-//! super-packets.
+//! To the TUN: one write for each packet or super-packet of a batch. If the kernel refuses a super-packet, its packets are written one by
+//! one.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::{Device, Worker};
 use crate::counters::{Drops, Occupancy, Totals};
 
 impl Worker {
-    /// Writes the packets of the batch. None waits for the next batch: what would follow it may never come.
+    /// Writes the packets of the batch. None waits for the next batch, which may never come.
     pub(super) fn write_to_device(&mut self) {
         let Some(Device { queue, coalescer, bulk_flows, .. }) = &mut self.device else { return };
         let before = coalescer.merge();
@@ -48,7 +48,7 @@ fn write_all(
                 occupancy.packets_per_tun_write.record(batch.packets);
                 return Outcome::Written;
             }
-            // An old kernel's answer to an offload type it does not know; the packets come again one by one.
+            // An old kernel answers so to an offload type that it does not know. The coalescer offers the packets again, one by one.
             Err(error) if batch.packets > 1 && Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                 return Outcome::Refused;
             }
