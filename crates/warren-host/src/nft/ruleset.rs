@@ -11,8 +11,8 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 
 use self::words::{
-    BESIDE_VALUES, DEVICE_WORDS, FIELDS, LOOKED_UP_WORDS, PRIORITIES, PROTOCOL_WORDS, PROTOCOLS, STATE_WORDS,
-    TCP_FLAGS, WORDS,
+    BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, LOOKED_UP_WORDS, PRIORITIES, PROTOCOL_WORDS, PROTOCOLS,
+    STATE_WORDS, TCP_FLAGS, WORDS,
 };
 use super::{OwnTables, TableFamily};
 use crate::DeviceName;
@@ -349,6 +349,7 @@ impl<'text> Reader<'text, '_> {
     fn name(&mut self) -> Result<(), RulesetError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
         match self.some()? {
+            Token::Word(command) if COMMANDS.contains(&command) => Err(unexpected(command)),
             Token::Word(name) if name.starts_with(|first: char| first.is_ascii_lowercase()) => {
                 if name.bytes().all(allowed) { Ok(()) } else { Err(unexpected(name)) }
             }

@@ -73,6 +73,10 @@ fn other_tables_are_out_of_reach() {
         "chain a {\naccept \\\n}\n}",
         "chain a {\naccept\r}\r}\rflush ruleset\n}",
         "chain \u{37e} {\n}",
+        "chain include {\n}",
+        "set include {\ntype ipv4_addr\n}",
+        "chain a {\njump include\n}",
+        "chain a {\nadd @flush { ip saddr } drop\n}",
     ] {
         let text = format!("table inet warren_home {{\n{text}\n}}\n");
         assert!(home(&text).is_err(), "{text}");

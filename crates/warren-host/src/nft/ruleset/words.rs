@@ -36,6 +36,12 @@ pub(super) const STATE_WORDS: [&str; 2] = ["state", "status"];
 /// The flags of TCP in Warren's rules.
 pub(super) const TCP_FLAGS: [&str; 4] = ["ack", "fin", "rst", "syn"];
 
+/// What nft does, or reads a file for. None of them is the name of a chain or a set, which nft would not take for one.
+pub(super) const COMMANDS: [&str; 19] = [
+    "add", "create", "define", "delete", "describe", "destroy", "export", "flush", "import", "include",
+    "insert", "list", "monitor", "redefine", "rename", "replace", "reset", "table", "undefine",
+];
+
 /// The words of Warren's rules. A rule with a new word needs it here: until then the helper refuses the table, and says which.
 pub(super) const WORDS: &[&str] = &[
     "accept",
