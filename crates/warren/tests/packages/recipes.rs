@@ -41,6 +41,7 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
     for stage in ["init --local", "init", "modules --mode config", "modules --mode final"] {
         typed(&exit, &format!("cloud-init {stage}")).ok();
     }
+    debian::allow_internet(&exit);
     let console = exit.sh("cat /var/log/cloud-init-output.log").ok();
     let invitation = console.lines().find(|line| line.starts_with("warren join "));
     let invitation = invitation.unwrap_or_else(|| panic!("no invitation in\n{console}"));
