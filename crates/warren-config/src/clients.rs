@@ -234,7 +234,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::SystemTime;
 
-    use warren_session::PeerKey;
+    use warren_session::PublicKey;
     use warren_session::clients::Client;
 
     use super::*;
@@ -245,7 +245,7 @@ mod tests {
             let mut key = [0; 32];
             key[..4].copy_from_slice(&number.to_be_bytes());
             let name = format!("client-{number}");
-            registry.add(Client::new(name, PeerKey(key), SystemTime::UNIX_EPOCH)).unwrap();
+            registry.add(Client::new(name, PublicKey(key), SystemTime::UNIX_EPOCH)).unwrap();
         }
         registry
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitSessions, SessionId};
 
@@ -14,7 +14,7 @@ use warren_control::{ClientChange, ClientView, InvitationView, LiveView, NewClie
 impl Daemon {
     pub(super) async fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let session_of: HashMap<PeerKey, SessionId> =
+        let session_of: HashMap<PublicKey, SessionId> =
             self.live.iter().map(|(session, live)| (live.key, *session)).collect();
         let remote_of: HashMap<SessionId, SocketAddr> = snapshot
             .connections

@@ -14,7 +14,6 @@ use warren_host::{Applied, Host};
 use warren_quic::driver::CloseReason;
 use warren_quic::key::PublicKey;
 use warren_quic::strangers::Network;
-use warren_session::PeerKey;
 use warren_session::exit::{ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
@@ -219,7 +218,7 @@ pub(super) struct Daemon {
 /// What `status` says of a session beyond its addresses.
 pub(super) struct LiveSession {
     pub(super) name: String,
-    pub(super) key: PeerKey,
+    pub(super) key: PublicKey,
     pub(super) lease: Lease,
     pub(super) since: Instant,
     pub(super) connections: Vec<u32>,
@@ -320,7 +319,7 @@ impl Daemon {
         match report {
             Report::Connected { connection, peer, remote } => {
                 self.events.connected();
-                let key = PeerKey(peer.0);
+                let key = peer;
                 if self.sessions.registry().by_key(key).is_none() {
                     tracing::debug!(connection = connection.0, %key, "a key that is not enrolled has connected");
                 }

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 use warren_session::clients::ClientRegistry;
 
 use warren_tunnel::ClientLimit;
 
 /// Each client's limit, shared with the workers; it stays when a session ends, so that nobody comes back to a new burst.
 #[derive(Debug, Default)]
-pub(super) struct ClientLimits(HashMap<PeerKey, Arc<ClientLimit>>);
+pub(super) struct ClientLimits(HashMap<PublicKey, Arc<ClientLimit>>);
 
 impl ClientLimits {
     /// The limit of a client, as the registry has it.
-    pub(super) fn of(&mut self, registry: &ClientRegistry, key: PeerKey) -> Arc<ClientLimit> {
+    pub(super) fn of(&mut self, registry: &ClientRegistry, key: PublicKey) -> Arc<ClientLimit> {
         let rate = registry.by_key(key).and_then(|client| client.rate_limit);
         let limit = self.0.entry(key).or_insert_with(|| Arc::new(ClientLimit::new(rate, Instant::now())));
         limit.set(rate);
@@ -34,7 +34,7 @@ impl ClientLimits {
     }
 
     /// Packets of a client that its limit dropped.
-    pub(super) fn refused(&self, key: PeerKey) -> u64 {
+    pub(super) fn refused(&self, key: PublicKey) -> u64 {
         self.0.get(&key).map(|limit| limit.refused()).unwrap_or_default()
     }
 }

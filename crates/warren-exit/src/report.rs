@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use warren_host::Host;
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 
 use super::daemon::Daemon;
 use super::metrics::{ClientFigures, MetricsServer, Page, Scrape};
@@ -142,7 +142,7 @@ impl Daemon {
 
     /// Figures of every enrolled client, by name.
     fn client_figures(&self, status: &Status, snapshot: &Snapshot) -> Vec<ClientFigures> {
-        let mut of_key: HashMap<PeerKey, Vec<&ConnectionStatus>> = HashMap::new();
+        let mut of_key: HashMap<PublicKey, Vec<&ConnectionStatus>> = HashMap::new();
         for connection in &status.connections {
             let session = self.live.iter().find(|(id, _)| Some(id.0) == connection.session);
             if let Some((_, live)) = session {

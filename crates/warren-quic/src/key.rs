@@ -1,12 +1,9 @@
-//! Ed25519 identities: private keys that are never printed, public keys as people write them, and key files.
-
-mod point;
+//! Ed25519 identities: private keys that are never printed, and key files.
 
 use std::{
     fmt, fs, io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
 };
 
@@ -16,11 +13,11 @@ use aws_lc_rs::{
     signature::{Ed25519KeyPair, KeyPair, Signature},
 };
 use base64::{Engine, decoded_len_estimate, engine::general_purpose::STANDARD};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+pub use warren_session::{PublicKey, PublicKeyError};
 use zeroize::Zeroizing;
 
-/// Bytes of a private key's seed and of a public key.
-pub const KEY_LENGTH: usize = 32;
+/// Bytes of a private key's seed.
+const KEY_LENGTH: usize = 32;
 
 /// An Ed25519 private key. Clones have it together, so that it is in memory once: in aws-lc, which wipes it when the last of
 /// them is dropped.
@@ -138,55 +135,7 @@ fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyErro
 /// Characters of a key in base64.
 const ENCODED_LENGTH: usize = 44;
 
-/// An Ed25519 public key; its text is standard base64 with padding.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash)]
-pub struct PublicKey(pub [u8; KEY_LENGTH]);
-
-impl fmt::Display for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&STANDARD.encode(self.0))
-    }
-}
-
-impl fmt::Debug for PublicKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PublicKey({self})")
-    }
-}
-
-impl FromStr for PublicKey {
-    type Err = KeyError;
-
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        let bytes = decode(text)?;
-        let key = Self(bytes.as_slice().try_into().map_err(|_| KeyError::Length(bytes.len()))?);
-        if key.is_of_small_order() {
-            return Err(KeyError::NobodysKey);
-        }
-        if point::is_on_curve(&key.0) { Ok(key) } else { Err(KeyError::NoKey) }
-    }
-}
-
-impl PublicKey {
-    /// Whether it is one of the few points for which signatures can be made without any private key.
-    pub(crate) fn is_of_small_order(&self) -> bool {
-        point::is_of_small_order(&self.0)
-    }
-}
-
-impl Serialize for PublicKey {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for PublicKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// Why a key could not be had.
+/// Why there is no private key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The operating system gave no random bytes.
@@ -198,16 +147,6 @@ pub enum KeyError {
     /// The text is base64 of another length.
     #[error("a key is 32 bytes (44 characters of base64), and this is {0} bytes")]
     Length(usize),
-    /// No private key has it.
-    #[error(
-        "this is no public key, as no private key belongs to it; copy the one that `warren pubkey` or the exit prints, without a typing error"
-    )]
-    NoKey,
-    /// Anybody can sign for it.
-    #[error(
-        "this key is nobody's: it is one of a few for which anybody can sign; take the one that `warren pubkey` prints"
-    )]
-    NobodysKey,
     /// The file could not be opened or read.
     #[error("cannot read the key file {path}: {source}; check the file, or name another", path = path.display())]
     Read {
@@ -283,26 +222,14 @@ mod tests {
         let private = PrivateKey::generate().unwrap();
         let again = PrivateKey::from_base64(&private.to_base64()).unwrap();
         assert_eq!(private.public(), again.public());
-        assert_eq!(private.public().to_string().parse::<PublicKey>().unwrap(), private.public());
     }
 
     #[test]
-    fn keys_for_which_anybody_can_sign_are_refused() {
-        for mut key in point::SMALL_ORDER {
-            for sign in [0, 0x80] {
-                key[KEY_LENGTH - 1] |= sign;
-                let refused = PublicKey(key).to_string().parse::<PublicKey>();
-                assert!(matches!(refused, Err(KeyError::NobodysKey)), "{key:02x?}");
-            }
+    fn every_key_that_is_made_is_taken_as_text() {
+        for _ in 0..200 {
+            let public = PrivateKey::generate().unwrap().public();
+            assert_eq!(public.to_string().parse(), Ok(public));
         }
-    }
-
-    #[test]
-    fn text_that_is_no_public_key_is_refused() {
-        let mut two = [0; KEY_LENGTH];
-        two[0] = 2;
-        let refused = PublicKey(two).to_string().parse::<PublicKey>();
-        assert!(matches!(refused, Err(KeyError::NoKey)));
     }
 
     #[test]

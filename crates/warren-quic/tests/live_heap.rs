@@ -26,7 +26,7 @@ use warren_quic::{
     strangers::Network,
 };
 use warren_session::{
-    Goodbye, PeerKey,
+    Goodbye,
     client::{ClientAction, ClientConfig, ClientSession, ClientState, ConnectionEnd, Stop},
     clients::{Client as Enrolled, ClientRegistry},
     exit::{ExitAction, ExitConfig, ExitSessions},
@@ -165,7 +165,7 @@ impl Exit {
         let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
         let endpoint = Endpoint::exit(settings, vec![key.clone()], vec![listen], RESET_KEY).unwrap();
         let mut registry = ClientRegistry::new();
-        registry.add(Enrolled::new("laptop", PeerKey(client.0), SystemTime::UNIX_EPOCH)).unwrap();
+        registry.add(Enrolled::new("laptop", *client, SystemTime::UNIX_EPOCH)).unwrap();
         let config = ExitConfig { ipv4: Some("10.66.0.0/24".parse().unwrap()), ..ExitConfig::default() };
         let (now, wall) = (Instant::now(), SystemTime::now());
         let sessions = ExitSessions::new(config, registry, now, wall, Box::new(random)).unwrap();
@@ -180,7 +180,7 @@ impl Exit {
         if gone.is_some() {
             edited.remove("guest", SystemTime::UNIX_EPOCH).unwrap();
         } else {
-            let key = PeerKey([u8::try_from(number % 251).unwrap() + 1; 32]);
+            let key = PublicKey([u8::try_from(number % 251).unwrap() + 1; 32]);
             edited.add(Enrolled::new("guest", key, SystemTime::UNIX_EPOCH)).unwrap();
         }
         self.sessions.adopt(Instant::now(), edited).unwrap();
@@ -198,7 +198,7 @@ impl Exit {
                 match event {
                     Event::Connected { connection, peer, remote } => {
                         let network = Network::of(remote).address();
-                        self.sessions.connected(now, connection.0, PeerKey(peer.0), network);
+                        self.sessions.connected(now, connection.0, peer, network);
                     }
                     Event::Control { connection, data } => self.sessions.received(now, connection.0, &data),
                     Event::Closed { connection, .. } => self.sessions.closed(now, connection.0),

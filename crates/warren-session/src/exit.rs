@@ -32,7 +32,7 @@ use crate::goodbye::Goodbye;
 use crate::message;
 use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
-use crate::{Entropy, PeerKey};
+use crate::{Entropy, PublicKey};
 
 /// Time that a session without connections stays attachable, unless the last of them ended by the idle timeout, which is longer.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,8 +56,8 @@ pub struct ExitSessions {
     clock: WallClock,
     entropy: Entropy,
     sessions: BTreeMap<SessionId, Session>,
-    by_key: BTreeMap<PeerKey, SessionId>,
-    predecessors: BTreeMap<PeerKey, Predecessors>,
+    by_key: BTreeMap<PublicKey, SessionId>,
+    predecessors: BTreeMap<PublicKey, Predecessors>,
     connections: Connections,
     deadlines: Deadlines,
     actions: VecDeque<ExitAction>,

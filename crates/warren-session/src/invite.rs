@@ -8,11 +8,13 @@ use std::str::FromStr;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use prost::Message as _;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::message::wire;
 
 /// What every invitation begins with.
@@ -30,7 +32,7 @@ pub struct Invite {
     /// Where the exit is reached, `HOST:PORT`; not checked here.
     pub endpoint: String,
     /// The exit's key, which the client pins.
-    pub exit_key: PeerKey,
+    pub exit_key: PublicKey,
     /// The name that the client will have at the exit; not checked here.
     pub name: String,
     /// What proves the invitation.
@@ -68,7 +70,7 @@ impl FromStr for Invite {
         let body = wire::Invite::decode(body).map_err(|_| InviteError::Damaged)?;
         Ok(Self {
             endpoint: body.endpoint,
-            exit_key: PeerKey(body.exit_key.try_into().map_err(|_| InviteError::Damaged)?),
+            exit_key: PublicKey(body.exit_key.try_into().map_err(|_| InviteError::Damaged)?),
             name: body.name,
             token: InviteToken(body.token.try_into().map_err(|_| InviteError::Damaged)?),
         })
@@ -114,7 +116,7 @@ impl InviteToken {
     /// What the exit keeps of it. Looking a token up by its hash takes a time that says nothing of the token.
     pub fn digest(&self) -> TokenDigest {
         let hash = digest(&SHA256, &self.0);
-        TokenDigest(PeerKey(hash.as_ref().try_into().expect("SHA-256 has 32 bytes")))
+        TokenDigest(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 }
 
@@ -125,15 +127,30 @@ impl fmt::Debug for InviteToken {
     }
 }
 
-/// The SHA-256 of a token; written in base64 as keys are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct TokenDigest(PeerKey);
+/// The SHA-256 of a token; written as standard base64 with padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
     /// The first 8 bytes in hexadecimal: tells invitations apart, and can be part of a file's name.
     pub fn label(&self) -> String {
-        self.0.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Serialize for TokenDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = STANDARD.decode(String::deserialize(deserializer)?).unwrap_or_default();
+        let digest = bytes.try_into();
+        digest
+            .map(Self)
+            .map_err(|_| D::Error::custom("the hash of an invitation's token is 32 bytes in base64"))
     }
 }
 
@@ -150,7 +167,7 @@ mod tests {
     fn invite() -> Invite {
         Invite {
             endpoint: "exit.example.net:443".to_owned(),
-            exit_key: PeerKey([7; 32]),
+            exit_key: PublicKey([7; 32]),
             name: "laptop".to_owned(),
             token: InviteToken::new([9; 16]),
         }
@@ -160,7 +177,7 @@ mod tests {
     fn the_document_has_an_invitation() {
         let invite = Invite {
             endpoint: "exit.example.net:443".into(),
-            exit_key: PeerKey([0x11; 32]),
+            exit_key: PublicKey([0x11; 32]),
             name: "laptop".into(),
             token: InviteToken::new([0xaa; 16]),
         };
@@ -189,7 +206,7 @@ mod tests {
     fn token_is_kept_as_its_sha_256() {
         let token = InviteToken::new([0; 16]);
         // SHA-256 of sixteen zero bytes.
-        assert_eq!(token.digest().0.to_string(), "N0cI//dxndWXnsh11WzSKG9tPPfsMXo7JWMqqyjsN7s=");
+        assert_eq!(STANDARD.encode(token.digest().0), "N0cI//dxndWXnsh11WzSKG9tPPfsMXo7JWMqqyjsN7s=");
         assert_eq!(InviteToken::from_wire(&token.to_wire()), Some(token));
         assert_eq!(format!("{token:?}"), "InviteToken(..)");
     }
@@ -199,7 +216,7 @@ mod tests {
         fn invite_reads_back_what_it_writes(
             endpoint in "[a-z0-9.:-]{1,80}", exit_key: [u8; 32], name in "[a-z0-9._-]{1,63}", token: [u8; 16]
         ) {
-            let invite = Invite { endpoint, exit_key: PeerKey(exit_key), name, token: InviteToken::new(token) };
+            let invite = Invite { endpoint, exit_key: PublicKey(exit_key), name, token: InviteToken::new(token) };
             prop_assert_eq!(format!(" {invite}\n").parse(), Ok(invite));
         }
 

@@ -22,7 +22,7 @@ pub mod simulation;
 mod token;
 
 pub use goodbye::Goodbye;
-pub use key::{KeyError, PeerKey};
+pub use key::{PublicKey, PublicKeyError};
 pub use token::AttachToken;
 
 /// Version of the control protocol that this build speaks; it stands in every `Hello`.

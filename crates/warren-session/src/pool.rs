@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub use self::error::PoolError;
 use self::range::Range;
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::planted::{Bug, is_planted};
 
 /// The inner addresses of one client.
@@ -46,7 +46,7 @@ pub struct Leased {
     /// Whether any of them is new to the key.
     pub changed: bool,
     /// The keys whose addresses were taken back for it, at most one per network.
-    pub taken_from: Vec<PeerKey>,
+    pub taken_from: Vec<PublicKey>,
 }
 
 /// Leases of one exit.
@@ -54,7 +54,7 @@ pub struct Leased {
 pub struct AddressPool {
     ipv4: Option<Range>,
     ipv6: Option<Range>,
-    holders: BTreeMap<PeerKey, Holder>,
+    holders: BTreeMap<PublicKey, Holder>,
 }
 
 /// What a key holds. Addresses are numbers, as in [`Range`].
@@ -88,7 +88,7 @@ enum Family {
 enum Choice {
     Keeps,
     Free(u128),
-    TakenFrom(PeerKey, u128),
+    TakenFrom(PublicKey, u128),
 }
 
 impl AddressPool {
@@ -134,7 +134,7 @@ impl AddressPool {
     /// # Errors
     ///
     /// If the address is outside the pool, reserved, another key's static lease, or that of a client online.
-    pub fn check_static(&self, key: PeerKey, address: IpAddr) -> Result<(), PoolError> {
+    pub fn check_static(&self, key: PublicKey, address: IpAddr) -> Result<(), PoolError> {
         let (family, number) = number_of(address);
         let range = self.range(family).ok_or(PoolError::NotInPool { address })?;
         range.check(number)?;
@@ -154,10 +154,10 @@ impl AddressPool {
     /// As [`Self::check_static`], and then nothing has changed.
     pub fn reserve(
         &mut self,
-        key: PeerKey,
+        key: PublicKey,
         addresses: Lease,
         now: SystemTime,
-    ) -> Result<Vec<PeerKey>, PoolError> {
+    ) -> Result<Vec<PublicKey>, PoolError> {
         for address in addresses.addresses() {
             self.check_static(key, address)?;
         }
@@ -177,7 +177,7 @@ impl AddressPool {
 
     /// Restores the sticky lease of a key that has been offline since `last_seen`, as far as its addresses are still the pool's
     /// and nobody else's; returns what the key holds now.
-    pub fn restore(&mut self, key: PeerKey, lease: Lease, last_seen: SystemTime) -> Lease {
+    pub fn restore(&mut self, key: PublicKey, lease: Lease, last_seen: SystemTime) -> Lease {
         for address in lease.addresses() {
             let (family, number) = number_of(address);
             let free = self
@@ -200,7 +200,7 @@ impl AddressPool {
     /// # Errors
     ///
     /// [`PoolError::Exhausted`], and then nothing has changed.
-    pub fn lease(&mut self, key: PeerKey) -> Result<Leased, PoolError> {
+    pub fn lease(&mut self, key: PublicKey) -> Result<Leased, PoolError> {
         let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));
         let [ipv4, ipv6] = families;
         let choices = [(Family::V4, ipv4?), (Family::V6, ipv6?)];
@@ -225,21 +225,21 @@ impl AddressPool {
     }
 
     /// Counts a key as offline since `since`; its lease stays its own.
-    pub fn set_offline(&mut self, key: PeerKey, since: SystemTime) {
+    pub fn set_offline(&mut self, key: PublicKey, since: SystemTime) {
         if let Some(holder) = self.holders.get_mut(&key) {
             holder.presence = Presence::OfflineSince(since);
         }
     }
 
     /// Frees what a key holds, static leases included.
-    pub fn remove(&mut self, key: PeerKey) {
+    pub fn remove(&mut self, key: PublicKey) {
         self.give_back(key, Family::V4);
         self.give_back(key, Family::V6);
         self.holders.remove(&key);
     }
 
     /// Gives everything that a key holds to another, which holds nothing.
-    pub fn rename(&mut self, old: PeerKey, new: PeerKey) {
+    pub fn rename(&mut self, old: PublicKey, new: PublicKey) {
         let Some(holder) = self.holders.remove(&old) else { return };
         for family in [Family::V4, Family::V6] {
             if let (Some(held), Some(range)) = (holder.held(family), self.range_mut(family)) {
@@ -250,7 +250,7 @@ impl AddressPool {
     }
 
     /// What a key holds now.
-    pub fn lease_of(&self, key: PeerKey) -> Lease {
+    pub fn lease_of(&self, key: PublicKey) -> Lease {
         let address = |family| self.held(key, family).map(|held| held.address);
         Lease {
             ipv4: address(Family::V4).and_then(|number| u32::try_from(number).ok()).map(Ipv4Addr::from),
@@ -259,12 +259,12 @@ impl AddressPool {
     }
 
     /// Whether a key counts as online.
-    pub fn is_online(&self, key: PeerKey) -> bool {
+    pub fn is_online(&self, key: PublicKey) -> bool {
         self.holders.get(&key).is_some_and(|holder| holder.presence == Presence::Online)
     }
 
     /// `None` if the pool has no network of that family.
-    fn choose(&self, key: PeerKey, family: Family) -> Result<Option<Choice>, PoolError> {
+    fn choose(&self, key: PublicKey, family: Family) -> Result<Option<Choice>, PoolError> {
         let Some(range) = self.range(family) else { return Ok(None) };
         if self.held(key, family).is_some() {
             return Ok(Some(Choice::Keeps));
@@ -287,11 +287,11 @@ impl AddressPool {
         Ok(Some(Choice::TakenFrom(loser, address)))
     }
 
-    fn can_take(&self, holder: PeerKey, family: Family) -> bool {
+    fn can_take(&self, holder: PublicKey, family: Family) -> bool {
         !self.is_online(holder) && self.held(holder, family).is_none_or(|held| !held.is_static)
     }
 
-    fn hold(&mut self, key: PeerKey, family: Family, address: u128, is_static: bool, presence: Presence) {
+    fn hold(&mut self, key: PublicKey, family: Family, address: u128, is_static: bool, presence: Presence) {
         if let Some(range) = self.range_mut(family) {
             range.take(address, key);
         }
@@ -299,7 +299,7 @@ impl AddressPool {
         *holder.held_mut(family) = Some(Held { address, is_static });
     }
 
-    fn give_back(&mut self, key: PeerKey, family: Family) {
+    fn give_back(&mut self, key: PublicKey, family: Family) {
         let Some(held) = self.holders.get_mut(&key).and_then(|holder| holder.held_mut(family).take()) else {
             return;
         };
@@ -308,7 +308,7 @@ impl AddressPool {
         }
     }
 
-    fn held(&self, key: PeerKey, family: Family) -> Option<Held> {
+    fn held(&self, key: PublicKey, family: Family) -> Option<Held> {
         self.holders.get(&key).and_then(|holder| holder.held(family))
     }
 

@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use warren_quic::driver::{CloseReason, ConnectionId};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::socket::ThreadCache;
+use warren_session::Goodbye;
 use warren_session::exit::SessionId;
-use warren_session::{Goodbye, PeerKey};
 use warren_tun::Queue;
 
 use super::counters::Snapshot;
@@ -36,7 +36,7 @@ pub enum Command {
     /// Changes the rules of the TUN queue.
     SetForwarding { forwarding: Forwarding },
     /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.
-    OpenSession { session: SessionId, client: Option<PeerKey>, route: SessionRoute },
+    OpenSession { session: SessionId, client: Option<PublicKey>, route: SessionRoute },
     /// Lets packets of a session use a connection, of whichever worker.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
     /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 use warren_session::exit::SessionId;
 
 /// Inner packets and their bytes: out of this host to the carrier, and in from it.
@@ -31,13 +31,13 @@ impl Traffic {
 /// The client of each session, and the sums of connections that are gone.
 #[derive(Debug, Default)]
 pub(super) struct ClientTraffic {
-    by_session: HashMap<SessionId, PeerKey>,
-    past: BTreeMap<PeerKey, Traffic>,
+    by_session: HashMap<SessionId, PublicKey>,
+    past: BTreeMap<PublicKey, Traffic>,
 }
 
 impl ClientTraffic {
     /// Notes whose a session is.
-    pub(super) fn open(&mut self, session: SessionId, client: PeerKey) {
+    pub(super) fn open(&mut self, session: SessionId, client: PublicKey) {
         self.by_session.insert(session, client);
     }
 
@@ -57,7 +57,7 @@ impl ClientTraffic {
     pub(super) fn totals(
         &self,
         live: impl Iterator<Item = (SessionId, Traffic)>,
-    ) -> BTreeMap<PeerKey, Traffic> {
+    ) -> BTreeMap<PublicKey, Traffic> {
         let mut totals = self.past.clone();
         for (session, traffic) in live {
             if let Some(client) = self.by_session.get(&session) {
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_clients_sums_survive_its_connections_and_sessions() {
         let one = Traffic { packets_out: 1, bytes_out: 100, packets_in: 2, bytes_in: 200 };
-        let (laptop, phone) = (PeerKey([1; 32]), PeerKey([2; 32]));
+        let (laptop, phone) = (PublicKey([1; 32]), PublicKey([2; 32]));
         let mut clients = ClientTraffic::default();
         clients.open(SessionId(7), laptop);
         clients.open(SessionId(8), phone);

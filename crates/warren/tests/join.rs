@@ -4,7 +4,6 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
-use warren_session::PeerKey;
 use warren_session::invite::{Invite, InviteToken};
 
 use crate::support::lying_exit::{Answers, LyingExit};
@@ -215,7 +214,7 @@ fn a_name_that_steers_the_terminal_is_no_name() {
     let key = PrivateKey::generate().unwrap();
     let invite = Invite {
         endpoint: format!("{}:443", Net::EXIT_V4),
-        exit_key: PeerKey(key.public().0),
+        exit_key: key.public(),
         name: "laptop".to_owned(),
         token: InviteToken::new([7; 16]),
     };

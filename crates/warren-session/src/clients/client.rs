@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::RateLimit;
 use super::timestamp;
-use crate::PeerKey;
+use crate::PublicKey;
+use crate::key::{optional_stored_key, stored_key};
 use crate::pool::Lease;
 
 /// Longest name of a client in characters, as a DNS label (RFC 1035 section 2.3.4).
@@ -21,10 +22,11 @@ pub struct Client {
     /// Unique name, `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
     /// Unique key, the one that the TLS handshake must prove.
-    pub public_key: PeerKey,
+    #[serde(deserialize_with = "stored_key")]
+    pub public_key: PublicKey,
     /// The key that takes the other one's place, with all that is the client's, as soon as somebody connects with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_public_key: Option<PeerKey>,
+    #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
+    pub next_public_key: Option<PublicKey>,
     /// Static IPv4 address, chosen by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
@@ -56,7 +58,7 @@ pub struct Client {
 
 impl Client {
     /// A client with a name and a key, and nothing else said.
-    pub fn new(name: impl Into<String>, public_key: PeerKey, created: SystemTime) -> Self {
+    pub fn new(name: impl Into<String>, public_key: PublicKey, created: SystemTime) -> Self {
         Self {
             name: name.into(),
             public_key,
@@ -74,7 +76,7 @@ impl Client {
     }
 
     /// The key that it has and the one that it is to have next.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = PeerKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
     }
 

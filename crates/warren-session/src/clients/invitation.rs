@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::timestamp;
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::invite::TokenDigest;
+use crate::key::optional_stored_key;
 use crate::planted::{Bug, is_planted};
 
 /// An invitation as the exit keeps it: enough to know its token again, and not the token.
@@ -21,13 +22,13 @@ pub struct Invitation {
     #[serde(with = "timestamp")]
     pub expires: SystemTime,
     /// The key that was enrolled with it, which may ask again: its answer may have been lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub used_by: Option<PeerKey>,
+    #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
+    pub used_by: Option<PublicKey>,
 }
 
 impl Invitation {
     /// Whether a key may be enrolled with it, or be told again that it was.
-    pub fn admits(&self, key: PeerKey, now: SystemTime) -> bool {
+    pub fn admits(&self, key: PublicKey, now: SystemTime) -> bool {
         let is_valid = now < self.expires || is_planted(Bug::ExpiredInvitationTaken);
         is_valid && self.used_by.is_none_or(|used_by| used_by == key)
     }

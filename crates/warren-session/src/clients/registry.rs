@@ -13,7 +13,7 @@ use super::client::{Client, is_valid_name};
 use super::invitation::Invitation;
 use super::registry_error::RegistryError;
 use super::removed::{RemovedKey, RemovedKeys};
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
@@ -25,10 +25,10 @@ pub const MAX_CLIENTS: usize = 16_384;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ClientsFile", into = "ClientsFile")]
 pub struct ClientRegistry {
-    clients: BTreeMap<PeerKey, Client>,
-    names: BTreeMap<String, PeerKey>,
+    clients: BTreeMap<PublicKey, Client>,
+    names: BTreeMap<String, PublicKey>,
     /// The key of the client that is to have a key next.
-    next_keys: BTreeMap<PeerKey, PeerKey>,
+    next_keys: BTreeMap<PublicKey, PublicKey>,
     invitations: BTreeMap<TokenDigest, Invitation>,
     removed: RemovedKeys,
 }
@@ -122,7 +122,7 @@ impl ClientRegistry {
     }
 
     /// Allows a removed key to be enrolled again; returns whether it was one.
-    pub fn allow(&mut self, key: PeerKey) -> bool {
+    pub fn allow(&mut self, key: PublicKey) -> bool {
         self.removed.forget(key)
     }
 
@@ -160,7 +160,12 @@ impl ClientRegistry {
     /// Enrols a key with the token of an invitation; `None` if it admits the key no more.
     ///
     /// The key that was enrolled with it is told the same again, and nothing changes.
-    pub(crate) fn redeem(&mut self, token: &InviteToken, key: PeerKey, now: SystemTime) -> Option<Redeemed> {
+    pub(crate) fn redeem(
+        &mut self,
+        token: &InviteToken,
+        key: PublicKey,
+        now: SystemTime,
+    ) -> Option<Redeemed> {
         let digest = token.digest();
         let invitation =
             self.invitations.get(&digest).filter(|invitation| invitation.admits(key, now))?.clone();
@@ -207,7 +212,7 @@ impl ClientRegistry {
     /// # Errors
     ///
     /// If there is none of that name.
-    pub fn set_disabled(&mut self, name: &str, disabled: bool) -> Result<PeerKey, RegistryError> {
+    pub fn set_disabled(&mut self, name: &str, disabled: bool) -> Result<PublicKey, RegistryError> {
         let key = self.names.get(name).copied();
         let client = key.and_then(|key| self.clients.get_mut(&key));
         let client = client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
@@ -216,17 +221,17 @@ impl ClientRegistry {
     }
 
     /// The client with a key.
-    pub fn by_key(&self, key: PeerKey) -> Option<&Client> {
+    pub fn by_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.get(&key)
     }
 
     /// The client that is to have a key next.
-    pub(crate) fn by_next_key(&self, key: PeerKey) -> Option<&Client> {
+    pub(crate) fn by_next_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.get(self.next_keys.get(&key)?)
     }
 
     /// Gives a client its next key; the one that it had is a removed key from now on.
-    pub(crate) fn take_next_key(&mut self, key: PeerKey, now: SystemTime) {
+    pub(crate) fn take_next_key(&mut self, key: PublicKey, now: SystemTime) {
         let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
         let Some(client) = self.take(key) else { return };
         if is_planted(Bug::OldKeyAccepted) {
@@ -260,7 +265,7 @@ impl ClientRegistry {
     }
 
     /// Records what the pool holds for a client; returns whether that is news.
-    pub(crate) fn record_lease(&mut self, key: PeerKey, lease: Lease) -> bool {
+    pub(crate) fn record_lease(&mut self, key: PublicKey, lease: Lease) -> bool {
         let Some(client) = self.clients.get_mut(&key) else { return false };
         let before = client.sticky_lease();
         client.leased_ipv4 = lease.ipv4.filter(|_| client.ipv4.is_none());
@@ -268,7 +273,7 @@ impl ClientRegistry {
         client.sticky_lease() != before
     }
 
-    pub(crate) fn record_seen(&mut self, key: PeerKey, when: SystemTime) {
+    pub(crate) fn record_seen(&mut self, key: PublicKey, when: SystemTime) {
         if let Some(client) = self.clients.get_mut(&key) {
             client.last_seen = Some(when);
         }
@@ -281,7 +286,7 @@ impl ClientRegistry {
     }
 
     /// Takes a client away from under its keys; its name is left.
-    fn take(&mut self, key: PeerKey) -> Option<Client> {
+    fn take(&mut self, key: PublicKey) -> Option<Client> {
         let client = self.clients.remove(&key)?;
         client.next_public_key.map(|next| self.next_keys.remove(&next));
         Some(client)

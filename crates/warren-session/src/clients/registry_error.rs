@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::PeerKey;
+use crate::PublicKey;
 
 /// Why a change to the registry is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -32,7 +32,7 @@ pub enum RegistryError {
         /// The client that was to be added.
         name: String,
         /// The key of both.
-        key: PeerKey,
+        key: PublicKey,
         /// The client that has it.
         holder: String,
     },
@@ -44,7 +44,7 @@ pub enum RegistryError {
         /// The client that was to be added.
         name: String,
         /// The key.
-        key: PeerKey,
+        key: PublicKey,
         /// The client that had it.
         holder: String,
     },

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::timestamp;
-use crate::PeerKey;
+use crate::PublicKey;
+use crate::key::stored_key;
 use crate::planted::{Bug, is_planted};
 
 /// A key that is not enrolled again unless the operator allows it: who has a copy of it would be the client again.
@@ -17,7 +18,8 @@ pub struct RemovedKey {
     /// The client that had it, by its last name.
     pub name: String,
     /// The key.
-    pub public_key: PeerKey,
+    #[serde(deserialize_with = "stored_key")]
+    pub public_key: PublicKey,
     /// When it was taken from the client.
     #[serde(with = "timestamp")]
     pub removed: SystemTime,
@@ -25,14 +27,14 @@ pub struct RemovedKey {
 
 /// All removed keys, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RemovedKeys(BTreeMap<PeerKey, RemovedKey>);
+pub(super) struct RemovedKeys(BTreeMap<PublicKey, RemovedKey>);
 
 impl RemovedKeys {
     pub(super) const fn new() -> Self {
         Self(BTreeMap::new())
     }
 
-    pub(super) fn find(&self, key: PeerKey) -> Option<&RemovedKey> {
+    pub(super) fn find(&self, key: PublicKey) -> Option<&RemovedKey> {
         self.0.get(&key).filter(|_| !is_planted(Bug::RemovedKeyEnrolled))
     }
 
@@ -47,7 +49,7 @@ impl RemovedKeys {
         }
     }
 
-    pub(super) fn forget(&mut self, key: PeerKey) -> bool {
+    pub(super) fn forget(&mut self, key: PublicKey) -> bool {
         self.0.remove(&key).is_some()
     }
 

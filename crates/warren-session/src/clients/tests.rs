@@ -1,7 +1,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::invite::InviteToken;
 
 const FILE: &str = r#"
@@ -125,7 +125,7 @@ fn there_is_an_end_of_clients() {
     let numbered = |number: usize| {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&number.to_be_bytes());
-        Client::new(format!("client-{number}"), PeerKey(key), UNIX_EPOCH)
+        Client::new(format!("client-{number}"), PublicKey(key), UNIX_EPOCH)
     };
     for number in 0..MAX_CLIENTS {
         registry.add(numbered(number)).unwrap();
@@ -225,6 +225,6 @@ fn client(name: &str, number: u8) -> Client {
     Client::new(name, key(number), UNIX_EPOCH)
 }
 
-fn key(number: u8) -> PeerKey {
-    PeerKey([number; 32])
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
 }

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::SessionId;
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::goodbye::Goodbye;
 use crate::pool::Lease;
 
@@ -37,7 +37,7 @@ pub enum ExitAction {
         /// The session.
         session: SessionId,
         /// The client's key.
-        key: PeerKey,
+        key: PublicKey,
         /// The client's name in the registry.
         name: String,
         /// The client's inner addresses.

@@ -84,7 +84,7 @@ impl ExitSessions {
     }
 
     /// Allows a removed key to be enrolled again.
-    pub fn allow_key(&mut self, key: crate::PeerKey) {
+    pub fn allow_key(&mut self, key: crate::PublicKey) {
         if self.registry.allow(key) {
             self.persist();
         }
@@ -289,7 +289,7 @@ impl ExitSessions {
 
     /// Somebody connects with the next key of a client: it is the client's from now on, with its addresses, and who still has
     /// the old one is refused.
-    pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PeerKey) {
+    pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PublicKey) {
         if is_planted(Bug::UnsetKeyTaken) {
             let first = self.registry.iter().next().map(|client| client.name.clone()).unwrap_or_default();
             let _ = self.set_client(now, &first, |client| client.next_public_key = Some(next));
@@ -301,7 +301,7 @@ impl ExitSessions {
     }
 
     /// Puts a client's next key in the place of the one that it has.
-    fn rotate(&mut self, now: Instant, old: crate::PeerKey, next: crate::PeerKey, reason: EndReason) {
+    fn rotate(&mut self, now: Instant, old: crate::PublicKey, next: crate::PublicKey, reason: EndReason) {
         if !is_planted(Bug::OldKeySessionKept) {
             self.cut_off(now, old, reason);
         }
@@ -314,7 +314,7 @@ impl ExitSessions {
     }
 
     /// Ends the session of a key and closes every other connection of it.
-    fn cut_off(&mut self, now: Instant, key: crate::PeerKey, reason: EndReason) {
+    fn cut_off(&mut self, now: Instant, key: crate::PublicKey, reason: EndReason) {
         if let Some(session) = self.by_key.get(&key).copied()
             && !is_planted(Bug::RevokedSessionKept)
         {

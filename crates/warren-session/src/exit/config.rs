@@ -194,7 +194,7 @@ pub(super) fn reserve(
     pool: &mut AddressPool,
     client: &Client,
     seen: SystemTime,
-) -> Result<Vec<crate::PeerKey>, ConfigError> {
+) -> Result<Vec<crate::PublicKey>, ConfigError> {
     pool.reserve(client.public_key, client.static_lease(), seen)
         .map_err(|source| ConfigError::StaticAddress { name: client.name.clone(), source })
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::{Absence, Deadline, ExitSessions, SessionId};
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{Message, MessageDecoder, MessageError};
 use crate::planted::{Bug, is_planted};
@@ -28,7 +28,7 @@ pub(super) struct Connections {
     connections: BTreeMap<u64, Connection>,
     max_waiting_per_key: u32,
     /// Number of waiting connections of each enrolled key.
-    waiting: BTreeMap<PeerKey, u32>,
+    waiting: BTreeMap<PublicKey, u32>,
     /// Number of waiting connections of all other keys together, and of those of each network.
     strangers: u32,
     strangers_of: BTreeMap<IpAddr, u32>,
@@ -36,7 +36,7 @@ pub(super) struct Connections {
 
 #[derive(Clone, Debug)]
 struct Connection {
-    key: PeerKey,
+    key: PublicKey,
     /// The first address of the network it came from.
     network: IpAddr,
     decoder: MessageDecoder,
@@ -71,12 +71,12 @@ impl Connections {
         self.connections.keys().copied().collect()
     }
 
-    pub(super) fn of_key(&self, key: PeerKey) -> Vec<u64> {
+    pub(super) fn of_key(&self, key: PublicKey) -> Vec<u64> {
         let own = self.connections.iter().filter(|(_, connection)| connection.key == key);
         own.map(|(number, _)| *number).collect()
     }
 
-    pub(super) fn phase(&self, connection: u64) -> Option<(PeerKey, Phase)> {
+    pub(super) fn phase(&self, connection: u64) -> Option<(PublicKey, Phase)> {
         self.connections.get(&connection).map(|connection| (connection.key, connection.phase))
     }
 
@@ -98,7 +98,7 @@ impl Connections {
     fn add(
         &mut self,
         connection: u64,
-        key: PeerKey,
+        key: PublicKey,
         network: IpAddr,
         enrolled: bool,
         deadline: Instant,
@@ -136,7 +136,7 @@ impl Connections {
         }
     }
 
-    fn leave(&mut self, key: PeerKey, network: IpAddr, phase: Phase) -> Option<Instant> {
+    fn leave(&mut self, key: PublicKey, network: IpAddr, phase: Phase) -> Option<Instant> {
         let Phase::Waiting { deadline, enrolled } = phase else { return None };
         if enrolled {
             one_less(&mut self.waiting, key);
@@ -161,7 +161,7 @@ fn one_less<K: Ord>(numbers: &mut BTreeMap<K, u32>, of: K) {
 impl ExitSessions {
     /// A connection is there whose TLS handshake proved `key`, from a network with this first address. Its number names no other
     /// connection that is open.
-    pub fn connected(&mut self, now: Instant, connection: u64, key: PeerKey, network: IpAddr) {
+    pub fn connected(&mut self, now: Instant, connection: u64, key: PublicKey, network: IpAddr) {
         self.closed(now, connection);
         let enrolled = self.is_known(key);
         let deadline = now + crate::FIRST_WORD_TIMEOUT;
@@ -245,7 +245,7 @@ impl ExitSessions {
     }
 
     /// Whether a key is a client's, or will be with its first Hello: who is about to be a client is no stranger.
-    fn is_known(&self, key: PeerKey) -> bool {
+    fn is_known(&self, key: PublicKey) -> bool {
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
         self.registry.by_key(key).is_some() || will_be()
     }

@@ -12,7 +12,7 @@ use crate::invite::InviteToken;
 use crate::message::{self, Attach, Attached, Enrol, Enrolled, Hello, Message, Network, Welcome, ip_to_wire};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
-use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PeerKey};
+use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey};
 
 /// A `Hello` that was checked.
 struct Wish {
@@ -25,7 +25,7 @@ struct Wish {
 
 impl ExitSessions {
     /// Answers the first message of a connection.
-    pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PeerKey, message: Message) {
+    pub(super) fn greet(&mut self, now: Instant, connection: u64, key: PublicKey, message: Message) {
         if matches!(message, Message::Hello(_)) && self.registry.by_key(key).is_none() {
             self.take_next_key(now, key);
         }
@@ -46,7 +46,7 @@ impl ExitSessions {
         }
     }
 
-    fn hello(&mut self, now: Instant, connection: u64, key: PeerKey, hello: Hello) -> Result<(), Goodbye> {
+    fn hello(&mut self, now: Instant, connection: u64, key: PublicKey, hello: Hello) -> Result<(), Goodbye> {
         let wish = Wish::parse(hello)?;
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
@@ -71,7 +71,7 @@ impl ExitSessions {
         &mut self,
         now: Instant,
         connection: u64,
-        key: PeerKey,
+        key: PublicKey,
         attach: &Attach,
     ) -> Result<(), Goodbye> {
         let id = SessionId(attach.session);
@@ -98,7 +98,7 @@ impl ExitSessions {
     }
 
     /// Enrols the key that the connection proved. What the client says next must still come within the handshake's time.
-    fn enrol(&mut self, now: Instant, connection: u64, key: PeerKey, enrol: &Enrol) -> Result<(), Goodbye> {
+    fn enrol(&mut self, now: Instant, connection: u64, key: PublicKey, enrol: &Enrol) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         let wall = self.clock.at(now);
         let redeemed = self.registry.redeem(&token, key, wall).ok_or(Goodbye::InvitationVoid)?;
@@ -111,7 +111,7 @@ impl ExitSessions {
     }
 
     /// Ends the session that the key has, if any: another host's for good, the same process's silently.
-    fn end_previous(&mut self, now: Instant, key: PeerKey, nonce: Nonce) {
+    fn end_previous(&mut self, now: Instant, key: PublicKey, nonce: Nonce) {
         let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         if is_planted(Bug::PreviousSessionKept) {
             return;
@@ -125,7 +125,7 @@ impl ExitSessions {
     }
 
     /// Brings the registry up to date with the pool.
-    fn record_leases(&mut self, now: Instant, key: PeerKey, taken_from: &[PeerKey]) {
+    fn record_leases(&mut self, now: Instant, key: PublicKey, taken_from: &[PublicKey]) {
         let mut news = false;
         for &changed in taken_from.iter().chain([&key]) {
             news |= self.registry.record_lease(changed, self.pool.lease_of(changed));
@@ -136,7 +136,7 @@ impl ExitSessions {
         }
     }
 
-    fn open(&mut self, now: Instant, key: PeerKey, lease: Lease, wish: Wish) -> Session {
+    fn open(&mut self, now: Instant, key: PublicKey, lease: Lease, wish: Wish) -> Session {
         let id = SessionId(self.next_session);
         self.next_session = self.next_session.wrapping_add(u64::from(!is_planted(Bug::NumberUsedTwice)));
         let mut token = [0; AttachToken::LENGTH];

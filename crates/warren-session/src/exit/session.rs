@@ -7,7 +7,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use crate::pool::Lease;
-use crate::{AttachToken, PeerKey};
+use crate::{AttachToken, PublicKey};
 
 /// Number of a session at one exit; not used twice in one run, and hardly ever in two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,7 +29,7 @@ pub(crate) type Nonce = [u8; NONCE_LENGTH];
 #[derive(Clone, Debug)]
 pub struct Session {
     pub(super) id: SessionId,
-    pub(super) key: PeerKey,
+    pub(super) key: PublicKey,
     pub(super) name: String,
     pub(super) host: String,
     pub(super) lease: Lease,
@@ -51,7 +51,7 @@ impl Session {
     }
 
     /// The client's key.
-    pub fn key(&self) -> PeerKey {
+    pub fn key(&self) -> PublicKey {
         self.key
     }
 

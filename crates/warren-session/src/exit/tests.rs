@@ -81,7 +81,7 @@ fn an_invitation_enrols_one_key_which_may_ask_again() {
     }
     assert_eq!(exit.sessions.registry().by_key(STRANGER).unwrap().name, "phone");
 
-    exit.say(3, PeerKey([0x99; 32]), &ask);
+    exit.say(3, PublicKey([0x99; 32]), &ask);
     assert_eq!(exit.last_closes, [(3, Goodbye::InvitationVoid)], "another key");
 }
 
@@ -90,7 +90,7 @@ fn a_void_invitation_enrols_nobody() {
     let mut exit = Exit::new();
     let (withdrawn, expired) = (InviteToken::new([3; 16]), InviteToken::new([4; 16]));
     exit.invite("phone", &withdrawn, Duration::from_secs(600));
-    exit.sessions.add_client(exit.now, Client::new("phone", PeerKey([0x77; 32]), UNIX_EPOCH)).unwrap();
+    exit.sessions.add_client(exit.now, Client::new("phone", PublicKey([0x77; 32]), UNIX_EPOCH)).unwrap();
     exit.invite("tablet", &expired, Duration::from_secs(60));
     exit.advance(61);
     let unknown = InviteToken::new([5; 16]).to_wire();
@@ -360,7 +360,7 @@ fn shutdown_says_goodbye_to_everybody_and_to_those_who_still_come() {
 fn only_prefixes_that_the_operator_set_are_granted() {
     let mut exit = Exit::new();
     let prefixes = vec!["192.168.0.0/16".parse().unwrap()];
-    let carol = PeerKey([3; 32]);
+    let carol = PublicKey([3; 32]);
     exit.sessions
         .add_client(exit.now, Client { prefixes, ..Client::new("carol", carol, UNIX_EPOCH) })
         .unwrap();
@@ -378,7 +378,7 @@ fn a_client_that_cannot_be_is_not_added() {
     let before = exit.sessions.registry().clone();
     let carol = |address: &str| Client {
         ipv4: Some(address.parse().unwrap()),
-        ..Client::new("carol", PeerKey([3; 32]), UNIX_EPOCH)
+        ..Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH)
     };
     for address in ["10.67.0.2", "10.66.0.1", "10.66.0.2"] {
         let error = exit.sessions.add_client(exit.now, carol(address)).unwrap_err().to_string();
@@ -400,7 +400,7 @@ fn connections_that_wait_are_bounded() {
         exit.sessions.connected(
             exit.now,
             1_000 + number,
-            PeerKey([u8::try_from(number % 200).unwrap() + 50; 32]),
+            PublicKey([u8::try_from(number % 200).unwrap() + 50; 32]),
             NETWORK,
         );
     }

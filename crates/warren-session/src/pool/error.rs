@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::PeerKey;
+use crate::PublicKey;
 
 /// Why the pool cannot do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -55,7 +55,7 @@ pub enum PoolError {
         /// The address.
         address: IpAddr,
         /// Who holds it.
-        holder: PeerKey,
+        holder: PublicKey,
     },
     /// Every address is held by a static lease or a client that is online.
     #[error("all addresses of {network} are in use")]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::PoolError;
-use crate::PeerKey;
+use crate::PublicKey;
 use crate::message::is_unicast;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
@@ -23,7 +23,7 @@ pub(super) struct Range {
     /// No address from here to `last` is in `given_back`.
     next: u128,
     given_back: BTreeSet<u128>,
-    taken: BTreeMap<u128, PeerKey>,
+    taken: BTreeMap<u128, PublicKey>,
 }
 
 impl Range {
@@ -63,7 +63,7 @@ impl Range {
         IpNet::new(address, self.network.prefix_len()).expect("the prefix length is the network's own")
     }
 
-    pub(super) fn holder(&self, number: u128) -> Option<PeerKey> {
+    pub(super) fn holder(&self, number: u128) -> Option<PublicKey> {
         self.taken.get(&number).copied()
     }
 
@@ -88,7 +88,7 @@ impl Range {
         if candidate <= self.last { Some(candidate) } else { self.given_back.first().copied() }
     }
 
-    pub(super) fn take(&mut self, number: u128, key: PeerKey) {
+    pub(super) fn take(&mut self, number: u128, key: PublicKey) {
         self.taken.insert(number, key);
         self.given_back.remove(&number);
         while self.next <= self.last && self.taken.contains_key(&self.next) {

@@ -129,9 +129,9 @@ fn step() -> impl Strategy<Value = Step> {
 /// A pool of one /29 as a plain table; the real pool must agree with it on everything but which free address comes next.
 #[derive(Default)]
 struct Model {
-    held: BTreeMap<PeerKey, (Ipv4Addr, bool)>,
-    online: BTreeSet<PeerKey>,
-    offline_since: BTreeMap<PeerKey, SystemTime>,
+    held: BTreeMap<PublicKey, (Ipv4Addr, bool)>,
+    online: BTreeSet<PublicKey>,
+    offline_since: BTreeMap<PublicKey, SystemTime>,
 }
 
 impl Model {
@@ -139,13 +139,13 @@ impl Model {
         self.held.values().any(|(held, _)| *held == address)
     }
 
-    fn longest_offline(&self) -> Option<PeerKey> {
+    fn longest_offline(&self) -> Option<PublicKey> {
         let sticky =
             self.held.iter().filter(|(key, (_, is_static))| !is_static && !self.online.contains(key));
         sticky.map(|(key, _)| (self.offline_since[key], *key)).min().map(|(_, key)| key)
     }
 
-    fn lease(&mut self, key: PeerKey, got: Result<Leased, PoolError>) -> Result<(), TestCaseError> {
+    fn lease(&mut self, key: PublicKey, got: Result<Leased, PoolError>) -> Result<(), TestCaseError> {
         let mut free =
             (2..=6).map(|host| Ipv4Addr::new(10, 66, 0, host)).filter(|address| !self.is_taken(*address));
         let expected_loser = match (self.held.contains_key(&key), free.next()) {
@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-fn reserve(pool: &mut AddressPool, model: &mut Model, key: PeerKey, host: u8) -> Result<(), TestCaseError> {
+fn reserve(pool: &mut AddressPool, model: &mut Model, key: PublicKey, host: u8) -> Result<(), TestCaseError> {
     let address = Ipv4Addr::new(10, 66, 0, host);
     let holder = model.held.iter().find(|(other, (held, _))| *held == address && **other != key);
     let holder = holder.map(|(other, (_, is_static))| (*other, *is_static || model.online.contains(other)));
@@ -258,8 +258,8 @@ fn lease(ipv4: &str, ipv6: &str) -> Lease {
     Lease { ipv4: Some(ipv4.parse().unwrap()), ipv6: Some(ipv6.parse().unwrap()) }
 }
 
-fn key(number: u8) -> PeerKey {
-    PeerKey([number; 32])
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
 }
 
 fn at(seconds: u64) -> SystemTime {

@@ -144,7 +144,7 @@ impl QuicSums {
 #[cfg(test)]
 mod tests {
     use warren_packet::reason::DropReason;
-    use warren_session::PeerKey;
+    use warren_session::PublicKey;
 
     use super::*;
     use crate::Traffic;
@@ -158,7 +158,7 @@ mod tests {
             worker.drops_to_tun.add_many(DropReason::SpoofedSource, count);
             worker.occupancy.packets_per_tun_read.record(count);
             worker.past.sums.datagrams_sent = count;
-            worker.clients.insert(PeerKey([1; 32]), Traffic { bytes_in: count, ..Traffic::default() });
+            worker.clients.insert(PublicKey([1; 32]), Traffic { bytes_in: count, ..Traffic::default() });
             worker
         };
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(all.drops_to_tun.get(DropReason::SpoofedSource), 43);
         assert_eq!(all.occupancy.packets_per_tun_read.to_string(), "3:1 40:1");
         assert_eq!(all.occupancy.packets_per_tun_read.sum(), 43);
-        assert_eq!(all.clients[&PeerKey([1; 32])].bytes_in, 43);
+        assert_eq!(all.clients[&PublicKey([1; 32])].bytes_in, 43);
         assert_eq!(all.workers.iter().map(|share| share.tun_reads).collect::<Vec<_>>(), [3, 40]);
     }
 }

@@ -12,7 +12,6 @@ use std::time::SystemTime;
 use anyhow::{Context, anyhow, bail};
 use ipnet::IpNet;
 use warren_quic::key::{PrivateKey, PublicKey};
-use warren_session::PeerKey;
 use warren_session::clients::{Client, ClientRegistry, RegistryError};
 use warren_session::exit::check_clients;
 
@@ -196,7 +195,7 @@ fn plan(
 fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&(registry.len() as u64).to_be_bytes());
-    let mut entry = Client::new(client.name.clone(), PeerKey(key), SystemTime::UNIX_EPOCH);
+    let mut entry = Client::new(client.name.clone(), PublicKey(key), SystemTime::UNIX_EPOCH);
     (entry.ipv4, entry.ipv6) = (client.ipv4, client.ipv6);
     entry.prefixes.clone_from(&client.prefixes);
     registry.add(entry)

@@ -74,7 +74,7 @@ impl Invited {
             )
         })?;
         let label = invite.token.digest().label();
-        Ok(Self { endpoint, exit_key: PublicKey(invite.exit_key.0), label })
+        Ok(Self { endpoint, exit_key: invite.exit_key, label })
     }
 
     /// The line of a profile that says with which invitation its key was enrolled.
@@ -207,7 +207,6 @@ fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<Pri
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use warren_session::PeerKey;
     use warren_session::invite::InviteToken;
 
     use super::*;
@@ -219,7 +218,7 @@ mod tests {
     fn invited(exit: PublicKey, token: u8) -> Invited {
         let invite = Invite {
             endpoint: "exit.example.net:443".to_owned(),
-            exit_key: PeerKey(exit.0),
+            exit_key: exit,
             name: "home".to_owned(),
             token: InviteToken::new([token; 16]),
         };

@@ -62,7 +62,7 @@ fn a_client_keeps_what_is_its_own_with_another_key_and_its_session_until_then() 
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     let lease = exit.lease_of(ALICE);
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     let set = |exit: &mut Exit, name: &str, key| {
         exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
     };
@@ -85,7 +85,7 @@ fn a_client_keeps_what_is_its_own_with_another_key_and_its_session_until_then() 
 #[test]
 fn a_disabled_client_is_not_admitted_with_its_next_key_either() {
     let mut exit = Exit::new();
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
     exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
     exit.say(1, next, &hello(NONCE_A));
@@ -99,7 +99,7 @@ fn several_clients_are_enrolled_all_or_none() {
     exit.say(1, ALICE, &hello(NONCE_A));
     let before = exit.sessions.registry().clone();
     let client = |number: u8, name: &str, host: u8| {
-        let mut client = Client::new(name, PeerKey([number; 32]), UNIX_EPOCH);
+        let mut client = Client::new(name, PublicKey([number; 32]), UNIX_EPOCH);
         client.ipv4 = Some([10, 66, 0, host].into());
         client
     };
@@ -111,8 +111,8 @@ fn several_clients_are_enrolled_all_or_none() {
     }
     exit.sessions.add_clients(exit.now, vec![client(8, "carol", 77), client(9, "dave", 78)]).unwrap();
 
-    exit.say(2, PeerKey([9; 32]), &hello(0xdd));
-    assert_eq!(exit.lease_of(PeerKey([9; 32])).ipv4, Some([10, 66, 0, 78].into()));
+    exit.say(2, PublicKey([9; 32]), &hello(0xdd));
+    assert_eq!(exit.lease_of(PublicKey([9; 32])).ipv4, Some([10, 66, 0, 78].into()));
     assert_eq!(exit.closes(), []);
 }
 
@@ -124,7 +124,9 @@ fn a_change_that_could_not_be_saved_is_none() {
     let before = exit.sessions.registry().clone();
     let now = exit.now;
     let changes: [fn(&mut ExitSessions, Instant) -> bool; 4] = [
-        |sessions, now| sessions.add_client(now, Client::new("carol", PeerKey([8; 32]), UNIX_EPOCH)).is_ok(),
+        |sessions, now| {
+            sessions.add_client(now, Client::new("carol", PublicKey([8; 32]), UNIX_EPOCH)).is_ok()
+        },
         |sessions, now| sessions.set_client(now, "alice", move_away).is_ok(),
         |sessions, now| sessions.remove_client(now, "bob").is_ok(),
         |sessions, _| sessions.rename_client("bob", "dave").is_ok(),
@@ -156,7 +158,7 @@ fn an_edited_registry_is_taken_over_without_touching_who_is_in_both() {
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
-    let carol = PeerKey([3; 32]);
+    let carol = PublicKey([3; 32]);
     let mut edited = ClientRegistry::new();
     edited.add(Client::new("alice-2", ALICE, UNIX_EPOCH)).unwrap();
     edited.add(Client::new("carol", carol, UNIX_EPOCH)).unwrap();
@@ -192,7 +194,7 @@ fn an_edit_brings_no_removed_key_back_and_removes_none_that_only_changes() {
 
 #[test]
 fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_key() {
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     let mut exit = Exit::new();
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
@@ -201,7 +203,7 @@ fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_
     // Bob is not in the file, and carol comes after alice.
     let mut edited = ClientRegistry::new();
     edited.add(Client::new("alice", next, UNIX_EPOCH)).unwrap();
-    edited.add(Client::new("carol", PeerKey([3; 32]), UNIX_EPOCH)).unwrap();
+    edited.add(Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH)).unwrap();
 
     exit.sessions.adopt(exit.now, edited.clone()).unwrap();
 
@@ -212,7 +214,7 @@ fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_
     exit.say(3, ALICE, &hello(NONCE_A));
     assert_eq!(exit.last_closes, [(3, Goodbye::NotEnrolled)]);
     exit.say(4, next, &hello(NONCE_A));
-    exit.say(5, PeerKey([3; 32]), &hello(NONCE_B));
+    exit.say(5, PublicKey([3; 32]), &hello(NONCE_B));
     assert_eq!((exit.last_closes.as_slice(), exit.lease_of(next)), ([].as_slice(), lease));
     let removed = exit.sessions.registry().removed_keys().into_iter().map(|removed| removed.public_key);
     assert_eq!(removed.collect::<Vec<_>>(), [ALICE, BOB]);
@@ -220,7 +222,7 @@ fn a_rotation_that_is_finished_in_the_file_keeps_the_addresses_and_ends_the_old_
 
 #[test]
 fn a_next_key_can_go_to_another_client_in_an_edit() {
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     for is_bobs_next in [true, false] {
         let mut exit = Exit::new();
         exit.say(1, BOB, &hello(NONCE_B));
@@ -260,16 +262,16 @@ fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
     let refused = exit.sessions.adopt(exit.now, backup).unwrap_err().to_string();
     assert!(refused.contains("\"leaked\" is none that is open here"), "{refused}");
     assert_eq!(open(&exit), ["kept", "used"]);
-    exit.say(1, PeerKey([8; 32]), &enrol(&leaked));
+    exit.say(1, PublicKey([8; 32]), &enrol(&leaked));
     assert_eq!(exit.last_closes, [(1, Goodbye::InvitationVoid)]);
     // Used once the file was written.
     let before = exit.sessions.registry().clone();
-    exit.say(2, PeerKey([9; 32]), &enrol(&used));
+    exit.say(2, PublicKey([9; 32]), &enrol(&used));
     exit.sessions.adopt(exit.now, before).unwrap();
     assert_eq!(open(&exit), ["kept"]);
-    exit.say(3, PeerKey([8; 32]), &enrol(&used));
+    exit.say(3, PublicKey([8; 32]), &enrol(&used));
     assert_eq!(exit.last_closes, [(3, Goodbye::InvitationVoid)]);
-    exit.say(4, PeerKey([9; 32]), &hello(NONCE_A));
+    exit.say(4, PublicKey([9; 32]), &hello(NONCE_A));
     assert_eq!(exit.last_closes, [], "who used it is a client still");
 }
 
@@ -283,7 +285,7 @@ fn a_client_s_retired_key_is_nobody_s_any_more() {
     let set = |exit: &mut Exit, name, key| {
         exit.sessions.set_client(exit.now, name, |client| client.next_public_key = Some(key))
     };
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     set(&mut exit, "alice", next).unwrap();
     exit.say(1, next, &hello(NONCE_A));
 
@@ -322,7 +324,7 @@ fn a_registry_that_cannot_be_changes_nothing() {
     let before = exit.sessions.registry().clone();
     let mut edited = ClientRegistry::new();
     let outside = Some([192, 0, 2, 9].into());
-    edited.add(Client { ipv4: outside, ..Client::new("carol", PeerKey([3; 32]), UNIX_EPOCH) }).unwrap();
+    edited.add(Client { ipv4: outside, ..Client::new("carol", PublicKey([3; 32]), UNIX_EPOCH) }).unwrap();
 
     assert!(exit.sessions.adopt(exit.now, edited).is_err());
 
@@ -397,7 +399,7 @@ fn a_client_that_comes_and_goes_has_the_exit_write_every_five_seconds_at_most() 
 #[test]
 fn a_next_key_that_is_late_is_no_stranger() {
     let mut exit = Exit::new();
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
     exit.sessions.connected(exit.now, 1, next, NETWORK);
     exit.advance(5);
@@ -407,11 +409,11 @@ fn a_next_key_that_is_late_is_no_stranger() {
 #[test]
 fn strangers_that_have_all_of_their_places_keep_no_client_out() {
     let mut exit = Exit::new();
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
     for number in 0..1_000_u32 {
         let network = Ipv4Addr::from_bits(0xcb00_0000 + (number % 8) * 256).into();
-        let stranger = PeerKey(std::array::from_fn(|_| 100 + u8::try_from(number % 100).unwrap()));
+        let stranger = PublicKey(std::array::from_fn(|_| 100 + u8::try_from(number % 100).unwrap()));
         exit.sessions.connected(exit.now, number.into(), stranger, network);
     }
     assert_eq!(exit.closes().len(), 1_000 - 256, "the rest is turned away");

@@ -6,9 +6,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::*;
 use crate::message::encode;
 
-pub(super) const ALICE: PeerKey = PeerKey([1; 32]);
-pub(super) const BOB: PeerKey = PeerKey([2; 32]);
-pub(super) const STRANGER: PeerKey = PeerKey([99; 32]);
+pub(super) const ALICE: PublicKey = PublicKey([1; 32]);
+pub(super) const BOB: PublicKey = PublicKey([2; 32]);
+pub(super) const STRANGER: PublicKey = PublicKey([99; 32]);
 /// Where all of them are.
 pub(super) const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 pub(super) const NONCE_A: u8 = 0xaa;
@@ -50,7 +50,7 @@ impl Exit {
     }
 
     /// Connects with a key and says one thing.
-    pub(super) fn say(&mut self, connection: u64, key: PeerKey, message: &Message) -> Vec<Action> {
+    pub(super) fn say(&mut self, connection: u64, key: PublicKey, message: &Message) -> Vec<Action> {
         self.sessions.connected(self.now, connection, key, NETWORK);
         self.sessions.received(self.now, connection, &encode(message));
         self.actions()
@@ -103,7 +103,7 @@ impl Exit {
         self.last_closes.clone()
     }
 
-    pub(super) fn lease_of(&self, key: PeerKey) -> crate::pool::Lease {
+    pub(super) fn lease_of(&self, key: PublicKey) -> crate::pool::Lease {
         self.sessions.registry().by_key(key).unwrap().lease()
     }
 }

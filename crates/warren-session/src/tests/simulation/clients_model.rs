@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::clients::{Client, ClientRegistry};
 use crate::exit::ExitSessions;
 use crate::invite::InviteToken;
-use crate::{Goodbye, PeerKey};
+use crate::{Goodbye, PublicKey};
 
 use super::network::Network;
 use super::world::Room;
@@ -24,12 +24,12 @@ pub(super) const GUESTS: usize = 2;
 pub(super) const KEYS: usize = 3;
 
 /// One key of a client's machine. No other client is ever given it.
-pub(super) fn key_of(client: usize, number: usize) -> PeerKey {
-    PeerKey([u8::try_from(1 + client + 10 * number).unwrap(); 32])
+pub(super) fn key_of(client: usize, number: usize) -> PublicKey {
+    PublicKey([u8::try_from(1 + client + 10 * number).unwrap(); 32])
 }
 
 /// The client whose machine has a key.
-pub(super) fn client_of(key: PeerKey) -> usize {
+pub(super) fn client_of(key: PublicKey) -> usize {
     usize::from(key.0[0] - 1) % 10
 }
 
@@ -52,9 +52,9 @@ pub(super) struct ClientsModel {
     /// Every token that was given out, and to which client.
     tokens: Vec<(InviteToken, usize)>,
     /// Keys of hosts that at some time were not to be admitted.
-    shut_out: BTreeSet<PeerKey>,
+    shut_out: BTreeSet<PublicKey>,
     /// Keys that clients had and lost, which the operator did not allow again.
-    removed: BTreeSet<PeerKey>,
+    removed: BTreeSet<PublicKey>,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct Invited {
     token: InviteToken,
     name: String,
     expires: SystemTime,
-    used_by: Option<PeerKey>,
+    used_by: Option<PublicKey>,
 }
 
 impl ClientsModel {
@@ -81,13 +81,13 @@ impl ClientsModel {
         self.clients.get(name)
     }
 
-    pub(super) fn by_key(&self, key: PeerKey) -> Option<&Client> {
+    pub(super) fn by_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.values().find(|client| client.public_key == key)
     }
 
     /// What somebody is told who shows a key and says Hello, or asks for a session without its token; `None` if that has
     /// another answer.
-    pub(super) fn refusal(&self, key: PeerKey, says_hello: bool) -> Option<Goodbye> {
+    pub(super) fn refusal(&self, key: PublicKey, says_hello: bool) -> Option<Goodbye> {
         let is_next = |client: &Client| !client.disabled && client.next_public_key == Some(key);
         match self.by_key(key) {
             Some(client) => client.disabled.then_some(Goodbye::Disabled),
@@ -96,19 +96,19 @@ impl ClientsModel {
         }
     }
 
-    pub(super) fn admits(&self, key: PeerKey) -> bool {
+    pub(super) fn admits(&self, key: PublicKey) -> bool {
         self.refusal(key, true).is_none()
     }
 
     /// Remembers of a host's key whether it is admitted now.
-    pub(super) fn look_at(&mut self, key: PeerKey) {
+    pub(super) fn look_at(&mut self, key: PublicKey) {
         if !self.admits(key) {
             self.shut_out.insert(key);
         }
     }
 
     /// Whether there was a time at which a host with the key had to be refused.
-    pub(super) fn was_shut_out(&self, key: PeerKey) -> bool {
+    pub(super) fn was_shut_out(&self, key: PublicKey) -> bool {
         self.shut_out.contains(&key)
     }
 
@@ -118,7 +118,7 @@ impl ClientsModel {
         registry: &ClientRegistry,
         room: Room,
         network: &Network,
-    ) -> Vec<PeerKey> {
+    ) -> Vec<PublicKey> {
         assert_eq!(registry.iter().count(), self.clients.len(), "{registry:?}");
         let mut left = Vec::new();
         for client in registry.iter() {
@@ -195,12 +195,12 @@ impl ClientsModel {
     }
 
     /// Whether a client had the key and lost it.
-    pub(super) fn is_removed(&self, key: PeerKey) -> bool {
+    pub(super) fn is_removed(&self, key: PublicKey) -> bool {
         self.removed.contains(&key)
     }
 
     /// The operator allows a removed key.
-    pub(super) fn allow(&mut self, key: PeerKey) {
+    pub(super) fn allow(&mut self, key: PublicKey) {
         self.removed.remove(&key);
     }
 
@@ -240,7 +240,7 @@ impl ClientsModel {
     }
 
     /// Enrols a key with a token; the name that it gets, or `None` if the invitation admits it no more.
-    pub(super) fn redeem(&mut self, token: InviteToken, key: PeerKey, now: SystemTime) -> Option<String> {
+    pub(super) fn redeem(&mut self, token: InviteToken, key: PublicKey, now: SystemTime) -> Option<String> {
         let invited = self.invitations.iter_mut().find(|invited| invited.token == token)?;
         let is_void = now >= invited.expires || invited.used_by.is_some_and(|by| by != key);
         if is_void || self.removed.contains(&key) {

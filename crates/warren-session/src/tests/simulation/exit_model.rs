@@ -10,7 +10,7 @@ use crate::clients::ClientRegistry;
 use crate::exit::{ExitAction, ExitSessions, SESSION_TIMEOUT, SessionId};
 use crate::message::{Message, MessageDecoder};
 use crate::pool::Lease;
-use crate::{Goodbye, PeerKey};
+use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{ClientsModel, client_of, network_behind};
 
@@ -35,7 +35,7 @@ pub(super) struct ExitModel {
 
 #[derive(Debug)]
 struct Opened {
-    key: PeerKey,
+    key: PublicKey,
     name: String,
     lease: Lease,
     connections: u32,
@@ -180,7 +180,7 @@ impl ExitModel {
     }
 
     /// The key of an open session.
-    pub(super) fn key_of(&self, session: SessionId) -> Option<PeerKey> {
+    pub(super) fn key_of(&self, session: SessionId) -> Option<PublicKey> {
         self.open.get(&session).map(|opened| opened.key)
     }
 

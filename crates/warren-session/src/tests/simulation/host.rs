@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::client::{ClientAction, ClientConfig, ClientSession, ClientState, Stop};
-use crate::{Goodbye, PeerKey};
+use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{client_of, network_behind};
 use super::exit_model::ExitModel;
@@ -17,7 +17,7 @@ pub(super) const CONNECTIONS: u32 = 3;
 /// A host with one client process.
 pub(super) struct Host {
     pub(super) number: usize,
-    pub(super) key: PeerKey,
+    pub(super) key: PublicKey,
     pub(super) session: ClientSession,
     pub(super) wires: BTreeMap<u32, u64>,
     attached: BTreeSet<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(number: usize, key: PeerKey, seed: u64, now: Instant) -> Self {
+    pub(super) fn new(number: usize, key: PublicKey, seed: u64, now: Instant) -> Self {
         let config = ClientConfig {
             connections: CONNECTIONS,
             name: format!("host-{number}"),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::exit_model::ExitModel;
 use crate::client::ConnectionEnd;
-use crate::{HANDSHAKE_TIMEOUT, PeerKey};
+use crate::{HANDSHAKE_TIMEOUT, PublicKey};
 
 /// What is on its way.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub(super) enum Packet {
 /// One QUIC connection. A side that is gone gets nothing more.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
-    pub(super) key: PeerKey,
+    pub(super) key: PublicKey,
     /// Who has the client's end, and at what index; `None` for strangers and hosts that were restarted.
     pub(super) owner: Option<(usize, u32)>,
     /// Which host began it; `None` for strangers.
@@ -45,7 +45,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn dial(&mut self, key: PeerKey, owner: Option<(usize, u32)>) -> u64 {
+    pub(super) fn dial(&mut self, key: PublicKey, owner: Option<(usize, u32)>) -> u64 {
         let number = self.next;
         self.next += 1;
         let wire = Wire {
@@ -77,7 +77,7 @@ impl Network {
     }
 
     /// Whether the exit has a connection on which a key was proven.
-    pub(super) fn has_shown(&self, key: PeerKey) -> bool {
+    pub(super) fn has_shown(&self, key: PublicKey) -> bool {
         self.wires.values().any(|wire| wire.exit_has_it && wire.key == key)
     }
 

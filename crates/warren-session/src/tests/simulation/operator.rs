@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::clients::{Client, Invitation, RateLimit};
 use crate::exit::ExitSessions;
 use crate::message::{Attach, Enrol, Hello, Message, encode};
-use crate::{Goodbye, PeerKey};
+use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, KEYS, key_of, name_of, network_behind};
 use super::network::Wire;
@@ -162,7 +162,7 @@ impl World {
 
     /// Somebody shows a key that is not admitted, and hears so at once: an old one, one that is to be the next only in its
     /// machine's eyes, or one of a client that is disabled.
-    pub(super) fn knock(&mut self, key: PeerKey, says_hello: bool) {
+    pub(super) fn knock(&mut self, key: PublicKey, says_hello: bool) {
         let Some(refusal) = self.clients.refusal(key, says_hello) else { return };
         let hello = Hello { version: crate::PROTOCOL_VERSION, nonce: vec![2; 16], ..Default::default() };
         let attach = Attach { session: 0, attach_token: vec![0; 16], index: 0 };
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// Says one thing on a connection of its own, which is there at once; `None` if the exit is away or has no room for it.
-    fn ask(&mut self, key: PeerKey, message: &Message) -> Option<u64> {
+    fn ask(&mut self, key: PublicKey, message: &Message) -> Option<u64> {
         self.exit.as_ref()?;
         let number = self.network.dial(key, None);
         let wire = self.network.wire(number);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::message::{Attach, Hello, Message, encode};
-use crate::{Goodbye, PeerKey};
+use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, GUESTS, KEYS, client_of, key_of, name_of};
 use super::host::{Host, lost};
@@ -117,7 +117,7 @@ impl World {
                 }
             }
             Step::Stranger(says_hello) => {
-                let number = self.network.dial(PeerKey([99; 32]), None);
+                let number = self.network.dial(PublicKey([99; 32]), None);
                 let hello = Hello { version: 1, nonce: vec![1; 16], ..Default::default() };
                 let bytes = if *says_hello { encode(&Message::Hello(hello)) } else { vec![0, 1] };
                 Wire::send(&mut self.network.wire(number).to_exit, &bytes);
@@ -132,7 +132,7 @@ impl World {
     }
 
     /// One of the keys that a host's machine has, mostly the one that the operator set.
-    fn another_key(&self, host: usize, which: Which) -> PeerKey {
+    fn another_key(&self, host: usize, which: Which) -> PublicKey {
         let key = self.hosts[host].key;
         let client = client_of(key);
         match which.index(2 * KEYS) {
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// Asks on a connection of its own for what must not be granted.
-    fn forge(&mut self, key: PeerKey, attach: Attach) {
+    fn forge(&mut self, key: PublicKey, attach: Attach) {
         let number = self.network.dial(key, None);
         let wire = self.network.wire(number);
         wire.is_forger = true;
@@ -194,7 +194,7 @@ impl World {
 
     /// A new process takes the place of a host's. What the old one had sent arrives before that or never: no network holds
     /// packets back for as long as a process takes to start.
-    fn restart_client(&mut self, number: usize, key: PeerKey, politely: bool) {
+    fn restart_client(&mut self, number: usize, key: PublicKey, politely: bool) {
         let dialled: Vec<_> =
             self.network.wires.iter().filter(|(_, wire)| wire.dialler == Some(number)).collect();
         let dialled: Vec<_> = dialled.into_iter().map(|(number, _)| *number).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry};
 use crate::exit::{ExitAction, ExitConfig, ExitSessions};
-use crate::{Entropy, Goodbye, PeerKey};
+use crate::{Entropy, Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
 use super::exit_model::ExitModel;
@@ -60,7 +60,7 @@ impl World {
                 let ipv4 = Some(Ipv4Addr::new(10, 66, 0, number));
                 disk.add(Client {
                     ipv4,
-                    ..Client::new(format!("s{number}"), PeerKey([100 + number; 32]), UNIX_EPOCH)
+                    ..Client::new(format!("s{number}"), PublicKey([100 + number; 32]), UNIX_EPOCH)
                 })
                 .unwrap();
             }

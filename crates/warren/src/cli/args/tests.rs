@@ -146,7 +146,7 @@ fn examples_in_help_can_be_typed() {
     fn check(command: &clap::Command) {
         let invite = Invite {
             endpoint: "exit.example.net:443".to_owned(),
-            exit_key: warren_session::PeerKey([7; 32]),
+            exit_key: warren_session::PublicKey([7; 32]),
             name: "laptop".to_owned(),
             token: warren_session::invite::InviteToken::new([9; 16]),
         };

@@ -10,7 +10,6 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use noq_proto::{ConnectionHandle, DatagramEvent, Endpoint, FourTuple, Incoming};
 use warren_session::{
-    PeerKey,
     clients::{Client as Enrolled, ClientRegistry},
     exit::{ExitAction, ExitConfig, ExitSessions},
 };
@@ -66,7 +65,7 @@ impl Exit {
         let clients: Vec<PublicKey> = clients.iter().map(PrivateKey::public).collect();
         let mut disk = ClientRegistry::new();
         for (number, key) in clients.iter().enumerate() {
-            let client = Enrolled::new(format!("c{number}"), PeerKey(key.0), SystemTime::UNIX_EPOCH);
+            let client = Enrolled::new(format!("c{number}"), *key, SystemTime::UNIX_EPOCH);
             disk.add(client).unwrap();
         }
         let mut random = Random::new(seed);
@@ -170,7 +169,7 @@ impl Exit {
                     assert!(self.clients.contains(&peer));
                     life.peers.insert(number, peer);
                     let network = Network::of(remote).address();
-                    life.sessions.connected(now, number, PeerKey(peer.0), network);
+                    life.sessions.connected(now, number, peer, network);
                 }
                 Event::Control { data, .. } => life.sessions.received(now, number, &data),
                 Event::Closed { reason: CloseReason::TimedOut, .. } => life.sessions.timed_out(now, number),
