@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use warren_host::dns::nameservers;
+
 /// Where they are listed: systemd-resolved's own list of what the network offers comes before a file that may name nothing but
 /// resolved itself.
 const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
@@ -20,11 +22,14 @@ pub fn listed() -> Vec<IpAddr> {
 }
 
 fn parse(text: &str) -> impl Iterator<Item = IpAddr> {
-    let servers = text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        if words.next() == Some("nameserver") { words.next()?.parse().ok() } else { None }
-    });
-    servers.filter(|server: &IpAddr| !server.is_loopback() && !server.is_unspecified())
+    let is_elsewhere = |server: &IpAddr| match server {
+        IpAddr::V4(server) => !server.is_loopback() && !server.is_unspecified(),
+        // Nothing can be sent to a link-local address without its link.
+        IpAddr::V6(server) => {
+            !server.is_loopback() && !server.is_unspecified() && !server.is_unicast_link_local()
+        }
+    };
+    nameservers(text).into_iter().filter(is_elsewhere)
 }
 
 #[cfg(test)]

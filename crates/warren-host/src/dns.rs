@@ -11,6 +11,7 @@ mod guard;
 mod held;
 mod keeper;
 mod method;
+mod nameservers;
 mod record;
 mod resolv_conf;
 mod servers;
@@ -27,6 +28,7 @@ pub use error::DnsError;
 pub use guard::{guard, guard_table, is_full, needs_guard};
 pub use held::{owners, recover};
 pub use keeper::Dns;
+pub use nameservers::nameservers;
 pub use servers::{DnsFacts, Servers, choose};
 
 use crate::DeviceName;

@@ -11,8 +11,6 @@ use rustix::{
     io::Errno,
 };
 
-use super::resolv_conf::is;
-
 /// Why the host's resolvers cannot be set or put back.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
@@ -124,3 +122,8 @@ fn advice_on_state(source: &io::Error) -> &'static str {
 }
 
 const OR_LEAVE: &str = "or set servers = [] in [dns] of the profile to leave the host's DNS alone";
+
+/// Whether an I/O error is this one of the system's.
+pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}

@@ -20,8 +20,9 @@ use crate::{DeviceName, lock_file::open_lock_file};
 use super::{
     DIRECTORY, DnsError, DnsPlan, command,
     method::{LINK_PROPERTIES, Method, RESOLVCONF, RESOLVECTL, Resolvconf, resolved_runs},
+    nameservers,
     record::{Found, Record},
-    resolv_conf, state,
+    state,
 };
 
 /// A profile's hold, which no other process has meanwhile.
@@ -232,7 +233,7 @@ impl Method {
             }
             Self::Resolvconf { .. } => {
                 let text = fs::read_to_string(super::RESOLV_CONF).unwrap_or_default();
-                let named = resolv_conf::nameservers(&text);
+                let named = nameservers(&text);
                 // A resolver on this host may stand there and ask the others.
                 named.iter().all(IpAddr::is_loopback) || servers.iter().any(|server| named.contains(server))
             }

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{DnsError, command, resolv_conf};
+use super::{DnsError, command, nameservers};
 use crate::DeviceName;
 
 /// One way to set a host's resolvers.
@@ -56,7 +56,7 @@ pub(super) fn resolved_runs() -> bool {
 
 /// Whether programs that read the file ask systemd-resolved.
 fn leads_to_stub(path: &Path) -> bool {
-    let servers = fs::read_to_string(path).map(|text| resolv_conf::nameservers(&text)).unwrap_or_default();
+    let servers = fs::read_to_string(path).map(|text| nameservers(&text)).unwrap_or_default();
     !servers.is_empty() && servers.iter().all(|server| STUBS.contains(&server.to_string().as_str()))
 }
 

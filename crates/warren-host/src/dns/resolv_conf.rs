@@ -7,7 +7,6 @@
 use std::{
     fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    net::IpAddr,
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
@@ -18,7 +17,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::DnsError;
+use super::{DnsError, error::is};
 
 /// What stands at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,17 +132,6 @@ pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     Some(Stamp { inode: metadata.ino(), seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() })
 }
 
-/// The resolvers that a file's text names, in order.
-pub(super) fn nameservers(text: &str) -> Vec<IpAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        let address = (words.next()? == "nameserver").then(|| words.next())??;
-        // A link-local address may name its link: fe80::1%eth0.
-        address.split('%').next()?.parse().ok()
-    };
-    text.lines().filter_map(server).collect()
-}
-
 impl Content {
     fn bytes(&self) -> &[u8] {
         match self {
@@ -219,10 +207,6 @@ fn own_owner() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
-}
-
 /// O_NOFOLLOW: between the look and the writing nobody shall send the text elsewhere.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
@@ -284,12 +268,5 @@ mod tests {
 
         assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
         assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
-    }
-
-    #[test]
-    fn nameservers_are_read_as_the_resolver_reads_them() {
-        let text = "# nameserver 1.1.1.1\nsearch lan\nnameserver 192.0.2.1 # ours\nnameserver\tfe80::1%eth0\nnameserver x\n";
-        let found = nameservers(text);
-        assert_eq!(found, ["192.0.2.1".parse::<IpAddr>().unwrap(), "fe80::1".parse().unwrap()]);
     }
 }

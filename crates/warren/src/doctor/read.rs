@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use warren_host::dns::nameservers;
+
 /// A kernel's version from its release, such as `6.12.41-amd64`.
 pub(super) fn kernel(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
@@ -54,9 +56,7 @@ pub(super) fn udp_ports(text: &str) -> Vec<u16> {
 
 /// The resolvers of a resolv.conf.
 pub(super) fn resolvers(text: &str) -> Vec<String> {
-    let server =
-        |line: &str| line.trim().strip_prefix("nameserver")?.split_whitespace().next().map(str::to_owned);
-    text.lines().filter_map(server).collect()
+    nameservers(text).iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

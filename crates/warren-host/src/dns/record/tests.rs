@@ -3,6 +3,7 @@ use std::{fs, os::unix::fs::symlink};
 use proptest::prelude::*;
 
 use super::*;
+use crate::dns::nameservers;
 
 #[test]
 fn the_last_profile_up_is_asked_and_the_original_comes_back_in_either_order() {
@@ -203,7 +204,7 @@ impl Host {
     }
 
     fn asked(&self) -> Vec<IpAddr> {
-        resolv_conf::nameservers(&self.text())
+        nameservers(&self.text())
     }
 
     fn has_record(&self) -> bool {

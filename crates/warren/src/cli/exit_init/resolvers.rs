@@ -4,6 +4,8 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use warren_host::dns::nameservers;
+
 /// Where a host's resolvers stand; the second has those behind systemd-resolved's own address.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 /// A public resolver that keeps no record of who asks, for a host that has none that clients could reach.
@@ -28,13 +30,10 @@ pub(super) fn reachable() -> Vec<IpAddr> {
 /// The resolvers in a file's text that clients can reach through an exit: the internet's.
 fn candidates(text: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        if words.next() != Some("nameserver") {
-            continue;
+    for address in nameservers(text) {
+        if is_public(&address) && !found.contains(&address) {
+            found.push(address);
         }
-        let address = words.next().and_then(|word| word.parse().ok());
-        found.extend(address.filter(|address| is_public(address) && !found.contains(address)));
     }
     found.truncate(MOST);
     found
