@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use warren_host::watch::Watch;
 use warren_quic::driver::ConnectionId;
-use warren_session::client::{ClientConfig, ClientSession, Homing, Vigil, Welcome};
+use warren_session::client::{ClientConfig, ClientSession, Homing, SessionGrant, Vigil};
 
 use self::connecting::{Opening, Purpose, Racing};
 use self::grievances::Grievances;
@@ -138,7 +138,7 @@ struct Daemon {
     probe: Option<JoinHandle<std::io::Result<()>>>,
     connections: HashMap<ConnectionId, u32>,
     remotes: HashMap<u32, SocketAddr>,
-    welcome: Option<Welcome>,
+    welcome: Option<SessionGrant>,
     state: State,
     since: Instant,
     meter: RateMeter,

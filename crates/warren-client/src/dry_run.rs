@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use warren_host::dns::Servers;
 use warren_host::{CARRIER_MARK, Step};
 use warren_session::AttachToken;
-use warren_session::client::Welcome;
+use warren_session::client::SessionGrant;
 
 use super::daemon::ClientStart;
 use super::host::{ClientHost, Preview, no_firewall};
@@ -80,7 +80,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
     output::print(&text)
 }
 
-fn head(profile: &ClientProfile, welcome: &Welcome) -> String {
+fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
     let mut unknown = vec![format!(
         "the inner addresses, {EXAMPLE_IPV4} and {EXAMPLE_IPV6} (a version of IP that the exit does not lease gets an \
          unreachable route)"
@@ -132,8 +132,8 @@ fn heading(step: &Step) -> &'static str {
     }
 }
 
-fn example(profile: &ClientProfile) -> Welcome {
-    Welcome {
+fn example(profile: &ClientProfile) -> SessionGrant {
+    SessionGrant {
         session: 0,
         attach_token: AttachToken::new([0; AttachToken::LENGTH]),
         ipv4: Some((EXAMPLE_IPV4, 24)),

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use warren_host::client_plan::{self, ClientFirewall, ClientHost as PlanFacts};
+use warren_host::client_plan::{self, ClientFirewall, ClientPlanFacts as PlanFacts};
 use warren_host::dns::{DnsPlan, Servers};
 use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
-use warren_session::client::Welcome;
+use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
 use self::closing::nothing_granted;
@@ -103,7 +103,7 @@ impl ClientHost {
     ///
     /// # Errors
     /// What could not be done, after what was done is undone.
-    pub(crate) async fn apply(&mut self, welcome: &Welcome) -> anyhow::Result<Option<Vec<Queue>>> {
+    pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
         // Why there is none that carries anything is said by the next look at it.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
@@ -121,7 +121,7 @@ impl ClientHost {
     }
 
     /// Turns what stands into what a Welcome and the settings of now ask for.
-    async fn change(&mut self, welcome: &Welcome) -> anyhow::Result<()> {
+    async fn change(&mut self, welcome: &SessionGrant) -> anyhow::Result<()> {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             return Ok(());
         };
@@ -161,7 +161,7 @@ impl ClientHost {
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
-        welcome: Option<&Welcome>,
+        welcome: Option<&SessionGrant>,
     ) -> anyhow::Result<()> {
         let before = self.settings.clone();
         self.settings = RouteSettings::of(profile);
@@ -250,7 +250,7 @@ impl ClientHost {
     ///
     /// # Errors
     /// When the host's state cannot be read.
-    pub(crate) async fn preview(&self, welcome: &Welcome, slot: u8) -> anyhow::Result<Preview> {
+    pub(crate) async fn preview(&self, welcome: &SessionGrant, slot: u8) -> anyhow::Result<Preview> {
         let device = device::name_now(&self.device)?;
         let void = device::void_name_now()?;
         // A device that is made takes this one's setting.
@@ -269,7 +269,7 @@ impl ClientHost {
     }
 
     /// Makes the device and the first plan around it.
-    async fn stand(&self, welcome: &Welcome) -> anyhow::Result<(Standing, Vec<Queue>)> {
+    async fn stand(&self, welcome: &SessionGrant) -> anyhow::Result<(Standing, Vec<Queue>)> {
         let mtu = self.mtu_for(welcome);
         let (device, queues) = TunDevice::make(&self.device, mtu)?;
         let void = Void::make(mtu)?;
@@ -356,18 +356,18 @@ impl ClientHost {
         device.is_none_or(|device| facts::takes_ipv6(&device).unwrap_or(true))
     }
 
-    fn mtu_for(&self, welcome: &Welcome) -> u16 {
+    fn mtu_for(&self, welcome: &SessionGrant) -> u16 {
         self.mtu.unwrap_or(welcome.mtu)
     }
 
-    async fn facts(&self, welcome: &Welcome, slot: u8, device: DeviceName) -> anyhow::Result<PlanFacts> {
+    async fn facts(&self, welcome: &SessionGrant, slot: u8, device: DeviceName) -> anyhow::Result<PlanFacts> {
         let takes_ipv6 = facts::takes_ipv6(&device)?;
         self.facts_where(welcome, slot, device, takes_ipv6).await
     }
 
     async fn facts_where(
         &self,
-        welcome: &Welcome,
+        welcome: &SessionGrant,
         slot: u8,
         device: DeviceName,
         takes_ipv6: bool,

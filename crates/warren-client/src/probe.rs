@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
-use warren_session::client::Welcome;
+use warren_session::client::SessionGrant;
 
 /// Wait for the first answer; doubled for each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub(crate) struct Probe {
 
 impl Probe {
     /// The probe that a Welcome allows; IPv4 before IPv6.
-    pub(crate) fn of(welcome: &Welcome) -> Option<Self> {
+    pub(crate) fn of(welcome: &SessionGrant) -> Option<Self> {
         let ipv4 = welcome
             .ipv4
             .zip(welcome.gateway_ipv4)

@@ -11,7 +11,7 @@ use warren_host::exit_hold::Hold;
 use warren_host::exit_plan::{self, Egress, ExitHost};
 use warren_host::{DeviceName, Host, facts};
 use warren_session::clients::ClientRegistry;
-use warren_session::exit::{ExitConfig as SessionConfig, ExitSessions};
+use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_tun::{DeviceConfig, TunError};
 
 use super::daemon::{self, Ending, ExitStart};

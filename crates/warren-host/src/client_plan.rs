@@ -15,7 +15,7 @@ use crate::{
 
 /// What the plan of a client depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientHost {
+pub struct ClientPlanFacts {
     /// The TUN device.
     pub device: DeviceName,
     /// A TUN device that nobody reads. Its routes are asked after those of `device`: what belongs into the tunnel stays in while
@@ -76,7 +76,7 @@ pub fn table(slot: u8) -> u32 {
     FIRST_TABLE + u32::from(slot)
 }
 
-impl ClientHost {
+impl ClientPlanFacts {
     /// What belongs into the tunnel.
     pub fn tunnel(&self) -> Tunnel {
         let guests = self.guests.iter().map(|guest| guest.network);
@@ -90,7 +90,7 @@ impl ClientHost {
 
 /// Computes a client's plan: the firewall and the device first, then its routes, and the rules that send traffic there
 /// last.
-pub fn client(host: &ClientHost) -> Plan {
+pub fn client(host: &ClientPlanFacts) -> Plan {
     let mut steps = Vec::new();
     let ipv4 = networks(host, Family::Ipv4, host.ipv4.is_some());
     let ipv6 = networks(host, Family::Ipv6, host.ipv6.is_some());
@@ -126,7 +126,7 @@ pub fn client(host: &ClientHost) -> Plan {
     Plan { steps }
 }
 
-fn addresses(host: &ClientHost) -> impl Iterator<Item = IpNet> {
+fn addresses(host: &ClientPlanFacts) -> impl Iterator<Item = IpNet> {
     let ipv4 = host.ipv4.map(|address| IpNet::V4(Ipv4Net::from(address)));
     let ipv6 = host.ipv6.map(|address| IpNet::V6(Ipv6Net::from(address)));
     ipv4.into_iter().chain(ipv6)
@@ -134,7 +134,7 @@ fn addresses(host: &ClientHost) -> impl Iterator<Item = IpNet> {
 
 /// The included networks of one family, each once. Without a lease a default route covers all others; they are left out
 /// because the rule for specific routes cannot look past an unreachable default route.
-fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
+fn networks(host: &ClientPlanFacts, family: Family, leased: bool) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     if family == Family::Ipv6 && !host.kernel_has_ipv6 {
         return networks;
@@ -151,7 +151,7 @@ fn networks(host: &ClientHost, family: Family, leased: bool) -> Vec<IpNet> {
 }
 
 /// The excluded networks of one family, each once, but those that are included word for word and those of guests.
-fn excluded(host: &ClientHost, family: Family, included: &[IpNet]) -> Vec<IpNet> {
+fn excluded(host: &ClientPlanFacts, family: Family, included: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = Vec::new();
     let outside = host.exclude.iter().chain(&host.prefixes).map(IpNet::trunc);
     for network in outside.filter(|network| Family::of(network) == family) {
@@ -166,7 +166,7 @@ fn excluded(host: &ClientHost, family: Family, included: &[IpNet]) -> Vec<IpNet>
 
 /// The guests that the tunnel would take.
 fn taken_guests<'h>(
-    host: &'h ClientHost,
+    host: &'h ClientPlanFacts,
     family: Family,
     included: &[IpNet],
 ) -> impl Iterator<Item = &'h GuestNetwork> {
@@ -178,7 +178,7 @@ fn taken_guests<'h>(
 }
 
 /// The route leads to their device and not to the main table, where a LAN may claim the same addresses.
-fn to_guests(host: &ClientHost, guest: &GuestNetwork) -> Step {
+fn to_guests(host: &ClientPlanFacts, guest: &GuestNetwork) -> Step {
     Step::Route(Route {
         destination: guest.network,
         device: Some(guest.device.clone()),
@@ -188,7 +188,7 @@ fn to_guests(host: &ClientHost, guest: &GuestNetwork) -> Step {
     })
 }
 
-fn throw(host: &ClientHost, destination: IpNet) -> Step {
+fn throw(host: &ClientPlanFacts, destination: IpNet) -> Step {
     Step::Route(Route {
         destination,
         device: None,
@@ -199,7 +199,7 @@ fn throw(host: &ClientHost, destination: IpNet) -> Step {
 }
 
 /// The route that is asked last is made first.
-fn routes(host: &ClientHost, destination: IpNet, leased: bool) -> Vec<Step> {
+fn routes(host: &ClientPlanFacts, destination: IpNet, leased: bool) -> Vec<Step> {
     let table = table(host.slot);
     if !leased {
         let kind = RouteKind::Unreachable;
@@ -213,7 +213,7 @@ fn routes(host: &ClientHost, destination: IpNet, leased: bool) -> Vec<Step> {
     into_void.into_iter().chain([through(&host.device, 0)]).collect()
 }
 
-fn rules(host: &ClientHost, family: Family, networks: &[IpNet]) -> Vec<Step> {
+fn rules(host: &ClientPlanFacts, family: Family, networks: &[IpNet]) -> Vec<Step> {
     let [arrived, specific, default] = host.band.priorities(host.slot);
     let rule = |priority, suppress_prefix_length| {
         Step::Rule(Rule {
@@ -255,7 +255,7 @@ fn is_default(network: &IpNet) -> bool {
 }
 
 /// What lets packets through this host to and from the networks behind it.
-fn forwarding(host: &ClientHost) -> Vec<Step> {
+fn forwarding(host: &ClientPlanFacts) -> Vec<Step> {
     let has = |family| host.prefixes.iter().any(|prefix| Family::of(prefix) == family);
     let mut steps = Vec::new();
     if has(Family::Ipv6) && host.ipv6.is_some() {

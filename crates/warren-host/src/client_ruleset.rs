@@ -3,10 +3,10 @@
 
 use ipnet::IpNet;
 
-use crate::{CARRIER_BIT, DEVICE_GROUP, client_plan::ClientHost, ruleset_text::chain};
+use crate::{CARRIER_BIT, DEVICE_GROUP, client_plan::ClientPlanFacts, ruleset_text::chain};
 
 /// The chains of a client's table, one statement per line, for ports on which TCP listens.
-pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
+pub(crate) fn ruleset(host: &ClientPlanFacts, listening: &[u16]) -> String {
     let mut text = String::new();
     chain(&mut text, "outside", "type filter hook prerouting priority raw; policy accept;", &outside(host));
     let mangle = "type filter hook prerouting priority mangle; policy accept;";
@@ -29,7 +29,7 @@ pub(crate) fn ruleset(host: &ClientHost, listening: &[u16]) -> String {
 }
 
 /// Somebody on the LAN who sends to an inner address wants to learn of it or to get into a connection (CVE-2019-14899).
-fn outside(host: &ClientHost) -> Vec<String> {
+fn outside(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
             format!("meta iifgroup != {DEVICE_GROUP} {family} daddr {address} fib saddr type != local counter drop")
@@ -39,7 +39,7 @@ fn outside(host: &ClientHost) -> Vec<String> {
 
 /// Connections that come from outside any tunnel to this host or to its guests' own addresses are marked; so are their answers that
 /// this host forwards.
-fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
+fn prerouting(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let new = "ct state new ct mark 0 fib daddr type local";
     let mut rules = vec![
@@ -66,12 +66,12 @@ fn prerouting(host: &ClientHost, listening: &[u16]) -> Vec<String> {
 }
 
 /// The connection mark of what carries tunnels. With the packets' own mark are connections that came from outside.
-fn carrier(host: &ClientHost) -> u32 {
+fn carrier(host: &ClientPlanFacts) -> u32 {
     host.mark | CARRIER_BIT
 }
 
 /// Answers of marked connections carry the mark, so that they are routed as if there was no tunnel.
-fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
+fn output(host: &ClientPlanFacts, listening: &[u16]) -> Vec<String> {
     let mark = host.mark;
     let older = set(listening).map(|ports| {
         format!(
@@ -84,7 +84,7 @@ fn output(host: &ClientHost, listening: &[u16]) -> Vec<String> {
 }
 
 /// The exit takes packets from the inner addresses and from the networks behind this host that it routes here.
-fn postrouting(host: &ClientHost) -> Vec<String> {
+fn postrouting(host: &ClientPlanFacts) -> Vec<String> {
     inner(host)
         .map(|(family, address)| {
             let own = match behind(host, family).join(", ") {
@@ -98,19 +98,19 @@ fn postrouting(host: &ClientHost) -> Vec<String> {
 
 /// Nothing with an inner address leaves outside, also after the daemon was killed: connections go on without their tunnel, and
 /// connection tracking goes on to translate.
-fn leaving_outside(host: &ClientHost) -> Vec<String> {
+fn leaving_outside(host: &ClientPlanFacts) -> Vec<String> {
     let tunnels = [format!("meta oifgroup {DEVICE_GROUP} accept"), "oifname \"lo\" accept".into()];
     let drops = inner(host).map(|(family, address)| format!("{family} saddr {address} counter drop"));
     tunnels.into_iter().chain(drops).collect()
 }
 
 /// The networks behind this host of one IP version, as elements of a set.
-fn behind(host: &ClientHost, family: &str) -> Vec<String> {
+fn behind(host: &ClientPlanFacts, family: &str) -> Vec<String> {
     elements(host.prefixes.iter(), family)
 }
 
 /// The guests' networks by IP version.
-fn guests(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {
+fn guests(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)> {
     let of = |family| elements(host.guests.iter().map(|guest| &guest.network), family).join(", ");
     ["ip", "ip6"].map(|family| (family, of(family))).into_iter().filter(|(_, guests)| !guests.is_empty())
 }
@@ -122,7 +122,7 @@ fn elements<'n>(networks: impl Iterator<Item = &'n IpNet>, family: &str) -> Vec<
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
-fn inner(host: &ClientHost) -> impl Iterator<Item = (&'static str, String)> {
+fn inner(host: &ClientPlanFacts) -> impl Iterator<Item = (&'static str, String)> {
     let ipv4 = host.ipv4.map(|address| ("ip", address.to_string()));
     let ipv6 = host.ipv6.map(|address| ("ip6", address.to_string()));
     ipv4.into_iter().chain(ipv6)

@@ -26,12 +26,12 @@ pub fn end(addresses: &[IpAddr]) -> io::Result<usize> {
 }
 
 /// `struct inet_diag_sockid` of linux/inet_diag.h, by which the kernel knows one socket.
-struct Connection {
+struct DiagSocket {
     id: [u8; ID],
     is_ipv4: bool,
 }
 
-impl Connection {
+impl DiagSocket {
     /// Reads `struct inet_diag_msg`.
     fn parse(message: &[u8], family: AddressFamily) -> Option<Self> {
         let id = message.get(4..4 + ID)?.try_into().ok()?;
@@ -53,9 +53,9 @@ impl Connection {
     }
 }
 
-fn connections(family: AddressFamily, protocol: u8) -> io::Result<Vec<Connection>> {
+fn connections(family: AddressFamily, protocol: u8) -> io::Result<Vec<DiagSocket>> {
     ask(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, protocol, &[0; ID])?
-        .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| Connection::parse(message, family))?)
+        .all(|kind, message| (kind == SOCK_DIAG_BY_FAMILY).then(|| DiagSocket::parse(message, family))?)
 }
 
 /// Sends `struct inet_diag_req_v2`.

@@ -54,7 +54,7 @@ pub use host::{
 pub use lock_file::{make_lock_file, open_lock_file};
 pub use nft::{
     NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, TableFamily,
-    is_installed as has_nft, run_nft_by,
+    is_installed as has_nft, set_nft_runner,
 };
 pub use plain_file::{follows_links_at, open_plain, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};

@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use call::{NftCall, NftRunner, NftService, TableFamily, run_nft_by};
+pub use call::{NftCall, NftRunner, NftService, TableFamily, set_nft_runner};
 pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
 pub use ruleset::{Ruleset, RulesetError};

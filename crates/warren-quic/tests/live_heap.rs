@@ -29,7 +29,7 @@ use warren_session::{
     Goodbye,
     client::{ClientAction, ClientConfig, ClientSession, ClientState, ConnectionEnd, Stop},
     clients::{Client as Enrolled, ClientRegistry},
-    exit::{ExitAction, ExitConfig, ExitSessions},
+    exit::{ExitAction, ExitSessions, SessionConfig},
 };
 
 #[global_allocator]
@@ -166,7 +166,8 @@ impl Exit {
         let endpoint = Endpoint::exit(settings, vec![key.clone()], vec![listen], RESET_KEY).unwrap();
         let mut registry = ClientRegistry::new();
         registry.add(Enrolled::new("laptop", *client, SystemTime::UNIX_EPOCH)).unwrap();
-        let config = ExitConfig { ipv4: Some("10.66.0.0/24".parse().unwrap()), ..ExitConfig::default() };
+        let config =
+            SessionConfig { ipv4: Some("10.66.0.0/24".parse().unwrap()), ..SessionConfig::default() };
         let (now, wall) = (Instant::now(), SystemTime::now());
         let sessions = ExitSessions::new(config, registry, now, wall, Box::new(random)).unwrap();
         Self { endpoint, inbox: Inbox::new(), sessions, address, key }

@@ -28,7 +28,7 @@ pub use self::homing::Homing;
 pub use self::race::{Race, STAGGER};
 pub use self::taken::{AddressOwner, TakenAddresses};
 pub use self::vigil::{Vigil, VigilAction};
-pub use self::welcome::{Welcome, WelcomeError};
+pub use self::welcome::{SessionGrant, WelcomeError};
 
 use self::link::{Link, Phase};
 use crate::clients::MAX_NAME_LENGTH;
@@ -65,7 +65,7 @@ pub struct ClientSession {
 /// A session that the exit has granted.
 #[derive(Debug)]
 struct Established {
-    welcome: Welcome,
+    welcome: SessionGrant,
     since: Instant,
 }
 
@@ -125,7 +125,7 @@ impl ClientSession {
     }
 
     /// What the exit granted, as long as the session is not known to be over.
-    pub fn welcome(&self) -> Option<&Welcome> {
+    pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.as_ref().map(|session| &session.welcome)
     }
 

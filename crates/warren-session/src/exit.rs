@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use self::action::{EndReason, ExitAction};
 pub use self::admin::AdminError;
-pub use self::config::{ConfigError, ExitConfig, check_clients};
+pub use self::config::{SessionConfig, SessionConfigError, check_clients};
 pub use self::session::{Session, SessionId};
 
 pub(crate) use self::config::KEEP_ALIVE;
@@ -50,7 +50,7 @@ const WAITING_SLACK: u32 = 8;
 
 /// Every session of one exit.
 pub struct ExitSessions {
-    config: ExitConfig,
+    config: SessionConfig,
     registry: ClientRegistry,
     pool: AddressPool,
     clock: WallClock,
@@ -97,12 +97,12 @@ impl ExitSessions {
     ///
     /// If the configuration is invalid or a client's static address cannot be that client's.
     pub fn new(
-        config: ExitConfig,
+        config: SessionConfig,
         registry: ClientRegistry,
         now: Instant,
         wall: SystemTime,
         mut entropy: Entropy,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, SessionConfigError> {
         config.check()?;
         let mut registry = registry;
         let pool = config.fill_pool(&mut registry)?;
@@ -186,8 +186,8 @@ impl ExitSessions {
     /// # Errors
     ///
     /// If they are none that clients could use; those before stay.
-    pub fn set_dns(&mut self, dns: Vec<std::net::IpAddr>) -> Result<(), ConfigError> {
-        let config = ExitConfig { dns, ..self.config.clone() };
+    pub fn set_dns(&mut self, dns: Vec<std::net::IpAddr>) -> Result<(), SessionConfigError> {
+        let config = SessionConfig { dns, ..self.config.clone() };
         config.check()?;
         self.config = config;
         Ok(())

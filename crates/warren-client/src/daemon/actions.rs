@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use warren_session::client::{ClientAction, Stop, Welcome};
+use warren_session::client::{ClientAction, SessionGrant, Stop};
 use warren_session::exit::SessionId;
 use warren_session::goodbye::Goodbye;
 
@@ -74,7 +74,7 @@ impl Daemon {
         }
     }
 
-    async fn welcome(&mut self, welcome: Welcome) -> anyhow::Result<()> {
+    async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
         let old = self.welcome.take();
         if let Some(old) = &old {
             self.worker.send(Command::EndSession { session: SessionId(old.session) }).await;
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// The exit's operator decides which networks behind this host are routed here.
-    fn say_what_is_not_granted(&self, welcome: &Welcome) {
+    fn say_what_is_not_granted(&self, welcome: &SessionGrant) {
         for prefix in self.start.profile.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
             tracing::warn!(
                 "the exit does not route {prefix} here; its operator allows it with: warren exit client set NAME --prefix {prefix}"

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 use warren_host::facts;
-use warren_session::client::{AddressOwner, TakenAddresses, Welcome};
+use warren_session::client::{AddressOwner, SessionGrant, TakenAddresses};
 use warren_session::exit::SessionId;
 
 use super::Daemon;
@@ -78,7 +78,7 @@ impl Daemon {
 
     /// Says whether this host has come into a network that the lease is in. The lease may be its gateway's address, whose route
     /// the kernel then refuses, or leads into the tunnel. In a network that this host was in when the exit gave the lease it is not: its gateway was compared.
-    async fn network_around(&self, welcome: &Welcome) -> anyhow::Result<Option<String>> {
+    async fn network_around(&self, welcome: &SessionGrant) -> anyhow::Result<Option<String>> {
         let ipv4 = welcome.ipv4.map(|(address, _)| IpAddr::V4(address));
         let ipv6 = welcome.ipv6.map(|(address, _)| IpAddr::V6(address));
         let leased: Vec<IpAddr> = ipv4.into_iter().chain(ipv6).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warren_session::AttachToken;
-use warren_session::client::Welcome;
+use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
 use super::ClientHost;
@@ -41,8 +41,8 @@ impl ClientHost {
 }
 
 /// The Welcome of an exit that grants nothing: a tunnel without addresses has unreachable routes.
-pub(super) fn nothing_granted() -> Welcome {
-    Welcome {
+pub(super) fn nothing_granted() -> SessionGrant {
+    SessionGrant {
         session: 0,
         attach_token: AttachToken::new([0; AttachToken::LENGTH]),
         ipv4: None,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
-use warren_session::client::Welcome;
+use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
 use super::{ClientHost, names};
@@ -36,11 +36,11 @@ impl ClientHost {
         }
     }
 
-    pub(super) fn servers(&self, welcome: &Welcome) -> Vec<IpAddr> {
+    pub(super) fn servers(&self, welcome: &SessionGrant) -> Vec<IpAddr> {
         dns::choose(&self.dns_facts(welcome, &self.settings.exclude))
     }
 
-    pub(super) fn dns_facts<'a>(&'a self, welcome: &'a Welcome, exclude: &'a [IpNet]) -> DnsFacts<'a> {
+    pub(super) fn dns_facts<'a>(&'a self, welcome: &'a SessionGrant, exclude: &'a [IpNet]) -> DnsFacts<'a> {
         DnsFacts {
             wanted: &self.settings.servers,
             of_exit: &welcome.dns,
@@ -52,7 +52,7 @@ impl ClientHost {
     }
 
     /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
-    pub(super) async fn look_at_names(&mut self, welcome: &Welcome) {
+    pub(super) async fn look_at_names(&mut self, welcome: &SessionGrant) {
         let listed = match &self.helper {
             Some(helper) => helper.list_resolvers().await,
             None => Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use warren_host::client_plan::{self, ClientHost as PlanFacts};
+use warren_host::client_plan::{self, ClientPlanFacts as PlanFacts};
 use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
 
 use super::RouteSettings;

@@ -23,7 +23,7 @@ fn full_tunnel_looks_up_its_table_before_main() {
 #[test]
 fn what_has_a_lease_goes_nowhere_while_the_device_is_away() {
     let void = Some(DeviceName::new("warren-void0").unwrap());
-    let host = ClientHost { void, ipv6: None, ..host(&["0.0.0.0/0", "192.0.2.0/24", "::/0"]) };
+    let host = ClientPlanFacts { void, ipv6: None, ..host(&["0.0.0.0/0", "192.0.2.0/24", "::/0"]) };
 
     let plan = client(&host).to_string();
 
@@ -45,7 +45,7 @@ fn what_has_a_lease_goes_nowhere_while_the_device_is_away() {
 
 #[test]
 fn default_route_without_a_lease_is_unreachable_and_covers_the_rest() {
-    let host = ClientHost { ipv6: None, ..host(&["0.0.0.0/0", "fd00::/8", "::/0"]) };
+    let host = ClientPlanFacts { ipv6: None, ..host(&["0.0.0.0/0", "fd00::/8", "::/0"]) };
 
     assert_eq!(
         client(&host).to_string(),
@@ -62,7 +62,7 @@ fn default_route_without_a_lease_is_unreachable_and_covers_the_rest() {
 
 #[test]
 fn ipv4_without_a_lease_is_unreachable_too() {
-    let host = ClientHost { ipv4: None, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) };
+    let host = ClientPlanFacts { ipv4: None, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) };
 
     let plan = client(&host).to_string();
 
@@ -73,7 +73,7 @@ fn ipv4_without_a_lease_is_unreachable_too() {
 
 #[test]
 fn split_tunnel_has_routes_for_its_networks_only_each_once() {
-    let host = ClientHost { slot: 3, ..host(&["192.0.2.7/24", "192.0.2.0/24", "198.51.100.0/24"]) };
+    let host = ClientPlanFacts { slot: 3, ..host(&["192.0.2.7/24", "192.0.2.0/24", "198.51.100.0/24"]) };
 
     assert_eq!(
         client(&host).to_string(),
@@ -89,7 +89,7 @@ fn split_tunnel_has_routes_for_its_networks_only_each_once() {
 
 #[test]
 fn split_network_without_a_lease_is_unreachable() {
-    let host = ClientHost { ipv6: None, ..host(&["2001:db8::/32"]) };
+    let host = ClientPlanFacts { ipv6: None, ..host(&["2001:db8::/32"]) };
 
     let plan = client(&host).to_string();
 
@@ -99,7 +99,7 @@ fn split_network_without_a_lease_is_unreachable() {
 
 #[test]
 fn kernel_without_ipv6_gets_no_step_for_it() {
-    let host = ClientHost { ipv6: None, kernel_has_ipv6: false, ..host(&["0.0.0.0/0", "::/0"]) };
+    let host = ClientPlanFacts { ipv6: None, kernel_has_ipv6: false, ..host(&["0.0.0.0/0", "::/0"]) };
 
     let plan = client(&host).to_string();
 
@@ -110,7 +110,7 @@ fn kernel_without_ipv6_gets_no_step_for_it() {
 fn excluded_networks_are_left_to_the_next_rule() {
     let exclude = ["192.168.1.0/24", "10.0.0.0/8", "192.168.1.0/24", "fe80::/64"];
     let exclude = exclude.map(|network| network.parse().unwrap()).to_vec();
-    let plan = client(&ClientHost { exclude, ..host(&["0.0.0.0/0", "10.0.0.0/8"]) }).to_string();
+    let plan = client(&ClientPlanFacts { exclude, ..host(&["0.0.0.0/0", "10.0.0.0/8"]) }).to_string();
 
     assert!(plan.contains("ip -4 route add throw 192.168.1.0/24 table 22369 proto 87\n"), "{plan}");
     assert_eq!(plan.matches("throw").count(), 1, "{plan}");
@@ -130,9 +130,9 @@ fn guests_are_reached_by_their_device_where_the_tunnel_would_take_them() {
     ];
     let exclude = ["172.17.0.0/16", "172.18.0.0/16"].map(|network| network.parse().unwrap()).to_vec();
     let firewall = Some(ClientFirewall { table: firewall_table("home"), listening: Vec::new() });
-    let host = ClientHost { guests, exclude, firewall, ..host(&["0.0.0.0/0", "::/0", "10.20.0.0/16"]) };
+    let host = ClientPlanFacts { guests, exclude, firewall, ..host(&["0.0.0.0/0", "::/0", "10.20.0.0/16"]) };
 
-    let plan = client(&ClientHost { ipv6: None, ..host.clone() }).to_string();
+    let plan = client(&ClientPlanFacts { ipv6: None, ..host.clone() }).to_string();
 
     for route in [
         "ip -4 route add 172.17.0.0/16 dev docker0 table 22369 proto 87\n",
@@ -147,14 +147,14 @@ fn guests_are_reached_by_their_device_where_the_tunnel_would_take_them() {
     let marked = "ct state new ct mark 0 ip6 daddr { fd17::/64 } meta l4proto != tcp ct mark set 0x5761\n";
     assert!(plan.contains(marked), "{plan}");
 
-    let split = client(&ClientHost { include: vec!["10.0.0.0/8".parse().unwrap()], ..host }).to_string();
+    let split = client(&ClientPlanFacts { include: vec!["10.0.0.0/8".parse().unwrap()], ..host }).to_string();
     assert!(split.contains("10.20.0.0/16 dev br-named") && !split.contains("dev docker0"), "{split}");
 }
 
 #[test]
 fn rules_stand_in_the_band_that_was_chosen() {
     let band = Band::all().last().unwrap();
-    let plan = client(&ClientHost { band, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) }).to_string();
+    let plan = client(&ClientPlanFacts { band, ..host(&["0.0.0.0/0", "192.0.2.0/24"]) }).to_string();
 
     for rule in ["priority 1 iif warren0", "priority 2 not fwmark 0x5761", "priority 3 not fwmark 0x5761"] {
         assert!(plan.contains(&format!("ip -4 rule add {rule} ")), "{plan}");
@@ -165,7 +165,7 @@ fn rules_stand_in_the_band_that_was_chosen() {
 fn firewall_stands_before_anything_is_routed() {
     let firewall = ClientFirewall { table: firewall_table("home"), listening: vec![22] };
     let plan =
-        client(&ClientHost { firewall: Some(firewall), ipv6: None, ..host(&["0.0.0.0/0"]) }).to_string();
+        client(&ClientPlanFacts { firewall: Some(firewall), ipv6: None, ..host(&["0.0.0.0/0"]) }).to_string();
 
     assert!(
         plan.starts_with(
@@ -187,7 +187,7 @@ fn firewall_stands_before_anything_is_routed() {
 fn networks_behind_the_host_are_forwarded_for_keep_their_addresses_and_stay_out_of_the_tunnel() {
     let firewall = ClientFirewall { table: firewall_table("office"), listening: Vec::new() };
     let prefixes = ["192.168.7.0/24", "fd07::/64"].map(|prefix| prefix.parse().unwrap()).to_vec();
-    let host = ClientHost { firewall: Some(firewall), prefixes, ..host(&["0.0.0.0/0", "::/0"]) };
+    let host = ClientPlanFacts { firewall: Some(firewall), prefixes, ..host(&["0.0.0.0/0", "::/0"]) };
 
     let plan = client(&host).to_string();
 
@@ -214,15 +214,15 @@ fn networks_behind_the_host_are_forwarded_for_keep_their_addresses_and_stay_out_
 #[test]
 fn strict_reverse_path_check_is_loosened_first() {
     let eth = DeviceName::new("eth0.7").unwrap();
-    let host = ClientHost { strict_reverse_path: vec![eth], ..host(&[]) };
+    let host = ClientPlanFacts { strict_reverse_path: vec![eth], ..host(&[]) };
 
     let plan = client(&host).to_string();
 
     assert!(plan.starts_with("sysctl -w net.ipv4.conf.eth0/7.rp_filter=2\n"), "{plan}");
 }
 
-fn host(include: &[&str]) -> ClientHost {
-    ClientHost {
+fn host(include: &[&str]) -> ClientPlanFacts {
+    ClientPlanFacts {
         device: DeviceName::new("warren0").unwrap(),
         void: None,
         mtu: 1380,

@@ -80,7 +80,7 @@ pub trait NftRunner: fmt::Debug + Send + Sync {
 }
 
 /// Has every later run of this process made by `runner`. The first one that is set stays.
-pub fn run_nft_by(runner: Box<dyn NftRunner>) {
+pub fn set_nft_runner(runner: Box<dyn NftRunner>) {
     // A second one would be of the same process, for the same purpose.
     drop(RUNNER.set(runner));
 }

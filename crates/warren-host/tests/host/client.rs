@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use warren_host::{
     Band, CARRIER_MARK, Host, HostError, Plan, Route, RouteKind, Step,
-    client_plan::{ClientFirewall, ClientHost, client, firewall_table, table},
+    client_plan::{ClientFirewall, ClientPlanFacts, client, firewall_table, table},
     facts, recover,
 };
 
@@ -35,7 +35,7 @@ fn split_tunnel_takes_its_networks_alone() {
         return;
     }
     let (host, _lan) = lived_in_host("warren0");
-    let plan = client(&ClientHost { include: networks(&["203.0.113.0/24"]), slot: 9, ..full_tunnel() });
+    let plan = client(&ClientPlanFacts { include: networks(&["203.0.113.0/24"]), slot: 9, ..full_tunnel() });
 
     host.with_plan(&plan, || {
         assert!(host.run("ip route get 203.0.113.9").contains("dev warren0"));
@@ -51,7 +51,7 @@ fn ipv6_without_a_lease_fails_fast_instead_of_leaving_outside() {
     }
     let (host, _lan) = lived_in_host("warren0");
 
-    host.with_plan(&client(&ClientHost { ipv6: None, ..full_tunnel() }), || {
+    host.with_plan(&client(&ClientPlanFacts { ipv6: None, ..full_tunnel() }), || {
         assert!(!host.succeeds("ip -6 route get 2001:db8::1"));
         assert!(host.run(&format!("ip -6 route get 2001:db8::1 mark {CARRIER_MARK}")).contains("dev lan0"));
         assert!(host.run("ip route get 8.8.8.8").contains("dev warren0"));
@@ -79,7 +79,7 @@ fn device_with_ipv6_switched_off_is_named_and_ipv6_can_be_left_out() {
          none without ipv6 in [addresses] of exit.toml"
     );
     host.assert_is(&before, "after the failure");
-    host.with_plan(&client(&ClientHost { ipv6: None, ..full_tunnel() }), || {
+    host.with_plan(&client(&ClientPlanFacts { ipv6: None, ..full_tunnel() }), || {
         assert!(!host.succeeds("ip -6 route get 2001:db8::1"));
     });
 }
@@ -92,7 +92,7 @@ fn two_tunnels_go_up_and_down_independently_and_the_more_specific_route_wins() {
     let (host, _lan) = lived_in_host("warren0");
     host.run("ip tuntap add warren1 mode tun");
     let before = host.snapshot();
-    let work = ClientHost {
+    let work = ClientPlanFacts {
         device: device("warren1"),
         ipv4: Some([10, 77, 0, 2].into()),
         ipv6: None,
@@ -107,10 +107,10 @@ fn two_tunnels_go_up_and_down_independently_and_the_more_specific_route_wins() {
         // A foreign rule looks up the table of slot 0 with a priority of slot 1.
         let slot = first.free_slot().await.unwrap().unwrap();
         assert_eq!(slot, 2);
-        let full = first.apply(&client(&ClientHost { slot, ..full_tunnel() })).await.unwrap();
+        let full = first.apply(&client(&ClientPlanFacts { slot, ..full_tunnel() })).await.unwrap();
         let slot = second.free_slot().await.unwrap().unwrap();
         assert_eq!(slot, 3);
-        let split = second.apply(&client(&ClientHost { slot, ..work })).await.unwrap();
+        let split = second.apply(&client(&ClientPlanFacts { slot, ..work })).await.unwrap();
 
         assert!(host.run("ip route get 203.0.113.9").contains("dev warren1"));
         assert!(host.run("ip route get 8.8.8.8").contains("dev warren0"));
@@ -156,7 +156,7 @@ fn what_is_there_already_is_not_taken_for_ours() {
     let (host, _lan) = lived_in_host("warren0");
     host.run(&format!("ip route add unreachable 203.0.113.0/24 table {}", table(0)));
     let before = host.snapshot();
-    let plan = client(&ClientHost { include: networks(&["203.0.113.0/24"]), ..full_tunnel() });
+    let plan = client(&ClientPlanFacts { include: networks(&["203.0.113.0/24"]), ..full_tunnel() });
 
     let error =
         host.block_on(|| async { Host::open(host.journal()).await.unwrap().apply(&plan).await.unwrap_err() });
@@ -181,7 +181,7 @@ fn device_that_vanished_takes_its_part_along_and_the_rest_is_undone() {
     host.run("ip tuntap add warren0 mode tun");
 
     host.block_on(|| async {
-        let plan = client(&ClientHost { ipv6: None, ..full_tunnel() });
+        let plan = client(&ClientPlanFacts { ipv6: None, ..full_tunnel() });
         let mut warren = Host::open(host.journal()).await.unwrap();
         let applied = warren.apply(&plan).await.unwrap();
         host.run("ip tuntap delete warren0 mode tun");
@@ -309,7 +309,7 @@ fn strict_reverse_path_check_is_loosened_while_the_tunnel_is_up() {
     assert_eq!(strict, [device("lan0")]);
 
     let strict_reverse_path = [strict, vec![device("vanished0")]].concat();
-    host.with_plan(&client(&ClientHost { strict_reverse_path, ..full_tunnel() }), || {
+    host.with_plan(&client(&ClientPlanFacts { strict_reverse_path, ..full_tunnel() }), || {
         assert_eq!(host.run("sysctl -n net.ipv4.conf.lan0.rp_filter").trim(), "2");
     });
 }
@@ -387,8 +387,8 @@ fn a_route_without_a_device_in_an_own_table_is_undone() {
     );
 }
 
-fn full_tunnel() -> ClientHost {
-    ClientHost {
+fn full_tunnel() -> ClientPlanFacts {
+    ClientPlanFacts {
         device: device("warren0"),
         void: None,
         mtu: 1380,

@@ -8,7 +8,7 @@ use std::{
 
 use warren_host::{
     Band, CARRIER_MARK, Host, Plan,
-    client_plan::{ClientFirewall, ClientHost, client, firewall_table},
+    client_plan::{ClientFirewall, ClientPlanFacts, client, firewall_table},
     exit_plan::exit,
     recover,
 };
@@ -84,7 +84,7 @@ fn kill_and_recover(role: &str, tun: &str) {
 }
 
 fn client_plan() -> Plan {
-    client(&ClientHost {
+    client(&ClientPlanFacts {
         device: device("warren0"),
         void: None,
         mtu: 1380,

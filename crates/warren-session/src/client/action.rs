@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use super::Welcome;
+use super::SessionGrant;
 use crate::goodbye::Goodbye;
 
 /// How a connection ended that the client did not close itself.
@@ -40,7 +40,7 @@ pub enum ClientAction {
         reason: Goodbye,
     },
     /// A session is open: bring the host to what it says. Comes before the first [`Self::Attach`] of the session.
-    Welcome(Box<Welcome>),
+    Welcome(Box<SessionGrant>),
     /// Traffic may flow on the connection.
     Attach {
         /// The connection's number in the session.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::link::Phase;
-use super::{ClientAction, ClientSession, Established, Loss, Welcome, WelcomeError};
+use super::{ClientAction, ClientSession, Established, Loss, SessionGrant, WelcomeError};
 use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
 use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION};
@@ -76,7 +76,7 @@ impl ClientSession {
     }
 
     fn welcomed(&mut self, now: Instant, index: u32, message: &message::Welcome) {
-        let parsed = Welcome::parse(message, &self.config);
+        let parsed = SessionGrant::parse(message, &self.config);
         let welcome = match parsed.and_then(|welcome| self.taken.check(&welcome).map(|()| welcome)) {
             Ok(welcome) => welcome,
             Err(error) => return self.bad_welcome(now, index, &error),

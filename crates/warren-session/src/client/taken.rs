@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Welcome, WelcomeError};
+use super::{SessionGrant, WelcomeError};
 
 /// Who has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +55,11 @@ impl FromIterator<(IpAddr, AddressOwner)> for TakenAddresses {
 }
 
 impl TakenAddresses {
-    /// Refuses a Welcome with an inner address that is not the exit's to give.
+    /// Refuses a grant with an inner address that is not the exit's to give.
     ///
     /// # Errors
     /// [`WelcomeError::Taken`] with the address and its owner.
-    pub fn check(&self, welcome: &Welcome) -> Result<(), WelcomeError> {
+    pub fn check(&self, welcome: &SessionGrant) -> Result<(), WelcomeError> {
         let any = |_: AddressOwner| true;
         let own = (any as fn(AddressOwner) -> bool, "this client's inner address");
         let exits =

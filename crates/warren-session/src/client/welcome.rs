@@ -13,7 +13,7 @@ use crate::{AttachToken, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
 
 /// A session that the exit granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Welcome {
+pub struct SessionGrant {
     /// The session's number at the exit.
     pub session: u64,
     /// What a connection shows to join the session.
@@ -78,7 +78,7 @@ pub enum WelcomeError {
     },
 }
 
-impl Welcome {
+impl SessionGrant {
     pub(super) fn parse(message: &message::Welcome, config: &ClientConfig) -> Result<Self, WelcomeError> {
         let out_of_range = |what| WelcomeError::OutOfRange { what };
         let ipv4 = message.ipv4.as_ref().map(parse_ipv4).transpose()?;
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_welcome_is_parsed_into_what_the_host_needs() {
-        let parsed = Welcome::parse(&sound(), &config()).unwrap();
+        let parsed = SessionGrant::parse(&sound(), &config()).unwrap();
         assert_eq!(parsed.ipv4, Some(("10.66.0.2".parse().unwrap(), 24)));
         assert_eq!(parsed.ipv6, Some(("fd66::2".parse().unwrap(), 64)));
         assert_eq!(parsed.gateway_ipv6, Some("fd66::1".parse().unwrap()));
@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn one_family_is_enough_and_none_is_not() {
         let one = message::Welcome { ipv4: None, ..sound() };
-        assert_eq!(Welcome::parse(&one, &config()).unwrap().gateway_ipv4, None);
+        assert_eq!(SessionGrant::parse(&one, &config()).unwrap().gateway_ipv4, None);
         let none = message::Welcome { ipv6: None, ..one };
-        assert_eq!(Welcome::parse(&none, &config()), Err(WelcomeError::NoAddress));
+        assert_eq!(SessionGrant::parse(&none, &config()), Err(WelcomeError::NoAddress));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
         for address in ipv4 {
             let wrong = message::Welcome { ipv4: Some(network(address)), ..sound() };
             assert!(
-                matches!(Welcome::parse(&wrong, &config()), Err(WelcomeError::Address { .. })),
+                matches!(SessionGrant::parse(&wrong, &config()), Err(WelcomeError::Address { .. })),
                 "{address}"
             );
         }
@@ -203,7 +203,7 @@ mod tests {
         {
             let wrong = message::Welcome { ipv6: Some(network(address)), ..sound() };
             assert!(
-                matches!(Welcome::parse(&wrong, &config()), Err(WelcomeError::Address { .. })),
+                matches!(SessionGrant::parse(&wrong, &config()), Err(WelcomeError::Address { .. })),
                 "{address}"
             );
         }
@@ -214,7 +214,7 @@ mod tests {
         for gateway in [vec![], vec![10, 67, 0, 1], vec![10, 66, 0, 2], vec![10, 66, 0, 0], vec![0; 16]] {
             let wrong = message::Welcome { gateway_ipv4: gateway.clone(), ..sound() };
             assert!(
-                matches!(Welcome::parse(&wrong, &config()), Err(WelcomeError::Gateway { .. })),
+                matches!(SessionGrant::parse(&wrong, &config()), Err(WelcomeError::Gateway { .. })),
                 "{gateway:?}"
             );
         }
@@ -239,7 +239,7 @@ mod tests {
             message::Welcome { prefixes: vec![default_route], ..sound() },
         ];
         for message in wrong {
-            let parsed = Welcome::parse(&message, &config());
+            let parsed = SessionGrant::parse(&message, &config());
             assert!(matches!(parsed, Err(WelcomeError::OutOfRange { .. })), "{message:?}");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use thiserror::Error;
 
 use super::config::{check_prefixes, reserve};
-use super::{ConfigError, EndReason, ExitSessions};
+use super::{EndReason, ExitSessions, SessionConfigError};
 use crate::clients::{Client, ClientRegistry, Invitation, RegistryError};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
@@ -18,7 +18,7 @@ pub enum AdminError {
     Registry(#[from] RegistryError),
     /// It does not fit the exit's networks.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] SessionConfigError),
 }
 
 impl ExitSessions {
@@ -212,8 +212,8 @@ impl ExitSessions {
     /// # Errors
     ///
     /// If the exit could not start with it, or it brings back a key or an invitation that is gone.
-    pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), ConfigError> {
-        self.registry.check_edited(edited, self.clock.at(now)).map_err(ConfigError::BroughtBack)?;
+    pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), SessionConfigError> {
+        self.registry.check_edited(edited, self.clock.at(now)).map_err(SessionConfigError::BroughtBack)?;
         self.config.fill_pool(&mut edited.clone()).map(drop)
     }
 

@@ -13,7 +13,7 @@ use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
 
 /// Configuration of an exit's sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExitConfig {
+pub struct SessionConfig {
     /// Inner IPv4 network, from which clients get their addresses.
     pub ipv4: Option<Ipv4Net>,
     /// Inner IPv6 network.
@@ -36,7 +36,7 @@ pub struct ExitConfig {
 pub(crate) const KEEP_ALIVE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(600);
 
-impl Default for ExitConfig {
+impl Default for SessionConfig {
     /// No network yet, MTU 1380, 32 connections, keep-alives each 15 s.
     fn default() -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Default for ExitConfig {
 
 /// Why an exit cannot start with its configuration and clients.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ConfigError {
+pub enum SessionConfigError {
     /// The networks are not usable.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -105,17 +105,17 @@ pub enum ConfigError {
     },
 }
 
-impl ExitConfig {
+impl SessionConfig {
     /// Checks everything that does not depend on clients.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Result<(), SessionConfigError> {
         if let Some(&route) = self.routes.iter().find(|route| route.trunc() != **route) {
-            return Err(ConfigError::BadRoute { route });
+            return Err(SessionConfigError::BadRoute { route });
         }
         if let Some(&address) = self.dns.iter().find(|address| !is_unicast(address)) {
-            return Err(ConfigError::BadDnsServer { address });
+            return Err(SessionConfigError::BadDnsServer { address });
         }
         let bounded = |what, fits, value: String, bounds: String| {
-            if fits { Ok(()) } else { Err(ConfigError::OutOfBounds { what, value, bounds }) }
+            if fits { Ok(()) } else { Err(SessionConfigError::OutOfBounds { what, value, bounds }) }
         };
         bounded("the MTU", self.mtu >= MIN_MTU, self.mtu.to_string(), format!("at least {MIN_MTU}"))?;
         let (dns, routes, connections) = (self.dns.len(), self.routes.len(), self.max_connections);
@@ -143,7 +143,7 @@ impl ExitConfig {
     }
 
     /// Makes the pool and gives the clients of `registry` what is theirs; sticky leases that no longer fit are dropped there.
-    pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, ConfigError> {
+    pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, SessionConfigError> {
         let mut pool = pool_with(self.ipv4, self.ipv6, registry)?;
         let held: Vec<(_, Lease)> = registry
             .iter()
@@ -167,7 +167,7 @@ pub fn check_clients(
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
     registry: &ClientRegistry,
-) -> Result<(), ConfigError> {
+) -> Result<(), SessionConfigError> {
     pool_with(ipv4, ipv6, registry).map(drop)
 }
 
@@ -176,7 +176,7 @@ fn pool_with(
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
     registry: &ClientRegistry,
-) -> Result<AddressPool, ConfigError> {
+) -> Result<AddressPool, SessionConfigError> {
     let mut pool = AddressPool::new(ipv4, ipv6)?;
     for client in registry.iter() {
         check_prefixes(&pool, client)?;
@@ -194,17 +194,17 @@ pub(super) fn reserve(
     pool: &mut AddressPool,
     client: &Client,
     seen: SystemTime,
-) -> Result<Vec<crate::PublicKey>, ConfigError> {
+) -> Result<Vec<crate::PublicKey>, SessionConfigError> {
     pool.reserve(client.public_key, client.static_lease(), seen)
-        .map_err(|source| ConfigError::StaticAddress { name: client.name.clone(), source })
+        .map_err(|source| SessionConfigError::StaticAddress { name: client.name.clone(), source })
 }
 
 /// Checks that no prefix of a client takes traffic that belongs to other clients.
-pub(super) fn check_prefixes(pool: &AddressPool, client: &Client) -> Result<(), ConfigError> {
+pub(super) fn check_prefixes(pool: &AddressPool, client: &Client) -> Result<(), SessionConfigError> {
     for &prefix in &client.prefixes {
         let overlaps = |network: &IpNet| network.contains(&prefix) || prefix.contains(network);
         if let Some(network) = pool.networks().find(overlaps) {
-            return Err(ConfigError::PrefixInPool { name: client.name.clone(), prefix, network });
+            return Err(SessionConfigError::PrefixInPool { name: client.name.clone(), prefix, network });
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ const PIECE: usize = 16 * 1_024;
 /// All connections of an exit, with bounds for those that have not said yet what they want.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, PeerConnection>,
     max_waiting_per_key: u32,
     /// Number of waiting connections of each enrolled key.
     waiting: BTreeMap<PublicKey, u32>,
@@ -35,7 +35,7 @@ pub(super) struct Connections {
 }
 
 #[derive(Clone, Debug)]
-struct Connection {
+struct PeerConnection {
     key: PublicKey,
     /// The first address of the network it came from.
     network: IpAddr,
@@ -121,7 +121,7 @@ impl Connections {
             if enrolled { MessageDecoder::new() } else { MessageDecoder::with_limit(MAX_STRANGERS_MESSAGE) };
         self.connections.insert(
             connection,
-            Connection { key, network, decoder, phase: Phase::Waiting { deadline, enrolled } },
+            PeerConnection { key, network, decoder, phase: Phase::Waiting { deadline, enrolled } },
         );
         true
     }

@@ -291,7 +291,7 @@ fn messages_out_of_order_close_the_connection_and_leave_the_session() {
 #[test]
 fn an_empty_pool_is_said_and_a_client_offline_gives_its_address_up() {
     let mut exit =
-        Exit::with(ExitConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ..ExitConfig::default() });
+        Exit::with(SessionConfig { ipv4: Some("10.66.0.0/30".parse().unwrap()), ..SessionConfig::default() });
     exit.say(1, ALICE, &hello(NONCE_A));
     exit.say(2, BOB, &hello(NONCE_B));
     assert_eq!(exit.last_closes, [(2, Goodbye::PoolEmpty)]);
@@ -387,7 +387,7 @@ fn a_client_that_cannot_be_is_not_added() {
     let around = Client { ipv4: None, prefixes: vec!["10.0.0.0/8".parse().unwrap()], ..carol("10.66.0.9") };
     assert!(matches!(
         exit.sessions.add_client(exit.now, around),
-        Err(AdminError::Config(ConfigError::PrefixInPool { .. }))
+        Err(AdminError::Config(SessionConfigError::PrefixInPool { .. }))
     ));
     assert_eq!(exit.sessions.registry(), &before);
 }

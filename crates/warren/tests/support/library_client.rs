@@ -10,7 +10,7 @@ use warren_packet::datagram::{Datagram, Flags, write_packet};
 use warren_quic::driver::{CloseReason, ConnectionId, ConnectionStats, Endpoint, Event, Inbox, SocketStats};
 use warren_quic::key::{PrivateKey, PublicKey};
 use warren_quic::settings::{Driver, TransportSettings};
-use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, Welcome};
+use warren_session::client::{ClientAction, ClientConfig, ClientSession, ConnectionEnd, SessionGrant};
 use warren_session::goodbye::Goodbye;
 
 use super::Net;
@@ -63,7 +63,7 @@ impl LibraryClient {
     }
 
     /// The session's state, and what was granted.
-    pub fn welcome(&self) -> Option<&Welcome> {
+    pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.welcome()
     }
 

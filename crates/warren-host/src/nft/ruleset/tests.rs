@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Forwarding, GuestNetwork, OnLink, Plan, Step, Surroundings, client_plan,
-    client_plan::{ClientFirewall, ClientHost},
+    client_plan::{ClientFirewall, ClientPlanFacts},
     dns, exit_hold,
     exit_plan::{self, Egress, ExitHost},
     kill_switch::{InboundPort, InboundProtocol, KillSwitchRules},
@@ -175,7 +175,7 @@ fn client() -> Plan {
         device: "br-1_a.b@c".parse().unwrap(),
         network: "172.17.0.0/16".parse().unwrap(),
     }];
-    let host = ClientHost {
+    let host = ClientPlanFacts {
         device: "warren0".parse().unwrap(),
         void: None,
         mtu: 1_380,

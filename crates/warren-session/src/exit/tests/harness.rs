@@ -27,7 +27,7 @@ impl Exit {
         Self::with(network())
     }
 
-    pub(super) fn with(config: ExitConfig) -> Self {
+    pub(super) fn with(config: SessionConfig) -> Self {
         let mut registry = ClientRegistry::new();
         registry.add(Client::new("alice", ALICE, UNIX_EPOCH)).unwrap();
         registry.add(Client::new("bob", BOB, UNIX_EPOCH)).unwrap();
@@ -38,13 +38,13 @@ impl Exit {
         Self::start(network(), toml::from_str(file).unwrap())
     }
 
-    pub(super) fn start(config: ExitConfig, registry: ClientRegistry) -> Self {
+    pub(super) fn start(config: SessionConfig, registry: ClientRegistry) -> Self {
         let (now, mut counter) = (Instant::now(), 0u8);
         let entropy = Box::new(move |bytes: &mut [u8]| {
             counter = counter.wrapping_add(1);
             bytes.fill(counter);
         });
-        let config = ExitConfig { max_connections: 4, ..config };
+        let config = SessionConfig { max_connections: 4, ..config };
         let sessions = ExitSessions::new(config, registry, now, SystemTime::now(), entropy).unwrap();
         Self { sessions, now, welcome: None, last_closes: Vec::new() }
     }
@@ -108,11 +108,11 @@ impl Exit {
     }
 }
 
-pub(super) fn network() -> ExitConfig {
-    ExitConfig {
+pub(super) fn network() -> SessionConfig {
+    SessionConfig {
         ipv4: Some("10.66.0.0/24".parse().unwrap()),
         ipv6: Some("fd66::/64".parse().unwrap()),
-        ..ExitConfig::default()
+        ..SessionConfig::default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{ConnectionEnd, Stop};
 use crate::clients::{Client, ClientRegistry};
-use crate::exit::{ExitAction, ExitConfig, ExitSessions};
+use crate::exit::{ExitAction, ExitSessions, SessionConfig};
 use crate::{Entropy, Goodbye, PublicKey};
 
 use super::clients_model::{CLIENTS, ClientsModel, client_of, key_of, name_of};
@@ -270,10 +270,10 @@ impl World {
         if self.exit.is_some() {
             return;
         }
-        let config = ExitConfig {
+        let config = SessionConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
-            ..ExitConfig::default()
+            ..SessionConfig::default()
         };
         // What a restart finds has been through the file.
         let file = toml::to_string(&self.disk).unwrap();

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use noq_proto::{ConnectionHandle, DatagramEvent, Endpoint, FourTuple, Incoming};
 use warren_session::{
     clients::{Client as Enrolled, ClientRegistry},
-    exit::{ExitAction, ExitConfig, ExitSessions},
+    exit::{ExitAction, ExitSessions, SessionConfig},
 };
 
 use warren_simulation::Random;
@@ -199,10 +199,10 @@ impl Life {
         let server = quic_config::exit(settings, EXIT, tls::exit(key).unwrap(), &secrets);
         let mut config = quic_config::endpoint(settings, reset_key, ListenerPlace::all(1).next());
         config.rng_seed(Some(random.bytes()));
-        let sessions = ExitConfig {
+        let sessions = SessionConfig {
             ipv4: Some("10.66.0.0/29".parse().unwrap()),
             ipv6: Some("fd66::/64".parse().unwrap()),
-            ..ExitConfig::default()
+            ..SessionConfig::default()
         };
         let mut entropy = Random::new(random.draw());
         let entropy = move |bytes: &mut [u8]| entropy.fill(bytes);
