@@ -8,12 +8,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub use crate::table_names::firewall_table;
 use crate::{
     DeviceName, Family, FirewallMark, GuestNetwork, Plan, Route, RouteKind, Rule, Step, TableFamily,
     band::Band, client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
 };
 
-/// What the plan of a client depends on.
+/// What the plan of a client depends on. Every field is a fact that the plan follows from, so they stand in one struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPlanFacts {
     /// The TUN device.
@@ -64,11 +65,6 @@ pub struct ClientFirewall {
     /// The ports on which TCP listens, from [`crate::facts::listening_ports`]: sessions on them that are older than the
     /// tunnel go on.
     pub listening: Vec<u16>,
-}
-
-/// The table of the profile `name`, which cannot be the exit's.
-pub fn firewall_table(name: &str) -> String {
-    format!("warren_{name}")
 }
 
 /// The routing table of the tunnel in `slot`.

@@ -15,8 +15,7 @@ use crate::{
     plan::table_text, undo::Undo,
 };
 
-/// The table's name, of family `inet`. It belongs to no process.
-pub const HOLD_TABLE: &str = "warren_exit_hold";
+pub use crate::table_names::HOLD_TABLE;
 
 /// The table as it stands; dropping this leaves it there.
 #[derive(Debug)]

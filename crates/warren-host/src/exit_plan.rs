@@ -9,8 +9,7 @@ use crate::{
     sysctl,
 };
 
-/// The exit's own nftables table, of family `inet`, and the one of family `arp`.
-pub const TABLE: &str = "warren_exit";
+pub use crate::table_names::EXIT_TABLE as TABLE;
 
 /// What the plan of an exit depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use std::{collections::BTreeMap, fs::File, io, path::Path};
 pub use error::{ApplyError, ChangeError, HostError, UndoError};
 
 use crate::{
-    DeviceName, Family, Forwarding, Missing, Plan, Surroundings,
+    DeviceName, Family, Forwarding, Missing, Plan, Surroundings, TableFamily,
     band::Band,
     client_plan,
     foreign_rules::{self, RulePlace, Tunnel},
     journal::{Journal, Place},
     netlink::Netlink,
-    nft::{self, NftError, TableFamily},
+    nft::{self, NftError},
     plan::{Step, table_text},
     step::{self, StepError},
     undo::Undo,

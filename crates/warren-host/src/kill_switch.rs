@@ -320,11 +320,7 @@ pub fn is_closed(journal: impl AsRef<Path>) -> io::Result<bool> {
 /// The table looks at packets of both versions.
 const FAMILY: TableFamily = TableFamily::Inet;
 
-/// The table of the profile `name`. Names of profiles have no characters that nft would not take, and no profile's own
-/// table begins like this one's.
-pub fn table_name(name: &str) -> String {
-    format!("warren-kill-switch_{name}")
-}
+pub use crate::table_names::kill_switch_table as table_name;
 
 /// Makes the table, and notes what it is to be before and what it is after.
 async fn make(

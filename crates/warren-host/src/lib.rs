@@ -37,6 +37,7 @@ mod special_purpose;
 mod step;
 mod surroundings;
 mod sysctl;
+mod table_names;
 pub mod tracking;
 mod undo;
 mod verify;
@@ -53,13 +54,14 @@ pub use host::{
 };
 pub use lock_file::{make_lock_file, open_lock_file};
 pub use nft::{
-    NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, TableFamily,
-    is_installed as has_nft, set_nft_runner,
+    NftCall, NftError, NftRunner, NftService, OwnTables, Ruleset, RulesetError, is_installed as has_nft,
+    set_nft_runner,
 };
 pub use plain_file::{follows_links_at, open_plain, read_plain};
 pub use plan::{Family, FirewallMark, Plan, Route, RouteKind, Rule, Step};
 pub use step::StepError;
 pub use surroundings::{OnLink, Surroundings};
+pub use table_names::TableFamily;
 pub use verify::Missing;
 
 /// The protocol number on every route and rule that Warren makes (`ip route show table all proto 87`).

@@ -14,7 +14,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use call::{NftCall, NftRunner, NftService, TableFamily, set_nft_runner};
+use crate::TableFamily;
+pub use call::{NftCall, NftRunner, NftService, set_nft_runner};
 pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
 pub use ruleset::{Ruleset, RulesetError};

@@ -1,5 +1,7 @@
 //! Making one step: what is looked at before, how it is undone, and the making itself.
 
+mod error;
+
 use std::{
     fs::File,
     io,
@@ -8,10 +10,11 @@ use std::{
 
 use ipnet::IpNet;
 
+pub use self::error::StepError;
 use crate::{
-    DeviceName, Route, RouteKind, Step, facts,
+    DeviceName, Route, RouteKind, Step, TableFamily, facts,
     netlink::{Link, LinkChange, Netlink},
-    nft::{self, NftError, TableFamily},
+    nft::{self, NftError},
     plan::table_text,
     sysctl::{self, IPV6_FORWARDING},
     undo::Undo,
@@ -19,68 +22,6 @@ use crate::{
 
 /// Set when the kernel or nft refused a table of family `arp`, about which neither changes its mind.
 static REFUSED_ARP: AtomicBool = AtomicBool::new(false);
-
-/// Why a step could not be made or undone.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// The device is not there.
-    #[error(
-        "there is no network device {0}; somebody has deleted or renamed it, so run `warren down` and start again"
-    )]
-    NoDevice(DeviceName),
-    /// Something of the kind is there already, and not Warren's to change.
-    #[error(
-        "it exists already and was not made by this Warren; remove it, or run `warren cleanup` if it was left behind, or restart this \
-         machine if Warren's record of it is lost with /run/warren"
-    )]
-    Exists,
-    /// The kernel does not have the setting.
-    #[error("this kernel has no such setting; use one that has it")]
-    NoSetting,
-    /// The device takes no address of IPv6.
-    #[error(
-        "IPv6 is switched off on {0}; set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or use no IPv6 addresses: an exit has none without ipv6 in [addresses] of exit.toml"
-    )]
-    Ipv6Disabled(DeviceName),
-    /// The kernel refused for want of rights.
-    #[error("not permitted; run it as root or with CAP_NET_ADMIN")]
-    NotPermitted,
-    /// The journal cannot be written.
-    #[error("there is no space left for the journal; free space on the disk that --runtime-dir is on")]
-    NoSpace,
-    /// The kernel refused.
-    #[error("{0}")]
-    Io(io::Error),
-    /// nft failed.
-    #[error(transparent)]
-    Nft(NftError),
-}
-
-impl From<io::Error> for StepError {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::AlreadyExists {
-            Self::Exists
-        } else if error.kind() == io::ErrorKind::PermissionDenied {
-            Self::NotPermitted
-        } else if error.kind() == io::ErrorKind::StorageFull {
-            Self::NoSpace
-        } else {
-            Self::Io(error)
-        }
-    }
-}
-
-impl From<NftError> for StepError {
-    fn from(error: NftError) -> Self {
-        match error {
-            NftError::Refused(reason) if reason.ends_with("File exists") => Self::Exists,
-            NftError::Refused(reason) if reason.ends_with("not permitted") => Self::NotPermitted,
-            error @ (NftError::Missing | NftError::Refused(_) | NftError::Gone | NftError::Io(_)) => {
-                Self::Nft(error)
-            }
-        }
-    }
-}
 
 /// Looks at the host and says how the step will be undone; none if there is nothing to do.
 ///

@@ -6,9 +6,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceName, Family, Route, Rule, Step,
+    DeviceName, Family, Route, Rule, Step, TableFamily,
     netlink::{LinkChange, Netlink},
-    nft::{self, TableFamily},
+    nft,
     step::StepError,
     sysctl::{self, Companion},
 };

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::{
-    Plan, Step,
+    Plan, Step, TableFamily,
     netlink::Netlink,
-    nft::{self, TableFamily},
+    nft,
     step::{StepError, filters_arp, is_of_missing_guests, route_index},
     sysctl::{self, IPV6_FORWARDING},
 };

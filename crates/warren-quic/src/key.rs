@@ -19,8 +19,17 @@ use zeroize::Zeroizing;
 /// Bytes of a private key's seed.
 const KEY_LENGTH: usize = 32;
 
-/// An Ed25519 private key. Clones have it together, so that it is in memory once: in aws-lc, which wipes it when the last of
-/// them is dropped.
+/// An Ed25519 private key. All clones share one copy in memory. aws-lc has it, and wipes it when the last clone is dropped.
+///
+/// ```
+/// use warren_quic::key::PrivateKey;
+///
+/// let key = PrivateKey::generate()?;
+/// let again = PrivateKey::from_base64(&key.to_base64())?;
+/// assert_eq!(key.public(), again.public());
+/// assert_eq!(format!("{key:?}"), "PrivateKey(..)");
+/// # Ok::<_, warren_quic::key::KeyError>(())
+/// ```
 #[derive(Clone)]
 pub struct PrivateKey(Arc<Ed25519KeyPair>);
 

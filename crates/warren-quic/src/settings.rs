@@ -31,7 +31,19 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// that come every two seconds still find the connection there.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Settings of every connection of an endpoint.
+/// Settings of every connection of an endpoint. They are one flat struct, since most users change one or two of the defaults.
+///
+/// ```
+/// use std::time::Duration;
+/// use warren_quic::settings::{Congestion, TransportSettings};
+///
+/// let settings = TransportSettings {
+///     congestion: Congestion::Bbr3.into(),
+///     idle_timeout: Duration::from_secs(60),
+///     ..TransportSettings::default()
+/// };
+/// assert!(settings.keep_alive.is_some_and(|interval| interval < settings.idle_timeout));
+/// ```
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
     /// What drives the connections; both speak the same on the wire.

@@ -14,7 +14,7 @@ pub const MAX_SEGMENTS: usize = 64;
 /// State and counters of one connection.
 ///
 /// Once a connection is closed, `datagrams_accepted` is `datagrams_sent` and all `send_drops` together, and
-/// `datagrams_received` is what was delivered and `receive_drops`.
+/// `datagrams_received` is what was delivered and `receive_drops`. Each field is one counter that the metrics show.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
     /// The peer's UDP address as it is now.
@@ -202,7 +202,7 @@ impl SendErrors {
     }
 }
 
-/// The counters behind [`SocketStats`], shared by the sockets of an endpoint and whoever reads them.
+/// The counters behind [`SocketStats`], one field each. The sockets of an endpoint share them with their readers.
 #[derive(Debug)]
 pub(crate) struct SocketCounters {
     pub(crate) bytes_sent: AtomicU64,

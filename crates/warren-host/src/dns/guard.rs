@@ -23,10 +23,7 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
         }
 }
 
-/// The guard's table of a profile. No profile's own table begins like this one's.
-pub fn guard_table(profile: &str) -> String {
-    format!("warren-dns_{profile}")
-}
+pub use crate::table_names::guard_table;
 
 /// A firewall table that refuses queries which would leave outside a tunnel: of programs that bind to another device, as
 /// systemd-resolved does for a link with domains of its own, and to a resolver on the local network while that stays

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use super::{NftError, OwnTables, Ruleset, RulesetError, owner::Process, run, run_with};
+use crate::TableFamily;
 
 /// One run of nft on Warren's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,17 +54,6 @@ pub enum NftCall {
         /// The owner's number.
         owner: u64,
     },
-}
-
-/// What the packets are that a table looks at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TableFamily {
-    /// IP of both versions.
-    #[default]
-    Inet,
-    /// ARP.
-    Arp,
 }
 
 /// Makes the runs of a process that may make none itself, and keeps the processes that own its tables.

@@ -1,6 +1,6 @@
 //! Which tables a process may have changed.
 
-use crate::{client_plan, dns, exit_hold, exit_plan, kill_switch};
+use crate::table_names::{EXIT_TABLE, HOLD_TABLE, firewall_table, guard_table, kill_switch_table};
 
 /// The names of Warren's tables that one process answers for, in every family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,13 +15,12 @@ pub enum OwnTables {
 impl OwnTables {
     /// Those of a profile's daemon.
     pub fn of_profile(name: &str) -> Self {
-        let tunnel = client_plan::firewall_table(name);
-        Self::Of(vec![dns::guard_table(name), tunnel, kill_switch::table_name(name)])
+        Self::Of(vec![guard_table(name), firewall_table(name), kill_switch_table(name)])
     }
 
     /// Those of the exit.
     pub fn of_exit() -> Self {
-        Self::Of(vec![exit_plan::TABLE.into(), exit_hold::HOLD_TABLE.into()])
+        Self::Of(vec![EXIT_TABLE.into(), HOLD_TABLE.into()])
     }
 
     /// Whether a table is among them.

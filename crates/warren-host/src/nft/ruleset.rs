@@ -14,8 +14,8 @@ use self::words::{
     BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, LOOKED_UP_WORDS, PRIORITIES, PROTOCOL_WORDS, PROTOCOLS,
     STATE_WORDS, TCP_FLAGS, WORDS,
 };
-use super::{OwnTables, TableFamily};
-use crate::DeviceName;
+use super::OwnTables;
+use crate::{DeviceName, TableFamily};
 
 /// A ruleset about Warren's own tables alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
