@@ -5,8 +5,7 @@ use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use warren_quic::key::PublicKey;
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
 
 /// A client to enrol.
@@ -39,13 +38,13 @@ impl NewClient {
     }
 
     /// The removed key that is enrolled again with it.
-    pub fn allowed_key(&self) -> Option<PeerKey> {
-        self.allow_removed.then_some(PeerKey(self.public_key.0))
+    pub fn allowed_key(&self) -> Option<PublicKey> {
+        self.allow_removed.then_some(self.public_key)
     }
 
     /// The registry's entry for it.
     pub fn to_client(&self, created: SystemTime) -> Client {
-        let mut client = Client::new(self.name.clone(), PeerKey(self.public_key.0), created);
+        let mut client = Client::new(self.name.clone(), self.public_key, created);
         client.ipv4 = self.ipv4;
         client.ipv6 = self.ipv6;
         client.prefixes.clone_from(&self.prefixes);
@@ -129,8 +128,8 @@ impl<Address> AddressChoice<Address> {
 
 impl ClientSettings {
     /// The removed key that a client gets again.
-    pub fn allowed_key(&self) -> Option<PeerKey> {
-        self.public_key.filter(|_| self.allow_removed).map(|key| PeerKey(key.0))
+    pub fn allowed_key(&self) -> Option<PublicKey> {
+        self.public_key.filter(|_| self.allow_removed)
     }
 
     /// Makes the changes in a registry's entry.
@@ -149,7 +148,7 @@ impl ClientSettings {
         }
         if let Some(key) = self.public_key {
             // The key that it has already takes the other promise back.
-            client.next_public_key = Some(PeerKey(key.0)).filter(|next| *next != client.public_key);
+            client.next_public_key = Some(key).filter(|next| *next != client.public_key);
         }
     }
 }
@@ -203,8 +202,8 @@ impl ClientView {
         let lease = client.lease();
         Self {
             name: client.name.clone(),
-            public_key: PublicKey(client.public_key.0),
-            next_public_key: client.next_public_key.map(|key| PublicKey(key.0)),
+            public_key: client.public_key,
+            next_public_key: client.next_public_key,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
             prefixes: client.prefixes.clone(),
@@ -249,7 +248,7 @@ impl RemovedView {
     pub fn of(removed: &RemovedKey) -> Self {
         Self {
             name: removed.name.clone(),
-            public_key: PublicKey(removed.public_key.0),
+            public_key: removed.public_key,
             removed: timestamp(removed.removed),
         }
     }

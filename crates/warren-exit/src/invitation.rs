@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use warren_session::PeerKey;
 use warren_session::clients::{Invitation, is_valid_name};
 use warren_session::invite::{Invite, InviteToken};
 
@@ -26,7 +25,7 @@ pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Re
     };
     let invite = Invite {
         endpoint: endpoint.to_string(),
-        exit_key: PeerKey(config.private_key.public().0),
+        exit_key: config.private_key.public(),
         name: name.to_owned(),
         token,
     };

@@ -14,7 +14,7 @@ use crate::{
     band::Band, client_ruleset, foreign_rules::Tunnel, ruleset_text, sysctl,
 };
 
-/// What the plan of a client depends on. Every field is a fact that the plan follows from, so they stand in one struct.
+/// What the plan of a client depends on. It has 16 fields because the plan follows from each of these facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientPlanFacts {
     /// The TUN device.

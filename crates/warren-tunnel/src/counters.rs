@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use warren_packet::queue::Waits;
 use warren_packet::reason::{DropCounters, DropReason};
 use warren_quic::driver::{ConnectionId, ConnectionStats, SocketStats};
-use warren_session::PeerKey;
+use warren_session::PublicKey;
 use warren_session::exit::SessionId;
 
 use super::traffic::Traffic;
@@ -171,7 +171,7 @@ pub struct Snapshot {
     /// Every connection.
     pub connections: Vec<ConnectionSnapshot>,
     /// Of an exit: what was carried for each client since the worker started.
-    pub clients: BTreeMap<PeerKey, Traffic>,
+    pub clients: BTreeMap<PublicKey, Traffic>,
     /// What the UDP sockets counted.
     pub sockets: SocketStats,
     /// How full batches were.

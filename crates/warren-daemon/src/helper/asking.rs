@@ -80,7 +80,7 @@ impl Helper {
 
     /// Has the helper run nft whenever this process would.
     pub fn run_nft(&self) {
-        warren_host::run_nft_by(Box::new(self.clone()));
+        warren_host::set_nft_runner(Box::new(self.clone()));
     }
 
     /// Sets the host's resolvers, and keeps them so until [`Self::restore_resolvers`]. Returns what that changes on the host,
