@@ -42,6 +42,8 @@ pub(crate) struct ClientHost {
     dns: Option<Vec<String>>,
     /// Why names may not be found while the tunnel stands, and what to do.
     names_trouble: Option<String>,
+    /// That the LAN has the address of a listed resolver, and what to do.
+    claimed: Option<String>,
     /// Whether the device was made anew, and not all that belongs to it is.
     device_is_new: bool,
 }
@@ -95,6 +97,7 @@ impl ClientHost {
             helper: start.helper.clone(),
             dns: None,
             names_trouble: None,
+            claimed: None,
             device_is_new: false,
         }
     }
@@ -213,6 +216,7 @@ impl ClientHost {
         let lan = self.lan().await?;
         let guests = facts::guest_networks().await?;
         let Some(standing) = &mut self.standing else { return Ok(Vec::new()) };
+        standing.facts.include = self.settings.include_beside(&lan, &guests);
         standing.facts.guests = guests;
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
         let blocked = standing.stay_in_front().await?;
@@ -233,6 +237,7 @@ impl ClientHost {
             self.set_dns(servers, true).await?;
             self.device_is_new = false;
         }
+        self.note_claimed();
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }
@@ -243,7 +248,7 @@ impl ClientHost {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
         let without = (!has_firewall).then(|| no_firewall::warning(&self.settings.include)).flatten();
-        self.names_trouble.iter().cloned().chain(without).collect()
+        self.names_trouble.iter().chain(&self.claimed).cloned().chain(without).collect()
     }
 
     /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
@@ -372,15 +377,16 @@ impl ClientHost {
         device: DeviceName,
         takes_ipv6: bool,
     ) -> anyhow::Result<PlanFacts> {
+        let (lan, guests) = (self.lan().await?, facts::guest_networks().await?);
         Ok(PlanFacts {
             mtu: self.mtu_for(welcome),
             void: None,
             ipv4: welcome.ipv4.map(|(address, _)| address),
             ipv6: welcome.ipv6.filter(|_| takes_ipv6).map(|(address, _)| address),
             kernel_has_ipv6: facts::has_ipv6()?,
-            include: self.settings.include.clone(),
-            exclude: [self.settings.exclude.clone(), self.lan().await?].concat(),
-            guests: facts::guest_networks().await?,
+            include: self.settings.include_beside(&lan, &guests),
+            exclude: [self.settings.exclude.clone(), lan].concat(),
+            guests,
             prefixes: welcome.prefixes.clone(),
             router_advertisements: facts::devices_taking_router_advertisements()?,
             firewall: self.firewall()?,

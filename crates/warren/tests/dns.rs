@@ -32,7 +32,7 @@ fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
     let client = Client::with(&net, &untouched);
     assert!(asks(&net.client, "www.router.test"), "the local resolver answers");
     client.up();
-    ask_every_way(&net.client);
+    ask_every_way(&net.client, "192.0.2.1");
     client.down();
     let without = net.client_queries();
     assert!(without.udp >= 3 && without.tcp >= 1, "{without:?}");
@@ -42,7 +42,7 @@ fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
     client.up();
     assert!(asks(&net.client, "www.internet.test"), "the exit's resolver answers");
     assert!(!asks(&net.client, "www.router.test"), "the local resolver is not asked");
-    ask_every_way(&net.client);
+    ask_every_way(&net.client, "192.0.2.1");
 
     assert_eq!(net.client_queries(), without, "no query left outside");
     assert!(net.exit_queries().udp > through_exit.udp, "the exit's resolver was asked through the tunnel");
@@ -80,6 +80,43 @@ fn queries_of_containers_stay_inside_although_the_lan_with_its_resolver_is_reach
 }
 
 #[test]
+fn lan_that_takes_a_listed_resolvers_address_gets_no_query_and_status_says_so() {
+    let Some(net) = Net::new() else { return };
+    let _local = local_resolver(&net);
+    let exit = exit_with_resolver(&net, Net::INTERNET_V4);
+    let servers = Value::Array(vec!["10.77.0.53".into()]);
+    let profile = exit.enrol("laptop").with("routes", "lan", true).with("dns", "servers", servers);
+    let client = Client::with(&net, &profile);
+    client.up();
+    let way = || net.client.sh("ip route get 10.77.0.53").ok();
+    let inside = way();
+    let said = "a network of the LAN holds the address of 10.77.0.53,";
+    let status = || client.warren.run("status home").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!status().contains(said), "{}", status());
+
+    net.router.sh("ip address add 10.77.0.53/8 dev to-client; ip address add 10.77.0.1/8 dev to-client").ok();
+    net.client.sh("ip address add 10.77.0.2/8 dev eth0").ok();
+    let reaches_lan = || net.client.sh("ping -c 1 -W 1 10.77.0.1").succeeded();
+    eventually(seconds(10), "the LAN is reached", reaches_lan);
+
+    let before = net.client_queries();
+    ask_every_way(&net.client, "10.77.0.53");
+    assert_eq!(net.client_queries(), before, "no query left outside");
+    assert_eq!(way(), inside, "the resolver is still reached by the tunnel");
+    eventually(seconds(5), "status says so", || status().contains(said));
+
+    // Control: the profile itself may take the resolver out of the tunnel.
+    let excluded = profile.with("routes", "exclude", vec!["10.77.0.53/32"]);
+    client.warren.write("home.toml", 0o600, &excluded.text());
+    client.warren.run("reload home").ok();
+    ask_every_way(&net.client, "10.77.0.53");
+    assert!(net.client_queries().udp > before.udp);
+    assert!(!status().contains(said), "{}", status());
+    net.client.sh("ip address del 10.77.0.2/8 dev eth0").ok();
+    client.down();
+}
+
+#[test]
 fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let Some(net) = Net::new() else { return };
     let _local = local_resolver(&net);
@@ -113,7 +150,7 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let up = client.warren.run("up home");
     assert!(up.stderr.contains("names may not be found: the exit names no resolver"), "{up:?}");
     let before = net.client_queries();
-    ask_every_way(&net.client);
+    ask_every_way(&net.client, "192.0.2.1");
     assert_eq!(net.client_queries(), before);
     client.down();
 
@@ -122,7 +159,7 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
     assert!(up.stderr.contains("names are asked outside the tunnel, of 203.0.113.2,"), "{up:?}");
-    ask_every_way(&net.client);
+    ask_every_way(&net.client, "192.0.2.1");
     assert!(net.client_queries().udp > before.udp);
     client.down();
 }
@@ -338,9 +375,9 @@ fn asks(host: &Namespace, name: &str) -> bool {
     host.sh(&format!("RES_OPTIONS=timeout:2 timeout 10 getent ahostsv4 {name}")).succeeded()
 }
 
-/// Asks as programs do: with the host's resolver, straight at the local one over UDP and TCP, over TLS's port, and past the
+/// Asks as programs do: with the host's resolver, straight at `resolver` over UDP and TCP, over TLS's port, and past the
 /// routes by a socket that is bound to the network's device.
-fn ask_every_way(host: &Namespace) {
+fn ask_every_way(host: &Namespace, resolver: &str) {
     const SCRIPT: &str = r#"
 import socket, sys
 query = b"\1\2\1\0\0\1\0\0\0\0\0\0\3www\6router\4test\0\0\1\0\1"
@@ -356,13 +393,13 @@ for kind in socket.SOCK_DGRAM, socket.SOCK_STREAM:
                 if device:
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
                 try:
-                    s.connect(("192.0.2.1", port))
+                    s.connect((sys.argv[1], port))
                     s.send(query)
                     s.recv(512)
                 except OSError:
                     pass
 "#;
-    host.sh(&format!("RES_OPTIONS='timeout:1 attempts:1' timeout 30 python3 -c '{SCRIPT}'")).ok();
+    host.sh(&format!("RES_OPTIONS='timeout:1 attempts:1' timeout 30 python3 -c '{SCRIPT}' {resolver}")).ok();
 }
 
 /// How many resolvers the host's file names.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 
 /// What keeps names from being found, and what to do; none if nothing does.
@@ -41,6 +42,17 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
     Some(format!(
         "names may not be found: the exit names {}, which is on a network of this host, and no query leaves outside the tunnel; {ADVICE}",
         listed(chosen)
+    ))
+}
+
+/// That a network of the LAN holds listed resolvers, which are reached by the tunnel nevertheless; none if it holds none.
+pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
+    let first = claimed.first()?;
+    Some(format!(
+        "a network of the LAN holds the address of {}, which servers in [dns] of the profile lists; names are asked there through the \
+         tunnel alone; if that resolver is on the LAN, add \"{}\" to exclude in [routes] of the profile and run `warren reload`",
+        listed(claimed),
+        IpNet::from(*first)
     ))
 }
 
@@ -92,8 +104,6 @@ const ADVICE: &str = "set servers = [\"9.9.9.9\"] in [dns] of the profile and ru
 
 #[cfg(test)]
 mod tests {
-    use ipnet::IpNet;
-
     use super::*;
 
     #[test]

@@ -3,11 +3,24 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use warren_host::GuestNetwork;
 use warren_host::dns::{self, DnsFacts, Servers};
 use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
-use super::{ClientHost, names};
+use super::{ClientHost, RouteSettings, names};
+
+impl RouteSettings {
+    /// What goes through the tunnel beside this LAN: what the profile includes, and each listed resolver that the LAN would take out
+    /// of it.
+    pub(super) fn include_beside(&self, lan: &[IpNet], guests: &[GuestNetwork]) -> Vec<IpNet> {
+        let claimed = dns::claimed(&self.include, &self.exclude, lan, &self.servers);
+        // A container or a virtual machine on this host is no LAN's.
+        let is_guest = |server: &IpAddr| guests.iter().any(|guest| guest.network.contains(server));
+        let claimed = claimed.into_iter().filter(|server| !is_guest(server)).map(IpNet::from);
+        self.include.iter().copied().chain(claimed).collect()
+    }
+}
 
 impl ClientHost {
     /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
@@ -53,6 +66,7 @@ impl ClientHost {
 
     /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
     pub(super) async fn look_at_names(&mut self, welcome: &SessionGrant) {
+        self.note_claimed();
         let listed = match &self.helper {
             Some(helper) => helper.list_resolvers().await,
             None => Vec::new(),
@@ -63,7 +77,8 @@ impl ClientHost {
         let asked = if servers.is_empty() { &listed } else { &servers };
         let standing = self.standing.as_ref();
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
-        let with_lan = self.dns_facts(welcome, lan);
+        let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
+        let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
         let unreached = match servers.is_empty() {
             true => names::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => names::exits_outside(&with_lan, &servers),
@@ -75,5 +90,17 @@ impl ClientHost {
             tracing::warn!("{sentence}");
         }
         self.names_trouble = trouble;
+    }
+
+    /// Notes whether the LAN has the address of a listed resolver, and says so if that is news.
+    pub(super) fn note_claimed(&mut self) {
+        let listed = self.settings.include.len();
+        let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
+        let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();
+        let claimed = names::claimed_by_lan(&claimed);
+        if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.claimed) {
+            tracing::warn!("{sentence}");
+        }
+        self.claimed = claimed;
     }
 }

@@ -72,9 +72,9 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
     plan
 }
 
-/// Whether no query leaves outside. Without a firewall there is no nft.
+/// Whether no query leaves outside, whatever networks the LAN has. Without a firewall there is no nft.
 pub(super) fn is_guarded(settings: &RouteSettings, facts: &PlanFacts) -> bool {
-    facts.firewall.is_some() && dns::needs_guard(&facts.include, &facts.exclude, &settings.servers)
+    facts.firewall.is_some() && dns::needs_guard(&settings.include, &settings.exclude, &settings.servers)
 }
 
 /// The band in front of everything that leads around the tunnel.

@@ -13,7 +13,7 @@ pub fn is_full(include: &[IpNet]) -> bool {
 }
 
 /// Whether all names are to stay inside: the tunnel is a full one, and the profile neither leaves the host's resolvers alone nor
-/// lists one outside. Nothing that an exit says changes that.
+/// lists one outside. `exclude` is what the profile excludes: neither an exit nor a LAN changes the answer.
 pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bool {
     let leads_there = |server: &IpAddr| DnsFacts::leads_to(include, exclude, *server);
     is_full(include)
@@ -21,6 +21,18 @@ pub fn needs_guard(include: &[IpNet], exclude: &[IpNet], wanted: &Servers) -> bo
             Servers::Exit => true,
             Servers::Listed(listed) => !listed.is_empty() && listed.iter().all(leads_there),
         }
+}
+
+/// The listed resolvers that the profile's own networks lead to by the tunnel, and that `lan` would take out of it.
+///
+/// Whoever runs a LAN chooses its networks, and so could become any resolver.
+pub fn claimed(include: &[IpNet], exclude: &[IpNet], lan: &[IpNet], wanted: &Servers) -> Vec<IpAddr> {
+    let Servers::Listed(listed) = wanted else { return Vec::new() };
+    let all = [exclude, lan].concat();
+    let is_claimed = |server: &&IpAddr| {
+        DnsFacts::leads_to(include, exclude, **server) && !DnsFacts::leads_to(include, &all, **server)
+    };
+    listed.iter().filter(is_claimed).copied().collect()
 }
 
 pub use crate::table_names::guard_table;
@@ -83,6 +95,26 @@ mod tests {
         assert!(needs_guard(&one_inside, &exclude, &server("203.0.113.2")));
         assert!(!needs_guard(&one_inside, &exclude, &server("203.0.113.3")));
         assert!(needs_guard(&one_inside, &exclude, &Servers::Exit), "whatever the exit names");
+    }
+
+    #[test]
+    fn lan_claims_listed_resolvers_of_the_tunnel_and_no_others() {
+        let listed = Servers::Listed(vec!["10.77.0.53".parse().unwrap(), "9.9.9.9".parse().unwrap()]);
+        let (full, lan) = (networks(&["0.0.0.0/0"]), networks(&["10.0.0.0/8"]));
+        let resolver = vec!["10.77.0.53".parse::<IpAddr>().unwrap()];
+
+        assert_eq!(claimed(&full, &[], &lan, &listed), resolver);
+        assert_eq!(
+            claimed(&networks(&["10.77.0.0/16"]), &[], &networks(&["10.77.0.0/24"]), &listed),
+            resolver
+        );
+        assert!(claimed(&full, &[], &networks(&["192.168.1.0/24"]), &listed).is_empty());
+        assert!(
+            claimed(&full, &networks(&["10.77.0.53/32"]), &lan, &listed).is_empty(),
+            "the profile's own wish"
+        );
+        assert!(claimed(&networks(&["0.0.0.0/0", "10.77.0.53/32"]), &[], &lan, &listed).is_empty());
+        assert!(claimed(&full, &[], &lan, &Servers::Exit).is_empty());
     }
 
     fn networks(networks: &[&str]) -> Vec<IpNet> {

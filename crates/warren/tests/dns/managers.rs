@@ -25,7 +25,7 @@ fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let untouched = exit.enrol("untouched").with("dns", "servers", Value::Array(Vec::new()));
     let client = Client::with(&net, &untouched);
     client.up();
-    ask_every_way(host);
+    ask_every_way(host, "192.0.2.1");
     client.down();
     let without = net.client_queries();
     assert!(without.udp >= 3, "negative control: queries are seen, {without:?}");
@@ -36,7 +36,7 @@ fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let tunnels = || host.sh("resolvectl dns warren0").stdout.contains(Net::INTERNET_V4);
     assert!(tunnels());
     assert!(asks(host, "www.internet.test"), "{}", host.sh("resolvectl status").stdout);
-    ask_every_way(host);
+    ask_every_way(host, "192.0.2.1");
     assert_eq!(net.client_queries(), without, "no query left outside");
 
     host.sh("resolvectl revert warren0").ok();
