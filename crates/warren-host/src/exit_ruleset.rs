@@ -182,12 +182,21 @@ impl Pool {
         format!("meta nfproto {version} ct original {family} {end} {not}{{ {} }}", listed(&networks))
     }
 
-    /// Selects what hosts on this host's own links send from within a network behind a client, or around one.
+    /// Selects what clients themselves send.
+    fn own_sources(&self) -> String {
+        format!("{} saddr {}", self.family, self.network)
+    }
+
+    /// Selects what hosts behind clients send.
+    fn granted_sources(&self) -> impl Iterator<Item = String> {
+        self.sources().into_iter().skip(1)
+    }
+
+    /// Selects what hosts on this host's own links send from within a network behind a client. Only a network that somebody gave
+    /// this host for good counts: an advertisement is a neighbour's word.
     fn neighbours(&self, host: &ExitHost) -> Vec<String> {
-        let overlaps = |network: &IpNet| {
-            self.granted.iter().any(|granted| granted.contains(network) || network.contains(granted))
-        };
-        let links = host.surroundings.links.iter().filter(|link| overlaps(&link.network));
+        let is_within = |network: &IpNet| self.granted.iter().any(|granted| granted.contains(network));
+        let links = host.surroundings.permanent.iter().filter(|link| is_within(&link.network));
         links
             .map(|link| format!("iifname \"{}\" {} saddr {}", link.device, self.family, link.network))
             .collect()
@@ -208,12 +217,18 @@ fn input(host: &ExitHost, pools: &[Pool]) -> Vec<String> {
             .iter()
             .map(|Pool { family, gateway, .. }| format!("{elsewhere} {family} daddr {gateway} counter drop")),
     );
+    rules.extend(
+        pools.iter().map(Pool::own_sources).map(|source| format!("{elsewhere} {source} counter drop")),
+    );
     // A network that the host is on itself stays its neighbours', also within one behind a client.
     rules.extend(
         pools.iter().flat_map(|pool| pool.neighbours(host)).map(|neighbours| format!("{neighbours} accept")),
     );
     rules.extend(
-        pools.iter().flat_map(Pool::sources).map(|source| format!("{elsewhere} {source} counter drop")),
+        pools
+            .iter()
+            .flat_map(Pool::granted_sources)
+            .map(|source| format!("{elsewhere} {source} counter drop")),
     );
     rules.push(format!("iifname != \"{device}\" accept"));
     // Errors about what this host has begun with a client, such as those that find a path's MTU, and about nothing else.

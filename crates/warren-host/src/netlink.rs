@@ -2,7 +2,7 @@
 
 mod messages;
 
-use std::{io, net::IpAddr};
+use std::{future::ready, io, net::IpAddr};
 
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ use rtnetlink::{
     packet_route::{
         address::{AddressAttribute, AddressFlags, AddressMessage},
         link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage},
-        route::RouteMessage,
+        route::{RouteFlags, RouteMessage},
         rule::{RuleAttribute, RuleMessage},
     },
 };
@@ -233,7 +233,9 @@ impl Netlink {
             request.header.address_family = address_family(family);
             let mut routes = std::pin::pin!(self.handle.route().get(request).execute());
             while let Some(route) = routes.try_next().await.map_err(errno)? {
-                observer.route(&route, family);
+                if !is_cached(&route) {
+                    observer.route(&route, family);
+                }
             }
         }
         Ok(observer)
@@ -289,7 +291,8 @@ impl Netlink {
     pub(crate) async fn routes(&self, family: Family) -> io::Result<Vec<RouteMessage>> {
         let mut request = RouteMessage::default();
         request.header.address_family = address_family(family);
-        self.handle.route().get(request).execute().try_collect().await.map_err(errno)
+        let routes = self.handle.route().get(request).execute();
+        routes.try_filter(|route| ready(!is_cached(route))).try_collect().await.map_err(errno)
     }
 
     pub(crate) async fn add_route(&self, route: &Route, index: Option<u32>) -> io::Result<()> {
@@ -352,6 +355,11 @@ pub(crate) fn network_of(message: &AddressMessage) -> Option<IpNet> {
     // The peer's address is the network's where the two differ.
     let address = own(peer_address).or_else(|| own(local_address))?;
     IpNet::new(address, message.header.prefix_len).ok()
+}
+
+/// Whether a route is only what the kernel learnt about one destination, such as a path's MTU. Anybody's ICMP error makes one.
+fn is_cached(route: &RouteMessage) -> bool {
+    route.header.flags.contains(RouteFlags::Cloned)
 }
 
 /// Whether all of a network is private or link-local (RFC 1918, 3927, 4193, 4291).

@@ -11,7 +11,7 @@ use std::{
 
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
-    address::AddressMessage,
+    address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage},
     link::{LinkAttribute, LinkFlags, LinkMessage},
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType, RouteVia},
 };
@@ -27,6 +27,9 @@ use crate::{
 pub struct Surroundings {
     /// Networks on a device's own link, and next hops, each with its device, in order.
     pub links: Vec<OnLink>,
+    /// The networks of this host's permanent addresses, each with its device, in order. Nobody else on the link gave them to it,
+    /// as a router advertisement or a DHCP server does.
+    pub permanent: Vec<OnLink>,
     /// Devices by which IPv4 leads on to other networks, in order.
     pub routers: Vec<DeviceName>,
     /// For whom the host forwards.
@@ -48,6 +51,7 @@ pub(crate) struct Observer {
     devices: Vec<Device>,
     bridges: Vec<String>,
     links: BTreeSet<OnLink>,
+    permanent: BTreeSet<OnLink>,
     routers: BTreeSet<DeviceName>,
 }
 
@@ -81,6 +85,7 @@ impl Observer {
             devices: links.iter().filter_map(device).collect(),
             bridges: guests::bridges(&seen),
             links: BTreeSet::new(),
+            permanent: BTreeSet::new(),
             routers: BTreeSet::new(),
         }
     }
@@ -90,6 +95,9 @@ impl Observer {
         let Some(network) = network_of(message) else { return };
         if let Some(device) = self.device(message.header.index) {
             let device = device.name.clone();
+            if is_permanent(message) && !is_wide(&network, false) {
+                self.permanent.insert(OnLink { device: device.clone(), network: network.trunc() });
+            }
             self.on_link(device, network);
         }
     }
@@ -127,6 +135,7 @@ impl Observer {
         let indexes = self.devices.iter().map(|device| (device.name.clone(), device.index)).collect();
         Ok(Surroundings {
             links: self.links.into_iter().collect(),
+            permanent: self.permanent.into_iter().collect(),
             routers: self.routers.into_iter().collect(),
             forwarding: forwarding(&self.bridges, &indexes)?,
         })
@@ -154,6 +163,13 @@ impl Surroundings {
         let devices: BTreeSet<&DeviceName> = self.routers.iter().chain(to_allowed).collect();
         devices.into_iter().cloned().collect()
     }
+}
+
+/// Whether an address has no lifetime, so neither an advertisement nor a lease gave it. A network manager may give an advertised
+/// one no lifetime, but leaves its route to itself then.
+fn is_permanent(message: &AddressMessage) -> bool {
+    let is_managed = |attribute: &AddressAttribute| matches!(attribute, AddressAttribute::Flags(flags) if flags.contains(AddressFlags::Noprefixroute));
+    message.header.flags.contains(AddressHeaderFlags::Permanent) && !message.attributes.iter().any(is_managed)
 }
 
 /// The devices of a route with their next hops, if there are any.

@@ -69,6 +69,80 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     client.down();
 }
 
+/// Also where that network is a client's: a service of the exit's host takes who has an address of it for the client.
+#[test]
+fn a_neighbour_that_advertises_the_networks_of_clients_gets_no_address_of_theirs() {
+    let Some(net) = Net::new() else { return };
+    net.exit.sh("sysctl -qw net.ipv6.conf.eth0.accept_ra=1").ok();
+    let exit = Exit::start(&net);
+    exit.enrol("site --prefix fd66:7::/64");
+    let mut service = net.exit.start(&["python3", "-u", "-c", SERVICE]);
+    service.wait_for_output("ready");
+    let (client, site, own) = ("fd66:6666::2", "fd66:7::9", "2001:db8:2::1");
+    let send = |source: &str, word: &str| net.router.sh(&format!("python3 -c '{SEND}' {source} {word}")).ok();
+    send(own, "early");
+    service.wait_for_output("early");
+
+    net.router.sh(&format!("python3 -c '{ADVERTISE}' fd66::/16 fd66:7::/64 2a01:4f8:77::/64")).ok();
+
+    let rules = || net.exit.sh("nft list chain inet warren_exit from_clients").ok();
+    eventually(seconds(15), "the exit has seen what is on its link now", || {
+        rules().contains("2a01:4f8:77::/64")
+    });
+    let routes = net.exit.sh("ip -6 route show dev eth0").ok();
+    assert!(routes.contains("fd66::/16") && routes.contains("fd66:7::/64"), "{routes}");
+    send(client, "as-client");
+    send(site, "as-site");
+    send(own, "late");
+    service.wait_for_output("late");
+    assert!(!service.output().contains("as-"), "{}", service.output());
+
+    // The control: a network that somebody gave the exit's host for good is its neighbours'.
+    net.exit.sh("ip address add fd66:7::1/64 dev eth0").ok();
+    eventually(seconds(15), "hosts of the host's own network reach it", || {
+        send(site, "as-site");
+        service.output().contains("as-site")
+    });
+    send(client, "as-client");
+    send(own, "last");
+    service.wait_for_output("last");
+    assert!(!service.output().contains("as-client"), "{}", service.output());
+}
+
+/// Prints what it gets.
+const SERVICE: &str = r#"
+import socket
+with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+    s.bind(("::", 7777))
+    print("ready")
+    while True:
+        print(s.recv(99).decode())
+"#;
+
+/// Sends a word to the service from an address that need not be this host's.
+const SEND: &str = r#"
+import socket, sys
+source, word = sys.argv[1:]
+with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
+    s.setsockopt(socket.IPPROTO_IPV6, 75, 1)
+    s.bind((source, 0))
+    s.sendto(word.encode(), ("2001:db8:2::2", 7777))
+"#;
+
+/// A router advertisement (RFC 4861) of networks that are on the link, and from which to choose an address.
+const ADVERTISE: &str = r#"
+import socket, struct, sys
+device = socket.if_nametoindex("to-exit")
+message = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 0, 0, 0)
+for network in sys.argv[1:]:
+    prefix, length = network.split("/")
+    message += struct.pack("!BBBBIII", 3, 4, int(length), 0xc0, 1800, 1800, 0) + socket.inet_pton(socket.AF_INET6, prefix)
+with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as s:
+    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, device)
+    s.sendto(message, ("ff02::1", 0, 0, device))
+"#;
+
 /// Asks three times, and says whether somebody answers within two seconds.
 const ASK_ARP: &str = r#"
 import socket, struct, sys, time

@@ -180,6 +180,36 @@ fn addresses_of_networks_behind_clients_come_from_the_tunnel_alone_but_those_of_
 }
 
 #[test]
+fn neighbours_have_no_address_of_clients_whatever_network_is_on_the_link() {
+    let prefixes: Vec<IpNet> = ["10.7.0.0/16", "fd07:0:7::/64"].map(|prefix| prefix.parse().unwrap()).into();
+    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    let accepted = |surroundings| {
+        let text =
+            ruleset(&ExitHost { prefixes: prefixes.clone(), surroundings, ..host() }, gateways.0, gateways.1);
+        let input = text.split("chain ").find(|chain| chain.starts_with("input ")).unwrap().to_owned();
+        let own = |line: &&str| line.contains("iifname \"ens3\"") && line.ends_with("accept");
+        let accepted: Vec<String> = input.lines().filter(own).map(|line| line.trim().to_owned()).collect();
+        (accepted, input)
+    };
+
+    // A network around the granted ones and the pool, and one that a router advertised.
+    assert!(accepted(surroundings(&["10.0.0.0/8", "fd00::/8"], None)).0.is_empty());
+    let advertised = Surroundings { permanent: Vec::new(), ..surroundings(&["fd07:0:7::/64"], None) };
+    assert!(accepted(advertised).0.is_empty());
+
+    // The control: the host's own network within a granted one, after the pools.
+    let (own, input) = accepted(surroundings(&["10.7.1.0/24"], None));
+    assert_eq!(own, ["iifname \"ens3\" ip saddr 10.7.1.0/24 accept"]);
+    let places = [
+        "ip6 saddr fd66:6666::/64 counter drop",
+        "ip saddr 10.7.1.0/24 accept",
+        "ip saddr 10.7.0.0/16 counter drop",
+    ]
+    .map(|rule| input.find(rule).unwrap());
+    assert!(places.is_sorted(), "{input}");
+}
+
+#[test]
 fn networks_on_the_hosts_links_are_refused_unless_they_are_refused_anyway_or_allowed() {
     let links = ["198.41.0.0/24", "198.41.1.0/24", "192.168.9.0/24", "2a01:4f8::/64", "fe80::/64"];
     let surroundings = surroundings(&links, Some(Vec::new()));
@@ -241,6 +271,7 @@ fn surroundings(links: &[&str], ipv6_others: Option<Vec<DeviceName>>) -> Surroun
     let link = |network: &&str| OnLink { device: device.clone(), network: network.parse().unwrap() };
     Surroundings {
         links: links.iter().map(link).collect(),
+        permanent: links.iter().map(link).collect(),
         routers: vec![device.clone()],
         forwarding: Forwarding { ipv4_off: vec![device.clone()], ipv4_own: Vec::new(), ipv6_others },
     }

@@ -1,7 +1,7 @@
 //! An exit's plan: its firewall table, forwarding, and what they leave behind (nothing).
 
 use warren_host::{
-    Host, Plan, Step, Surroundings, TableFamily,
+    Host, OnLink, Plan, Step, Surroundings, TableFamily,
     exit_plan::{Egress, ExitHost, TABLE, exit, ruleset},
     facts, surroundings,
 };
@@ -174,6 +174,61 @@ fn networks_on_the_links_are_known_whatever_they_came_by() {
 }
 
 #[test]
+fn networks_that_a_neighbour_can_give_this_host_are_not_its_permanent_ones() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    for line in [
+        "ip address add 198.41.1.5/24 dev lan0 valid_lft 600 preferred_lft 600",
+        "ip address add 2a01:4f8:1::5/64 dev lan0 valid_lft 600 preferred_lft 600",
+        "ip address add 2a01:4f8:2::5/64 dev lan0 noprefixroute",
+        "ip -6 route add 2a01:4f8:3::/64 dev lan0 proto ra",
+        "ip address add 198.41.2.5/24 dev lan0",
+    ] {
+        host.run(line);
+    }
+
+    let seen = host.inside(surroundings_here);
+
+    let on = |links: &[OnLink]| links.iter().map(|link| link.network.to_string()).collect::<Vec<_>>();
+    assert_eq!(on(&seen.permanent), ["192.168.50.0/24", "198.41.2.0/24", "2001:db8:50::/64"]);
+    for network in ["198.41.1.0/24", "2a01:4f8:1::/64", "2a01:4f8:2::/64", "2a01:4f8:3::/64"] {
+        assert!(on(&seen.links).contains(&network.to_owned()), "{network} is on the link: {seen:?}");
+    }
+}
+
+/// Anybody may send an ICMP error about any destination. Where the default route has no gateway, what the kernel learns from it
+/// looks like a network on the link.
+#[test]
+fn path_mtu_that_an_icmp_error_told_is_no_network_on_the_link() {
+    if !is_root() {
+        return;
+    }
+    let (host, _lan) = lived_in_host("exit0");
+    for line in ["ip route del default", "ip -6 route del default"] {
+        host.succeeds(line);
+    }
+    for line in [
+        "ip address add 198.41.0.5/32 dev lan0",
+        "ip address add 2600:5::5/128 dev lan0 nodad",
+        "ip route add default dev lan0",
+        "ip -6 route add default dev lan0",
+    ] {
+        host.run(line);
+    }
+    let before = host.inside(surroundings_here);
+    let script = host.journal().with_file_name("too_big.py");
+    std::fs::write(&script, TOO_BIG).unwrap();
+
+    host.run(&format!("python3 {}", script.display()));
+
+    let cached = host.run("ip route show cache") + &host.run("ip -6 route show cache");
+    assert!(cached.contains("1.1.1.1") && cached.contains("2606:4700:4700::1111"), "{cached}");
+    assert_eq!(host.inside(surroundings_here), before);
+}
+
+#[test]
 fn forwarding_that_was_on_before_stays_on() {
     if !is_root() {
         return;
@@ -336,6 +391,24 @@ fn failure_at_any_step_leaves_the_exit_as_it_was() {
         host.assert_is(&before, "after the failure");
     }
 }
+
+/// Errors about a destination of each version, as a router of the internet sends them to this host.
+const TOO_BIG: &str = r#"
+import socket, struct
+def checksum(data):
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    total = (total >> 16) + (total & 0xffff)
+    return ~(total + (total >> 16)) & 0xffff
+own, about = map(socket.inet_aton, ("198.41.0.5", "1.1.1.1"))
+inner = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 1400, 1, 0x4000, 60, 1, 0, own, about) + struct.pack("!BBHHH", 0, 0, 0, 7, 1)
+error = struct.pack("!BBHHH", 3, 4, 0, 0, 1300) + inner
+error = error[:2] + struct.pack("!H", checksum(error)) + error[4:]
+socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).sendto(error, ("198.41.0.5", 0))
+own, about = (socket.inet_pton(socket.AF_INET6, address) for address in ("2600:5::5", "2606:4700:4700::1111"))
+inner = struct.pack("!IHBB", 6 << 28, 1400, 58, 60) + own + about + struct.pack("!BBHHH", 129, 0, 0, 7, 1)
+error = struct.pack("!BBHI", 2, 0, 0, 1300) + inner
+socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58).sendto(error, ("2600:5::5", 0))
+"#;
 
 fn exit_host(namespace: &Namespace) -> ExitHost {
     namespace.inside(exit_host_here)

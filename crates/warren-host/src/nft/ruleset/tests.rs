@@ -247,6 +247,7 @@ fn surroundings() -> Surroundings {
     let link = |network: &str| OnLink { device: device("ens3"), network: network.parse().unwrap() };
     Surroundings {
         links: vec![link("192.0.2.0/24"), link("2001:db8::/64")],
+        permanent: vec![link("192.0.2.0/24")],
         routers: vec![device("ens3")],
         forwarding: Forwarding {
             ipv4_off: vec![device("ens4")],
