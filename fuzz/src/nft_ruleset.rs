@@ -1,5 +1,7 @@
 //! A ruleset that a daemon, which may have been taken over, has its helper load: what nft is then given must reach no table of others.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use warren_host::{OwnTables, Ruleset};
 
 /// # Panics
@@ -51,7 +53,8 @@ fn statements(text: &str) -> Vec<String> {
 fn is_own(statement: &str) -> bool {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
     let named = match words.as_slice() {
-        ["add" | "delete" | "create", "table", "inet" | "arp", name] => name,
+        ["add" | "delete" | "create" | "flush", "table", "inet" | "arp", name] => name,
+        ["delete", "chain" | "set", "inet" | "arp", name, _] => name,
         ["table", "inet" | "arp", name, "{", .., "}"] => name,
         ["create", "table", "inet" | "arp", name, "{", .., "}"] => name,
         _ => return false,
@@ -67,39 +70,93 @@ fn is_own(statement: &str) -> bool {
 /// What nft would take for a name, of a host or a service: a word in the place of an address or a port, or joined to one.
 fn looked_up(statement: &str) -> Option<String> {
     let words: Vec<&str> = statement.split([' ', '\n', ';']).filter(|word| !word.is_empty()).collect();
-    let is_value =
-        |word: &str| word.contains(|character: char| character.is_ascii_digit() || character == ':');
     let word = |index: usize| words.get(index).copied().unwrap_or_default();
     for (index, &at) in words.iter().enumerate() {
         let before = |steps: usize| index.checked_sub(steps).map(word).unwrap_or_default();
         let is_joined = match at {
+            "&" if ["daddr", "saddr"].contains(&before(1)) => {
+                word(index + 1).parse::<IpAddr>().is_ok()
+                    && [word(index + 2), word(index + 3)] == ["ct", "count"]
+            }
             "&" => before(1) == "flags" && before(2) == "tcp",
             "|" => {
                 [before(1), word(index + 1)].iter().all(|flag| ["syn", "ack", "fin", "rst"].contains(flag))
             }
             "(" => before(1) == "&",
-            "+" | "-" => before(2) == "priority" && is_value(word(index + 1)),
+            "+" | "-" => before(2) == "priority" && is_decimal(word(index + 1), u32::MAX),
             _ => true,
         };
         if !is_joined {
             return Some(format!("{} {at} {}", before(1), word(index + 1)));
         }
-        let fields = ["daddr", "saddr", "dport", "sport", "to", "elements"];
-        if !fields.contains(&at) {
+        if !is_field(at) {
             continue;
         }
-        let first = (index + 1..).find(|next| !["==", "!=", "=", "ip"].contains(&word(*next)))?;
-        let values = match word(first) {
-            "{" => (first + 1..).map(word).take_while(|value| *value != "}").collect(),
-            "." | "@" | "ct" | "type" => Vec::new(),
+        let first = (index + 1..).find(|next| !["==", "!=", "=", "ip", "set"].contains(&word(*next)))?;
+        // Fields that are joined to this one, the first first.
+        let mut fields = vec![(before(1), at)];
+        let mut place = index;
+        while place >= 4 && word(place - 2) == "." {
+            place -= 3;
+            fields.insert(0, (place.checked_sub(1).map(word).unwrap_or_default(), word(place)));
+        }
+        let elements: Vec<&str> = match word(first) {
+            "{" => (first + 1..).map(word).take_while(|value| !["}", ""].contains(value)).collect(),
+            "." | "@" | "ct" | "type" | "&" => continue,
             value => vec![value],
         };
-        if let Some(name) = values.into_iter().find(|value| ![",", "."].contains(value) && !is_value(value)) {
-            return Some(format!("{at} {name}"));
+        for element in elements.split(|value| *value == ",") {
+            let values: Vec<String> =
+                element.split(|value| *value == ".").map(|value| value.join(" ")).collect();
+            let all = fields.iter().zip(&values).all(|(field, value)| is_value(*field, value));
+            if values.len() != fields.len() || !all {
+                return Some(format!("{at} {}", element.join(" ")));
+            }
         }
-        if is_value(word(first)) && [",", "."].contains(&word(first + 1)) {
+        if word(first) != "{" && [",", "."].contains(&word(first + 1)) {
             return Some(format!("{at} {} {}", word(first), word(first + 1)));
         }
     }
     None
+}
+
+/// Whether nft looks up what is compared with this, unless it is a value.
+fn is_field(word: &str) -> bool {
+    let fields =
+        ["daddr", "saddr", "dport", "sport", "proto-dst", "proto-src", "to", "mark", "iifgroup", "oifgroup"];
+    fields.contains(&word)
+}
+
+/// Whether nft takes a word for a value of a field, after the word before it, and so for no name.
+fn is_value((before, field): (&str, &str), word: &str) -> bool {
+    let ends = |word: &str| {
+        word.split_once('-').map_or((word.to_owned(), word.to_owned()), |(a, b)| (a.into(), b.into()))
+    };
+    let (first, last): (String, String) =
+        ends(word.strip_prefix(':').filter(|_| field == "to").unwrap_or(word));
+    let both = |is: &dyn Fn(&str) -> bool| is(&first) && is(&last);
+    match field {
+        "daddr" | "saddr" => {
+            let address = word.split('/').next().unwrap_or_default();
+            let is_whole =
+                !word.contains('-') && word.split('/').nth(1).is_none_or(|length| is_decimal(length, 128));
+            if before == "ip6" {
+                is_whole && address.parse::<Ipv6Addr>().is_ok()
+                    || both(&|end| end.parse::<Ipv6Addr>().is_ok())
+            } else {
+                is_whole && address.parse::<Ipv4Addr>().is_ok()
+                    || both(&|end| end.parse::<Ipv4Addr>().is_ok())
+            }
+        }
+        "to" => word.starts_with(':') && both(&|end| is_decimal(end, 65_535)),
+        "dport" | "sport" | "proto-dst" | "proto-src" => both(&|end| is_decimal(end, 65_535)),
+        _ => {
+            is_decimal(word, u32::MAX)
+                || word.strip_prefix("0x").is_some_and(|digits| u32::from_str_radix(digits, 16).is_ok())
+        }
+    }
+}
+
+fn is_decimal(word: &str, most: u32) -> bool {
+    word.parse::<u32>().is_ok_and(|number| number <= most && number.to_string() == word)
 }

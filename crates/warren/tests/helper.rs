@@ -76,7 +76,7 @@ fn no_ruleset_has_nft_look_a_name_up() {
     let mut helper = Helper::start(host, "home");
     let directory = helper.directories.path().to_path_buf();
     let file = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
-    file("hosts", "192.0.2.7 local\n");
+    file("hosts", "192.0.2.7 local 5s\n");
     file("services", "local 5/tcp\n");
     file("protocols", "local 77\n");
     let hostile = [
@@ -87,6 +87,8 @@ fn no_ruleset_has_nft_look_a_name_up() {
         "ip saddr . ip daddr { 1.1.1.1 . local } accept",
         "tcp dport 22 | local accept",
         "meta l4proto local accept",
+        "ip daddr 5s accept",
+        "ip daddr { 1.1.1.1, 5s } accept",
     ];
 
     for rule in hostile {

@@ -4,16 +4,13 @@
 //! that is not in here: no table of others, no `include`, no variable or comment, and no word that nft would look up in a file
 //! or ask a name server for.
 
+mod value;
 mod words;
 
 use std::{fmt, net::IpAddr};
 
-use ipnet::IpNet;
-
-use self::words::{
-    BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, LOOKED_UP_WORDS, PRIORITIES, PROTOCOL_WORDS, PROTOCOLS,
-    STATE_WORDS, TCP_FLAGS, WORDS,
-};
+use self::value::{Kind, is_number};
+use self::words::{BESIDE_VALUES, COMMANDS, DEVICE_WORDS, FIELDS, PRIORITIES, STATE_WORDS, TCP_FLAGS, WORDS};
 use super::OwnTables;
 use crate::{DeviceName, TableFamily};
 
@@ -137,10 +134,18 @@ impl<'text> Reader<'text, '_> {
                     self.table()?;
                     self.block()?;
                 }
-                Token::Word("add" | "delete") => {
+                Token::Word("add" | "flush") => {
                     self.expect(Token::Word("table"))?;
                     self.table()?;
                 }
+                Token::Word("delete") => match self.some()? {
+                    Token::Word("table") => self.table()?,
+                    Token::Word("chain" | "set") => {
+                        self.table()?;
+                        self.name()?;
+                    }
+                    other => return Err(other.unexpected()),
+                },
                 Token::Word("create") => {
                     self.expect(Token::Word("table"))?;
                     self.table()?;
@@ -190,30 +195,53 @@ impl<'text> Reader<'text, '_> {
     /// What is in a chain or a set, to its end.
     fn body(&mut self) -> Result<(), RulesetError> {
         let mut depth = 1;
+        let mut before = "";
         while depth > 0 {
-            match self.some()? {
-                OPENING if depth < DEEPEST => depth += 1,
-                CLOSING => depth -= 1,
-                // A set within a rule has commas.
-                Token::Symbol(";") if depth == 1 => {}
-                Token::Word("jump" | "goto") => self.name()?,
-                Token::Symbol("@") => {
-                    self.name()?;
-                    self.key()?;
-                }
-                Token::Word(word) if DEVICE_WORDS.contains(&word) => self.devices()?,
-                Token::Word(word) if LOOKED_UP_WORDS.contains(&word) => self.values(&[])?,
-                Token::Word(word) if PROTOCOL_WORDS.contains(&word) => self.values(&PROTOCOLS)?,
-                Token::Word(word) if STATE_WORDS.contains(&word) => self.states()?,
-                Token::Word("flags") => self.flags()?,
-                Token::Word("priority") => self.priority()?,
-                Token::Word(word) if WORDS.contains(&word) || is_value(word) => {}
-                Token::Symbol("==" | "!=") | Token::LineEnd => {}
-                Token::Symbol(",") if depth > 1 => {}
-                other => return Err(other.unexpected()),
-            }
+            let token = self.some()?;
+            let Token::Word(word) = token else {
+                before = "";
+                depth = self.symbol(token, depth)?;
+                continue;
+            };
+            self.word(word, before)?;
+            before = word;
         }
         Ok(())
+    }
+
+    /// What is no word in a chain or a set. Returns how deep in blocks what follows is.
+    fn symbol(&mut self, token: Token<'text>, depth: u8) -> Result<u8, RulesetError> {
+        match token {
+            OPENING if depth < DEEPEST => return Ok(depth + 1),
+            CLOSING => return Ok(depth - 1),
+            // A set within a rule has commas.
+            Token::Symbol(";") if depth == 1 => {}
+            Token::Symbol("@") => {
+                self.name()?;
+                self.key()?;
+            }
+            Token::Symbol("==" | "!=") | Token::LineEnd => {}
+            Token::Symbol(",") if depth > 1 => {}
+            other => return Err(other.unexpected()),
+        }
+        Ok(depth)
+    }
+
+    /// A word in a chain or a set, after another one, and what has to follow it.
+    fn word(&mut self, word: &'text str, before: &str) -> Result<(), RulesetError> {
+        if let Some(kind) = Kind::after(word, before) {
+            return self.values(&[kind]);
+        }
+        match word {
+            "jump" | "goto" => self.name(),
+            "flags" => self.flags(),
+            "priority" => self.priority(),
+            word if DEVICE_WORDS.contains(&word) => self.devices(),
+            word if STATE_WORDS.contains(&word) => self.states(),
+            word if WORDS.contains(&word) || is_number(word) => Ok(()),
+            word if before == "over" && word.strip_suffix("/second").is_some_and(is_number) => Ok(()),
+            word => Err(unexpected(word)),
+        }
     }
 
     /// The names of devices that something is compared with, if there are any. nft takes quoted text elsewhere for the name of a
@@ -237,39 +265,70 @@ impl<'text> Reader<'text, '_> {
         Ok(())
     }
 
-    /// What an address, a port or a mark is compared with or set to, or a protocol, which `names` are there for. Any other word
-    /// would be a name for nft to look up, also one that is joined to a value.
-    fn values(&mut self, names: &[&str]) -> Result<(), RulesetError> {
-        self.operator();
-        match self.some()? {
-            // Of ARP, whose addresses are of two kinds; and of a mark.
-            Token::Word("ip" | "set") if names.is_empty() => return self.values(names),
-            Token::Word(".") => match self.peek() {
-                Some(Token::Word(word)) if FIELDS.contains(&word) => {}
-                Some(other) => return Err(other.unexpected()),
-                None => return Err(RulesetError::Unfinished),
+    /// What a field is compared with or set to, or several that are joined. Any other word would be a name for nft to look up, also
+    /// one that is joined to a value.
+    fn values(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
+        match (self.peek(), kinds) {
+            // Of ARP, whose addresses are of two kinds.
+            (Some(Token::Word("ip")), [Kind::Ipv4]) | (Some(Token::Word("set")), [Kind::Number]) => {
+                self.next();
+            }
+            _ => self.operator(),
+        }
+        match (self.some()?, kinds) {
+            (Token::Word("."), _) if kinds.len() < MOST_JOINED => {
+                let [Token::Word(field), Token::Word(word), rest @ ..] = self.rest else {
+                    return Err(unexpected("."));
+                };
+                let kind = Kind::after(word, field).filter(|_| FIELDS.contains(field));
+                self.rest = rest;
+                self.values(&[kinds, &[kind.ok_or_else(|| unexpected(word))?]].concat())
+            }
+            (Token::Word(word), [kind]) if kind.has(word) => match self.peek() {
+                Some(joined @ (Token::Symbol(",") | Token::Word("."))) => Err(joined.unexpected()),
+                _ => Ok(()),
             },
-            Token::Word(word) if is_value(word) || names.contains(&word) => {
-                if let Some(joined @ (Token::Symbol(",") | Token::Word("."))) = self.peek() {
-                    return Err(joined.unexpected());
-                }
-            }
-            Token::Word(word) if BESIDE_VALUES.contains(&word) => {}
-            Token::Symbol("@") => {
+            (Token::Word(word), [_]) if BESIDE_VALUES.contains(&word) => Ok(()),
+            (Token::Symbol("@"), _) => {
                 self.name()?;
-                self.key()?;
+                self.key()
             }
-            OPENING => loop {
+            (Token::Symbol("&"), [Kind::Ipv4 | Kind::Ipv6]) => self.mask(),
+            (OPENING, _) => self.elements(kinds),
+            (other, _) => Err(other.unexpected()),
+        }
+    }
+
+    /// What a set in a rule has, each of these kinds.
+    fn elements(&mut self, kinds: &[Kind]) -> Result<(), RulesetError> {
+        loop {
+            for (index, kind) in kinds.iter().enumerate() {
+                if index > 0 {
+                    self.expect(Token::Word("."))?;
+                }
                 match self.some()? {
-                    CLOSING => break,
-                    Token::Word(word) if is_value(word) || word == "." || names.contains(&word) => {}
-                    Token::Symbol(",") | Token::LineEnd => {}
+                    Token::Word(word) if kind.has(word) => {}
                     other => return Err(other.unexpected()),
                 }
-            },
+            }
+            match self.some()? {
+                CLOSING => return Ok(()),
+                Token::Symbol(",") => {}
+                other => return Err(other.unexpected()),
+            }
+        }
+    }
+
+    /// The part of an address by which flows are counted.
+    fn mask(&mut self) -> Result<(), RulesetError> {
+        match self.some()? {
+            Token::Word(word) if word.parse::<IpAddr>().is_ok() => {}
             other => return Err(other.unexpected()),
         }
-        Ok(())
+        match self.rest {
+            [Token::Word("ct"), Token::Word("count"), ..] => Ok(()),
+            _ => Err(unexpected("&")),
+        }
     }
 
     /// The states of a connection, any of several.
@@ -315,14 +374,14 @@ impl<'text> Reader<'text, '_> {
     /// When a chain gets its packets.
     fn priority(&mut self) -> Result<(), RulesetError> {
         match self.some()? {
-            Token::Word(word) if is_value(word) => return Ok(()),
+            Token::Word(word) if is_number(word.strip_prefix('-').unwrap_or(word)) => return Ok(()),
             Token::Word(word) if PRIORITIES.contains(&word) => {}
             other => return Err(other.unexpected()),
         }
         if let Some(Token::Symbol("+") | Token::Word("-")) = self.peek() {
             self.next();
             match self.some()? {
-                Token::Word(word) if is_value(word) => {}
+                Token::Word(word) if is_number(word) => {}
                 other => return Err(other.unexpected()),
             }
         }
@@ -386,27 +445,12 @@ impl<'text> Reader<'text, '_> {
     }
 }
 
-/// Whether a word is a number, an address, a network, a range of either, a time, or a port after a colon.
-fn is_value(word: &str) -> bool {
-    let is_number = |text: &str| match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).is_ok() && !digits.starts_with('+'),
-        None => text.parse::<u64>().is_ok() && !text.starts_with('+'),
-    };
-    let is_one = |text: &str| is_number(text) || text.parse::<IpAddr>().is_ok();
-    let is_range =
-        |text: &str| text.split_once('-').is_some_and(|(first, last)| is_one(first) && is_one(last));
-    is_one(word)
-        || is_range(word)
-        || word.parse::<IpNet>().is_ok()
-        || word.strip_prefix(['-', ':']).is_some_and(|rest| is_number(rest) || is_range(rest))
-        || word.strip_suffix(['s', 'm', 'h']).is_some_and(is_number)
-        || word.strip_suffix("/second").is_some_and(is_number)
-}
-
 const BLANKS: [char; 2] = [' ', '\t'];
 const OPENING: Token<'_> = Token::Symbol("{");
 const CLOSING: Token<'_> = Token::Symbol("}");
 const SYMBOLS: [&str; 13] = ["==", "!=", "{", "}", "(", ")", ",", ";", "&", "|", "@", "+", "="];
+/// Fields that are compared at once.
+const MOST_JOINED: usize = 4;
 /// A set in a rule in a chain, and one more.
 const DEEPEST: u8 = 3;
 /// Characters of what is refused that an error shows.

@@ -307,7 +307,7 @@ fn refusal_of_nft_undoes_everything_and_names_its_reason() {
     plan.steps.push(Step::Nftables {
         family: TableFamily::Inet,
         table: "warren_bad".into(),
-        ruleset: "chain a {\n\ttcp dport 99999 accept\n}\n".into(),
+        ruleset: "chain a {\n\ttcp dport 9-5 accept\n}\n".into(),
         owned: true,
     });
 
@@ -316,7 +316,7 @@ fn refusal_of_nft_undoes_everything_and_names_its_reason() {
 
     assert_eq!(
         error.to_string(),
-        "`nft add table inet warren_bad` failed: nft refused it: Service out of range; see what `nft list ruleset` shows"
+        "`nft add table inet warren_bad` failed: nft refused it: Range has zero or negative size; see what `nft list ruleset` shows"
     );
     host.assert_is(&before, "after the failure");
 }

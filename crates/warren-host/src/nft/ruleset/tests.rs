@@ -1,3 +1,5 @@
+use ipnet::IpNet;
+
 use super::*;
 use crate::{
     Forwarding, GuestNetwork, OnLink, Plan, Step, Surroundings, client_plan,
@@ -26,7 +28,10 @@ fn every_table_that_a_plan_makes_is_understood() {
             let Step::Nftables { family, table, ruleset, owned } = step else { continue };
             let text = table_text(family, &table, &ruleset, owned);
             let prepared = format!("add table {family} {table}\ndelete table {family} {table}\n{text}");
-            for text in [text, prepared] {
+            let emptied = format!(
+                "flush table {family} {table}\ndelete chain {family} {table} a\ndelete set {family} {table} b\n{text}"
+            );
+            for text in [text, prepared, emptied] {
                 let read = Ruleset::parse(&text, &tables).unwrap_or_else(|error| panic!("{error}: {text}"));
                 assert_eq!(Ruleset::parse(&read.to_string(), &tables).unwrap(), read);
             }
@@ -66,6 +71,8 @@ fn other_tables_are_out_of_reach() {
         "chain a {\naccept } } ; flush ruleset ; table inet warren_home { chain a {\n}",
         "flush ruleset",
         "delete table inet filter",
+        "flush table inet filter",
+        "delete chain inet filter input",
         "chain a {\nflush ruleset\n}",
         "# {\n}\nflush ruleset\n# }",
         "comment \"{\"\n}\nflush ruleset\ncomment \"}\"",
@@ -90,6 +97,12 @@ fn other_tables_are_out_of_reach() {
         "}\n",
         "table ip warren_home {\n}\n",
         "add rule inet filter input accept",
+        "flush chain inet warren_home a",
+        "flush set inet warren_home a",
+        "delete rule inet warren_home a handle 1",
+        "delete chain inet filter input",
+        "delete set inet warren_home a { 10.0.0.1 }",
+        "delete chain inet warren_home \"a\"",
         "reset counters",
         "monitor",
     ] {
@@ -143,6 +156,34 @@ fn neither_files_nor_names_are_looked_up() {
         "ip saddr 10.0.0.1-a.b accept",
         "comment \"x\"",
         "log prefix \"x\"",
+        // Values of another place.
+        "ip daddr 5s accept",
+        "ip daddr 4294967296 accept",
+        "ip daddr 7 accept",
+        "ip daddr 10.0.0.1-7h accept",
+        "ip daddr { 10.0.0.1, 7h } accept",
+        "ip daddr ::1 accept",
+        "ip6 daddr 10m accept",
+        "ip6 daddr 10.0.0.1 accept",
+        "ip daddr 5/second accept",
+        "tcp dport 5s accept",
+        "tcp dport 08 accept",
+        "tcp dport 65536 accept",
+        "tcp dport { 22, 5m } accept",
+        "tcp dport 10.0.0.1 accept",
+        "ip daddr . udp dport { 443 . 10.0.0.1 } accept",
+        "ip daddr . udp dport { 10.0.0.1 . 5s } accept",
+        "ip daddr . udp dport { 10.0.0.1 } accept",
+        "ip daddr . udp dport 5s accept",
+        "masquerade to 5s",
+        "masquerade to :5s",
+        "meta mark 5s accept",
+        "meta mark 4294967296 accept",
+        "meta l4proto 5s accept",
+        "meta length 5s accept",
+        "add @flows_ip { ip saddr & 5s ct count over 9 } drop",
+        "ip daddr & 255.0.0.0 local accept",
+        "ip daddr & 255.0.0.0 == local accept",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         assert!(home(&text).is_err(), "{rule}");
@@ -156,13 +197,21 @@ fn neither_files_nor_names_are_looked_up() {
         "ip daddr . udp dport { 10.0.0.1 . 443 } accept",
         "meta l4proto { tcp, udp } th dport { 53, 853 } drop",
         "meta mark 1 ct mark set 0x2",
+        "ip daddr { 10.0.0.1-10.0.0.9, 10.1.0.0/16 } accept",
+        "ip6 daddr { ::1, fd00::/8 } accept",
+        "masquerade to :20000-60999",
+        "limit rate over 100/second burst 100 packets counter drop",
+        "add @flows_ip { ip saddr & 255.255.255.0 ct count over 9 } drop",
     ] {
         let text = format!("table inet warren_home {{\nchain a {{\n{rule}\n}}\n}}\n");
         home(&text).unwrap_or_else(|error| panic!("{error}: {rule}"));
     }
-    let set = "table inet warren_home {\nset a {\ntype ipv4_addr\nelements = { local }\n}\n}\n";
-    assert!(home(set).is_err());
-    assert!(home(&set.replace("local", "10.0.0.1,\n10.0.0.2")).is_ok());
+    for element in ["local", "10.0.0.1"] {
+        let set = format!(
+            "table inet warren_home {{\nset a {{\ntype ipv4_addr\nelements = {{ {element} }}\n}}\n}}\n"
+        );
+        assert!(home(&set).is_err(), "no set of Warren's has elements from the start: {set}");
+    }
 }
 
 fn home(text: &str) -> Result<Ruleset<'_>, RulesetError> {

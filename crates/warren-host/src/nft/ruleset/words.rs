@@ -3,27 +3,11 @@
 /// What names of devices may follow.
 pub(super) const DEVICE_WORDS: [&str; 4] = ["iif", "iifname", "oif", "oifname"];
 
-/// After these nft takes any other word for the name of a host or a service, a mark or a group of devices.
-pub(super) const LOOKED_UP_WORDS: [&str; 11] = [
-    "daddr",
-    "dport",
-    "elements",
-    "iifgroup",
-    "mark",
-    "oifgroup",
-    "proto-dst",
-    "proto-src",
-    "saddr",
-    "sport",
-    "to",
-];
 /// What may stand in the place of a value without being one.
-pub(super) const BESIDE_VALUES: [&str; 3] = [".", "ct", "type"];
+pub(super) const BESIDE_VALUES: [&str; 2] = ["ct", "type"];
 /// What a field of the packet begins with.
 pub(super) const FIELDS: [&str; 7] = ["ct", "ip", "ip6", "meta", "tcp", "th", "udp"];
 
-/// After these nft looks any other word up in `/etc/protocols`.
-pub(super) const PROTOCOL_WORDS: [&str; 3] = ["l4proto", "nexthdr", "protocol"];
 /// The protocols of Warren's rules.
 pub(super) const PROTOCOLS: [&str; 6] = ["icmp", "icmpv6", "ip", "ip6", "tcp", "udp"];
 
@@ -149,7 +133,6 @@ pub(super) const WORDS: &[&str] = &[
     "tcp",
     "th",
     "time-exceeded",
-    "timeout",
     "ttl",
     "type",
     "udp",
