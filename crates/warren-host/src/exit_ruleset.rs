@@ -1,5 +1,6 @@
 //! The text of the exit's firewall: what clients may reach, and whose address they get on the way.
 
+use std::collections::BTreeSet;
 use std::iter;
 use std::ops::RangeInclusive;
 
@@ -13,7 +14,7 @@ use crate::{DeviceName, Family};
 /// The chains of the exit's table, one statement per line, for the gateways of the pools in use.
 pub(crate) fn ruleset(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> String {
     let mut pools = pools(host, ipv4, ipv6);
-    let mut text: String = pools.iter().map(Pool::flows_set).collect();
+    let mut text: String = pools.iter().map(Pool::flows_sets).collect();
     chain(&mut text, "input", "type filter hook input priority filter; policy accept;", &input(host, &pools));
     chain(
         &mut text,
@@ -111,10 +112,16 @@ impl Pool {
         }
     }
 
-    /// Whose flows are counted, by source address.
-    fn flows_set(&self) -> String {
+    /// Whose flows are counted, by source address, and by network behind a client: a set for each length of prefix. A rule's own
+    /// count would begin anew whenever rules change.
+    fn flows_sets(&self) -> String {
         let Self { family, address, .. } = self;
-        format!("set flows_{family} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n")
+        let lengths: BTreeSet<u8> = self.granted.iter().map(IpNet::prefix_len).collect();
+        let networks = lengths.into_iter().map(|length| format!("flows_{family}_{length}"));
+        iter::once(format!("flows_{family}"))
+            .chain(networks)
+            .map(|name| format!("set {name} {{\n\ttype {address}\n\tsize 65535\n\tflags dynamic\n}}\n"))
+            .collect()
     }
 
     /// Drops what would be one flow too many: of a client's own address, or of all addresses of a network behind one together, which
@@ -125,7 +132,11 @@ impl Pool {
         let own =
             format!("{family} saddr {network} add @flows_{family} {{ {family} saddr {over} }} counter drop");
         let uncounted = format!("{family} saddr {network} {family} saddr != @flows_{family} counter drop");
-        let behind = granted.iter().map(|prefix| format!("{family} saddr {prefix} {over} counter drop"));
+        let behind = granted.iter().map(|prefix| {
+            let set = format!("@flows_{family}_{}", prefix.prefix_len());
+            let key = format!("{family} saddr & {}", prefix.netmask());
+            format!("{family} saddr {prefix} add {set} {{ {key} {over} }} counter drop")
+        });
         [own, uncounted].into_iter().chain(behind).collect()
     }
 

@@ -28,7 +28,14 @@ use crate::{
 pub struct Host {
     netlink: Netlink,
     journal: Journal,
-    owners: BTreeMap<u64, nft::Owner>,
+    owners: BTreeMap<u64, OwnedTable>,
+}
+
+/// A firewall table of a process of ours, and its rules as they were loaded last.
+#[derive(Debug)]
+struct OwnedTable {
+    owner: nft::Owner,
+    ruleset: String,
 }
 
 /// What one plan has changed, to be handed to [`Host::undo`].
@@ -130,7 +137,7 @@ impl Host {
     /// Waits until a process that holds one of the applied firewall tables has ended: its table is gone with it. Without
     /// such a process this waits for ever.
     pub async fn table_lost(&mut self) {
-        let ends: Vec<_> = self.owners.values_mut().map(|owner| Box::pin(owner.ended())).collect();
+        let ends: Vec<_> = self.owners.values_mut().map(|table| Box::pin(table.owner.ended())).collect();
         if ends.is_empty() {
             return std::future::pending().await;
         }
@@ -138,21 +145,21 @@ impl Host {
     }
 
     /// Replaces the rules of a firewall table that a process of ours owns, in one transaction: no packet meets the table
-    /// half changed or absent. Undoing stays as it was.
+    /// half changed or absent. What its sets hold stays if the definitions of all sets and base chains do: so clients' flows stay
+    /// counted. Undoing stays as it was.
     ///
     /// # Errors
     /// If there is no such table, or nft refuses the rules; those before stay then.
     pub async fn replace_table(&mut self, table: &str, ruleset: &str) -> Result<(), StepError> {
         let outstanding = self.journal.outstanding();
         let is_its = |entry: &u64| matches!(outstanding.get(entry), Some(Undo::Nftables { family: TableFamily::Inet, table: own }) if own == table);
-        let owner = self.owners.iter_mut().find(|(entry, _)| is_its(entry));
-        let (_, owner) = owner.ok_or(StepError::Nft(NftError::Gone))?;
-        owner
-            .load(&format!(
-                "delete table inet {table}\n{}",
-                table_text(TableFamily::Inet, table, ruleset, true)
-            ))
-            .await?;
+        let owned = self.owners.iter_mut().find(|(entry, _)| is_its(entry));
+        let (_, owned) = owned.ok_or(StepError::Nft(NftError::Gone))?;
+        let text = table_text(TableFamily::Inet, table, ruleset, true);
+        let emptied = nft::emptied(table, &owned.ruleset, ruleset);
+        let emptied = emptied.unwrap_or_else(|| format!("delete table inet {table}\n"));
+        owned.owner.load(&format!("{emptied}{text}")).await?;
+        ruleset.clone_into(&mut owned.ruleset);
         Ok(())
     }
 
@@ -262,7 +269,8 @@ impl Host {
         let lock = self.share_lock()?;
         match step::make(step, &undo, &self.netlink, replaced, lock).await {
             Ok(owner) => {
-                self.owners.extend(owner.map(|owner| (entry, owner)));
+                let ruleset = step.owned_rules().map(|(_, ruleset)| ruleset.to_owned()).unwrap_or_default();
+                self.owners.extend(owner.map(|owner| (entry, OwnedTable { owner, ruleset })));
             }
             Err(error) if step::may_be_half_made(step) => {
                 applied.add(entry, step);
@@ -304,7 +312,7 @@ impl Host {
         let mut left = Vec::new();
         for entry in entries.into_iter().rev() {
             let Some(undo) = self.journal.outstanding().get(&entry).cloned() else { continue };
-            let owner = self.owners.remove(&entry);
+            let owner = self.owners.remove(&entry).map(|table| table.owner);
             let result = match undo.run(&self.netlink, owner).await {
                 Ok(()) => self.journal.end(entry).map_err(StepError::Io),
                 Err(error) => Err(error),

@@ -1,6 +1,7 @@
 //! Firewall tables through nft(8), either in a process that owns its table or once and for all.
 
 mod call;
+mod emptied;
 mod own_tables;
 mod owner;
 mod ruleset;
@@ -16,6 +17,7 @@ use tokio::{
 
 use crate::TableFamily;
 pub use call::{NftCall, NftRunner, NftService, set_nft_runner};
+pub(crate) use emptied::emptied;
 pub use own_tables::OwnTables;
 pub(crate) use owner::Owner;
 pub use ruleset::{Ruleset, RulesetError};

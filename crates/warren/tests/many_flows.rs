@@ -52,6 +52,29 @@ fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
     }
 }
 
+/// A network that is granted, a service that starts and a router advertisement each change the rules.
+#[test]
+fn a_change_of_the_exits_rules_lets_no_client_begin_its_flows_anew() {
+    let Some(net) = Net::new() else { return };
+    let exit = Exit::start(&net);
+    let client = Client::with(&net, &exit.enrol("greedy"));
+    client.up();
+    stay_quiet(&net);
+    let begin = || open(&net.client, &["any"], &To::Ports(Net::INTERNET_V4.to_owned()), 6_000);
+    eventually(seconds(30), "flows beyond 4,096 are dropped", || {
+        begin();
+        dropped(&net, "@flows_ip ") > 0 && tracked(&net) >= CAP * 9 / 10
+    });
+
+    exit.warren.run("exit client add site --prefix 172.30.0.0/24").ok();
+    assert_eq!(dropped(&net, "172.30.0.0/24"), 0, "the rules are others now");
+    begin();
+
+    let most = tracked(&net);
+    assert!(most <= CAP + OTHERS, "{most}");
+    assert!(dropped(&net, "@flows_ip ") > 0);
+}
+
 /// Whoever has a network behind it has more addresses than an exit can count.
 #[test]
 fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_address() {
@@ -79,9 +102,9 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
     });
     stay_quiet(&net);
 
-    for (network, alone, to, rule) in [
-        ("172.30.0.", "172.31.0.", Net::INTERNET_V4, "172.30.0.0/24 ct count"),
-        ("fd30::", "fd31::", Net::INTERNET_V6, "fd30::/64 ct count"),
+    for (network, alone, to, rule, another) in [
+        ("172.30.0.", "172.31.0.", Net::INTERNET_V4, "172.30.0.0/24 add", "four --prefix 172.29.0.0/24"),
+        ("fd30::", "fd31::", Net::INTERNET_V6, "fd30::/64 add", "six --prefix fd29::/64"),
     ] {
         let to = To::Ports(to.to_owned());
         let from =
@@ -97,6 +120,10 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
         });
         let most = tracked(&net);
         assert!(most <= CAP + OTHERS, "{most} of {network}");
+        exit.warren.run(&format!("exit client add {another}")).ok();
+        begin(from(network));
+        let most = tracked(&net);
+        assert!(most <= CAP + OTHERS, "{most} of {network} after a change of the rules");
 
         forget(&net);
         eventually(seconds(30), "the same addresses' flows are all tracked where each is granted", || {

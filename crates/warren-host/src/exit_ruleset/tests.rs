@@ -131,8 +131,14 @@ fn addresses_of_a_network_behind_a_client_have_flows_together_also_beside_that_o
 
     let text = ruleset(&ExitHost { prefixes: prefixes.to_vec(), ..host() }, gateways.0, gateways.1);
 
-    for prefix in ["ip saddr 192.168.8.0/24", "ip saddr 192.168.9.0/24", "ip6 saddr fd08::/64"] {
-        assert!(text.contains(&format!("\t{prefix} ct count over 4096 counter drop\n")), "{text}");
+    for (prefix, set, key) in [
+        ("ip saddr 192.168.8.0/24", "flows_ip_24", "ip saddr & 255.255.255.0"),
+        ("ip saddr 192.168.9.0/24", "flows_ip_24", "ip saddr & 255.255.255.0"),
+        ("ip6 saddr fd08::/64", "flows_ip6_64", "ip6 saddr & ffff:ffff:ffff:ffff::"),
+    ] {
+        let rule = format!("\t{prefix} add @{set} {{ {key} ct count over 4096 }} counter drop\n");
+        assert!(text.contains(&rule), "{text}");
+        assert_eq!(text.matches(&format!("set {set} {{\n")).count(), 1, "{text}");
     }
     assert!(text.contains("\tip saddr 192.168.8.0/23 accept\n"), "both are let through at once: {text}");
 }
