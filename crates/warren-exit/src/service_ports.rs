@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use warren_host::exit_plan::{self, ExitHost};
-use warren_host::facts;
+use warren_host::facts::{self, ServicePort};
 
 /// How often sockets are looked at, which takes the kernel longer than the rest of a look.
 const EVERY: Duration = Duration::from_secs(10);
@@ -12,9 +12,9 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
 pub(super) struct ServicePorts {
-    kept: Vec<u16>,
+    kept: Vec<ServicePort>,
     /// Those that there were when they were looked at last.
-    seen: Vec<u16>,
+    seen: Vec<ServicePort>,
     due: Instant,
 }
 
@@ -26,12 +26,12 @@ impl ServicePorts {
     }
 
     /// Those that are kept.
-    pub(super) fn kept(&self) -> Vec<u16> {
+    pub(super) fn kept(&self) -> Vec<ServicePort> {
         self.kept.clone()
     }
 
     /// Keeps others if the rules of this exit give one away that was there twice: a question to a resolver has a socket for less than
-    /// that, and each change has the rules' counters begin anew.
+    /// that, and each change has the counters of dropped packets begin anew.
     pub(super) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if now < self.due {
             return;
@@ -41,7 +41,7 @@ impl ServicePorts {
         exit.service_ports = self.kept();
     }
 
-    fn take(&mut self, seen: Vec<u16>, exit: &ExitHost) {
+    fn take(&mut self, seen: Vec<ServicePort>, exit: &ExitHost) {
         let mut lasting = seen.clone();
         lasting.retain(|port| self.seen.contains(port));
         if exit_plan::gives_away(exit, &lasting) {
@@ -51,7 +51,7 @@ impl ServicePorts {
     }
 }
 
-fn ports() -> Vec<u16> {
+fn ports() -> Vec<ServicePort> {
     facts::service_ports().unwrap_or_else(|error| {
         tracing::debug!("cannot look at this host's sockets: {error}");
         Vec::new()

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
-    DeviceName, Family, Plan, Route, RouteKind, Step, Surroundings, TableFamily, exit_ruleset, ruleset_text,
-    sysctl,
+    DeviceName, Family, Plan, Route, RouteKind, Step, Surroundings, TableFamily, exit_ruleset,
+    facts::ServicePort, ruleset_text, sysctl,
 };
 
 pub use crate::table_names::EXIT_TABLE as TABLE;
@@ -31,8 +31,9 @@ pub struct ExitHost {
     /// The UDP ports of the listener, which no client's traffic may come to use as its source port (CVE-2021-3773).
     pub listen_ports: Vec<u16>,
     /// The ports of this host's other services, of UDP and TCP ([`crate::facts::service_ports`]). They are kept from clients'
-    /// traffic as the listener's are, unless that leaves clients fewer than 4,096 ports.
-    pub service_ports: Vec<u16>,
+    /// traffic as the listener's are, unless that leaves clients fewer than 4,096 ports. Those of the system's users are then kept
+    /// alone, under the same condition.
+    pub service_ports: Vec<ServicePort>,
     /// Networks that clients may reach although they are not the internet.
     pub allow: Vec<IpNet>,
     /// Networks behind clients, each without bits behind its length; those of an IP version without a pool are left out.
@@ -63,9 +64,9 @@ pub fn ruleset(host: &ExitHost) -> String {
 }
 
 /// Whether clients' traffic may come to use one of `ports` as its source port.
-pub fn gives_away(host: &ExitHost, ports: &[u16]) -> bool {
+pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     let given = exit_ruleset::nat_ports(&host.listen_ports, &host.service_ports);
-    ports.iter().any(|port| given.contains(port))
+    ports.iter().any(|service| given.contains(&service.port))
 }
 
 /// Whether this host forwards for others than clients, because somebody else has turned that on.

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::exit_plan::{self, Egress, ExitHost};
+use crate::facts::ServicePort;
 use crate::ruleset_text::chain;
 use crate::special_purpose::{internet_within, is_special, not_internet};
 use crate::{DeviceName, Family};
@@ -45,10 +46,14 @@ fn pools(host: &ExitHost, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<P
 }
 
 /// The source ports that NAT may use: the largest part of [`NAT_PORTS`] that holds none of `listen_ports` and, unless that
-/// leaves clients too few, none of `service_ports`.
-pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[u16]) -> RangeInclusive<u16> {
-    let free = free_ports(listen_ports.iter().chain(service_ports));
-    if free.len() >= FEWEST_NAT_PORTS { free } else { free_ports(listen_ports) }
+/// leaves clients too few, none of `service_ports`, or else none of the system's among these: any user can open sockets.
+pub(crate) fn nat_ports(listen_ports: &[u16], service_ports: &[ServicePort]) -> RangeInclusive<u16> {
+    let all = service_ports.iter().map(|service| &service.port);
+    let of_system = service_ports.iter().filter(|service| service.is_system).map(|service| &service.port);
+    let without_all = free_ports(listen_ports.iter().chain(all));
+    let without_system = free_ports(listen_ports.iter().chain(of_system));
+    let mut free = [without_all, without_system].into_iter();
+    free.find(|ports| ports.len() >= FEWEST_NAT_PORTS).unwrap_or_else(|| free_ports(listen_ports))
 }
 
 fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u16> {

@@ -1,9 +1,11 @@
 //! What the plans have to know of the host before they can be computed.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, BufRead, BufReader},
     net::IpAddr,
+    ops::RangeInclusive,
 };
 
 use ipnet::IpNet;
@@ -138,23 +140,36 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
 ///
 /// # Errors
 /// If `/proc/net` cannot be read.
-pub fn service_ports() -> io::Result<Vec<u16>> {
-    let mut ports = Vec::new();
+pub fn service_ports() -> io::Result<Vec<ServicePort>> {
+    let mut ports: BTreeMap<u16, bool> = BTreeMap::new();
     for protocol in ["tcp", "tcp6", "udp", "udp6"] {
         match File::open(format!("/proc/thread-self/net/{protocol}")) {
-            Ok(table) => ports.extend(served(BufReader::new(table), protocol.starts_with("tcp"))?),
+            Ok(table) => {
+                for ServicePort { port, is_system } in
+                    served(BufReader::new(table), protocol.starts_with("tcp"))?
+                {
+                    *ports.entry(port).or_default() |= is_system;
+                }
+            }
             // Without IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
     }
-    ports.sort_unstable();
-    ports.dedup();
-    Ok(ports)
+    Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
+}
+
+/// A port of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its number.
+    pub port: u16,
+    /// Whether root or a system's user has a socket there, and not only a person's.
+    pub is_system: bool,
 }
 
 /// The ports in a table as [`listening`] reads it. Of TCP the kernel lists the listeners first.
-fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<u16>> {
+fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<ServicePort>> {
     const LISTEN: &str = "0A";
     const NO_PEER: &str = "07";
     let mut ports = Vec::new();
@@ -162,6 +177,7 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<u16>> {
         let line = line?;
         let mut words = line.split_whitespace().skip(1);
         let (own, state) = (words.next().and_then(|own| own.split_once(':')), words.nth(1));
+        let is_system = words.nth(3).and_then(|user| user.parse().ok()).is_some_and(is_system_user);
         let Some((address, port)) = own else { continue };
         match state {
             Some(LISTEN) if is_tcp => {}
@@ -170,10 +186,19 @@ fn served(table: impl BufRead, is_tcp: bool) -> io::Result<Vec<u16>> {
             _ => continue,
         }
         if !is_loopback(address) {
-            ports.extend(u16::from_str_radix(port, 16));
+            let port = u16::from_str_radix(port, 16).ok();
+            ports.extend(port.map(|port| ServicePort { port, is_system }));
         }
     }
     Ok(ports)
+}
+
+/// Whether a user is root or a service's: below the first user of a person (`UID_MIN` of login.defs(5)), or one of systemd's
+/// `DynamicUser`.
+fn is_system_user(user: u32) -> bool {
+    const FIRST_PERSON: u32 = 1_000;
+    const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
+    user < FIRST_PERSON || DYNAMIC.contains(&user)
 }
 
 /// Whether an address, as these tables have it, is one that only this host itself reaches.
@@ -238,17 +263,21 @@ mod tests {
     #[test]
     fn services_are_listeners_and_sockets_of_udp_without_a_peer_that_others_reach() {
         let tcp = "  sl  local_address rem_address   st tx_queue\n\
-             0: 00000000:6989 00000000:0000 0A 00000000:00000000\n\
-             1: 3500007F:1F90 00000000:0000 0A 00000000:00000000\n\
-             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n\
-             3: 00000000:0016 00000000:0000 0A 00000000:00000000\n";
+             0: 00000000:6989 00000000:0000 0A 00000000:00000000 00:00000000 00000000   999        0 1\n\
+             1: 3500007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1\n\
+             2: 020200C0:C001 097100CB:01BB 01 00000000:00000000 00:00000000 00000000     0        0 1\n\
+             3: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1\n";
         let udp = "  sl  local_address rem_address   st tx_queue\n\
-             0: 020200C0:C001 097100CB:01BB 01 00000000:00000000\n\
-             1: 00000000:CA6C 00000000:0000 07 00000000:00000000\n\
+             0: 020200C0:C001 097100CB:01BB 01 00000000:00000000 00:00000000 00000000     0        0 1 2 0 0\n\
+             1: 00000000:CA6C 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 1 2 0 0\n\
              2: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 07 0:0\n";
 
-        assert_eq!(served(tcp.as_bytes(), true).unwrap(), [27_017], "listeners come first");
-        assert_eq!(served(udp.as_bytes(), false).unwrap(), [51_820]);
+        let port = |port, is_system| ServicePort { port, is_system };
+        assert_eq!(served(tcp.as_bytes(), true).unwrap(), [port(27_017, true)], "listeners come first");
+        assert_eq!(served(udp.as_bytes(), false).unwrap(), [port(51_820, false)]);
+        for (user, is_system) in [(0, true), (999, true), (1_000, false), (61_184, true), (65_534, false)] {
+            assert_eq!(is_system_user(user), is_system, "{user}");
+        }
     }
 
     #[test]

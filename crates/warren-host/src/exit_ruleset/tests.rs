@@ -161,9 +161,15 @@ fn nat_ports_never_hold_a_listen_port() {
 
 #[test]
 fn nat_ports_hold_no_port_of_another_service_unless_clients_would_have_too_few() {
-    assert_eq!(nat_ports(&[30_000], &[22, 51_820]), 30_001..=51_819);
+    let of = |ports: &[u16], is_system| {
+        ports.iter().map(|&port| ServicePort { port, is_system }).collect::<Vec<_>>()
+    };
+    assert_eq!(nat_ports(&[30_000], &of(&[22, 51_820], false)), 30_001..=51_819);
     let everywhere: Vec<u16> = (20_000..61_000).step_by(2_000).collect();
-    assert_eq!(nat_ports(&[20_000], &everywhere), 20_001..=60_999);
+    assert_eq!(nat_ports(&[20_000], &of(&everywhere, true)), 20_001..=60_999);
+    // A person's sockets give no service of the system's away.
+    let both = [of(&everywhere, false), of(&[51_820], true)].concat();
+    assert_eq!(nat_ports(&[20_000], &both), 20_001..=51_819);
 }
 
 #[test]
