@@ -125,12 +125,12 @@ impl Exits {
         addresses.learn(answer, exit.endpoint.host())
     }
 
-    /// Every address by which an exit may be reached, also of those that are only in the profile.
+    /// The addresses that are an exit's for sure: those in the profile, and those by which an exit has proven its key. What a name
+    /// leads to is the word of whoever controls the name.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.sides.iter().flat_map(|Side { exit, addresses, .. }| {
             let literal = exit.endpoint.host().parse().ok();
-            let looked_up = addresses.known.iter().chain(&addresses.last_good).map(SocketAddr::ip);
-            looked_up.chain(literal)
+            addresses.last_good.map(|address| address.ip()).into_iter().chain(literal)
         })
     }
 
@@ -253,6 +253,28 @@ mod tests {
         let mut addresses = Addresses { last_good: parse(&["192.0.2.1:443"]).pop(), ..Addresses::default() };
         addresses.learn(Ok(parse(&["192.0.2.9:443"])), "x").unwrap();
         assert_eq!(addresses.in_order(), parse(&["192.0.2.1:443", "192.0.2.9:443"]));
+    }
+
+    #[test]
+    fn an_address_is_known_for_an_exits_if_the_profile_has_it_or_an_exit_answered_there() {
+        let side = |endpoint: &str| {
+            let exit = RemoteExit {
+                endpoint: endpoint.parse().unwrap(),
+                public_keys: Vec::new(),
+                server_name: None,
+            };
+            Side { exit, addresses: Addresses::default(), refused: None }
+        };
+        let mut exits =
+            Exits { sides: vec![side("192.0.2.1:443"), side("b.example:443")], current: 0, avoided: None };
+        let known = |exits: &Exits| exits.known().map(|address| address.to_string()).collect::<Vec<_>>();
+
+        // Whoever controls the name gives it the client's inner address at the other exit.
+        exits.learn(1, Ok(parse(&["10.66.0.2:443", "192.0.2.2:443"]))).unwrap();
+        assert_eq!(known(&exits), ["192.0.2.1"]);
+
+        exits.works(Way { exit: 1, remote: "192.0.2.2:443".parse().unwrap() });
+        assert_eq!(known(&exits), ["192.0.2.1", "192.0.2.2"]);
     }
 
     #[test]
