@@ -140,6 +140,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
             held,
             services,
             forwards_for_others: None,
+            has_too_many_links: false,
             prefix_routes: Applied::default(),
             live: HashMap::new(),
             limits: ClientLimits::default(),
@@ -196,6 +197,8 @@ pub(super) struct Daemon {
     pub(super) services: ServicePorts,
     /// Whether the host forwards for others than clients, as it was told last.
     pub(super) forwards_for_others: Option<bool>,
+    /// Whether the rules name wider networks than those on the host's links.
+    pub(super) has_too_many_links: bool,
     /// The routes to networks behind clients.
     pub(super) prefix_routes: Applied,
     pub(super) live: HashMap<SessionId, LiveSession>,

@@ -39,6 +39,7 @@ impl Daemon {
         let mut facts = host_facts(&self.config, self.sessions.registry(), host, &self.services).await?;
         self.services.follow(&mut facts, Instant::now());
         self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
+        self.tell_of_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
         if ruleset != self.ruleset {
             host.replace_table(exit_plan::TABLE, &ruleset).await?;
@@ -49,6 +50,16 @@ impl Daemon {
             .await
             .context("cannot route the networks behind clients")?;
         Ok(exit_plan::exit(&facts))
+    }
+
+    fn tell_of_links(&mut self, are_too_many: bool) {
+        if are_too_many && !self.has_too_many_links {
+            tracing::warn!(
+                "this host has more than 4,096 networks on its links, so clients are kept from wider ones around them; look for a neighbour \
+                 that sends too many router advertisements, or set accept_ra to 0"
+            );
+        }
+        self.has_too_many_links = are_too_many;
     }
 
     fn tell_who_forwards(&mut self, for_others: bool) {

@@ -69,6 +69,11 @@ pub fn gives_away(host: &ExitHost, ports: &[ServicePort]) -> bool {
     ports.iter().any(|service| given.contains(&service.port))
 }
 
+/// Whether this host has more networks on its links than the rules name, so that clients are kept from wider ones.
+pub fn has_too_many_links(host: &ExitHost) -> bool {
+    exit_ruleset::has_too_many_links(host)
+}
+
 /// Whether this host forwards for others than clients, because somebody else has turned that on.
 pub fn forwards_for_others(host: &ExitHost) -> bool {
     let ipv4 = host.ipv4.is_some() && exit_ruleset::own_ipv4(host).is_empty() && !ways_out(host).is_empty();

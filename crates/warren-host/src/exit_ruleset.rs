@@ -73,6 +73,32 @@ fn free_ports<'a>(taken: impl IntoIterator<Item = &'a u16>) -> RangeInclusive<u1
     best
 }
 
+/// The networks on the host's links that are a part of the internet. A neighbour can advertise any number: beyond
+/// [`MOST_ON_LINK`], wider ones stand for them, so that clients still reach none of them.
+fn on_link(host: &ExitHost) -> Vec<IpNet> {
+    let mut networks = all_on_link(host);
+    for length in (0..=IPV6_LENGTH).rev() {
+        if networks.len() <= MOST_ON_LINK {
+            break;
+        }
+        let widened = |network: &IpNet| {
+            IpNet::new(network.addr(), network.prefix_len().min(length)).unwrap_or(*network).trunc()
+        };
+        networks = IpNet::aggregate(&networks.iter().map(widened).collect());
+    }
+    networks
+}
+
+fn all_on_link(host: &ExitHost) -> Vec<IpNet> {
+    let networks: Vec<IpNet> = host.surroundings.links.iter().map(|link| link.network).collect();
+    IpNet::aggregate(&networks).into_iter().filter(|network| !is_special(network)).collect()
+}
+
+/// Whether there are more networks on the host's links than its rules name.
+pub(crate) fn has_too_many_links(host: &ExitHost) -> bool {
+    all_on_link(host).len() > MOST_ON_LINK
+}
+
 /// What the rules say of one IP version's pool.
 struct Pool {
     /// The keyword of nft that selects the IP version and its addresses.
@@ -152,11 +178,7 @@ impl Pool {
         let allow = host.allow.iter().filter(|network| self.holds(network)).map(IpNet::trunc);
         let mut rules: Vec<String> =
             allow.map(|network| format!("{family} daddr {network} accept")).collect();
-        let on_link: Vec<IpNet> = host.surroundings.links.iter().map(|link| link.network).collect();
-        let on_link: Vec<IpNet> = IpNet::aggregate(&on_link)
-            .into_iter()
-            .filter(|network| self.holds(network) && !is_special(network))
-            .collect();
+        let on_link: Vec<IpNet> = on_link(host).into_iter().filter(|network| self.holds(network)).collect();
         let is_refused = |resolver: &IpNet| {
             is_special(resolver) || on_link.iter().any(|network| network.contains(resolver))
         };
@@ -383,6 +405,12 @@ const COUNT_FLOWS: &str = "ct state new jump new_flows";
 /// Flows that a client's address may have at a time, and a network behind a client: connection tracking and NAT's ports are there for
 /// all.
 const MOST_FLOWS: u32 = 4_096;
+
+/// Networks on the host's links that the rules name.
+const MOST_ON_LINK: usize = 4_096;
+
+/// Bits of an address of IPv6.
+const IPV6_LENGTH: u8 = 128;
 
 /// Ports above those of services and below those that Linux keeps for nobody (its own ephemeral range ends here).
 const NAT_PORTS: RangeInclusive<u16> = 20_000..=60_999;

@@ -195,9 +195,13 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
             order = ordered.recv() => {
                 let Some(Order::Ask { request, reply }) = order else { break };
                 number += 1;
-                waiting.insert(number, reply);
-                if write(&mut writer, &Asked { number, request }).await.is_err() {
-                    break;
+                match write(&mut writer, &Asked { number, request }).await {
+                    Ok(()) => drop(waiting.insert(number, reply)),
+                    // Nothing of it was written.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        drop(reply.send(Err(Failed::Other(error.to_string()))));
+                    }
+                    Err(_) => break,
                 }
             }
             answer = answered.recv() => {
@@ -244,3 +248,28 @@ fn failure(reply: Reply) -> anyhow::Error {
 }
 
 const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_is_too_long_is_answered_and_the_next_one_carried() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (orders, ordered) = mpsc::channel(16);
+        tokio::spawn(carry(ours, ordered));
+        let (mut reader, mut writer) = theirs.into_split();
+        tokio::spawn(async move {
+            while let Ok(Some(Asked { number, .. })) = read(&mut reader).await {
+                write(&mut writer, &Answered { number, answer: Ok(Answer::Done) }).await.unwrap();
+            }
+        });
+        let helper = Helper { orders };
+
+        let ruleset = "a".repeat(5 * 1024 * 1024);
+        let refused = helper.ask(Request::Nft(NftCall::Load { ruleset })).await;
+        assert!(refused.is_err_and(|failed| failed.to_string().contains("4 MiB")));
+
+        assert!(matches!(helper.ask(Request::RestoreResolvers).await, Ok(Answer::Done)));
+    }
+}

@@ -1,5 +1,6 @@
 //! The helper's side.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -47,13 +48,21 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
-    let (answers, mut answered) = mpsc::channel(MOST_AT_ONCE);
+    let (answers, mut answered) = mpsc::channel::<Answered>(MOST_AT_ONCE);
     let mut running = JoinSet::new();
     let mut looking_up = JoinSet::new();
     let mut awaiting_ends = JoinSet::new();
     let writing = tokio::spawn(async move {
         while let Some(answer) = answered.recv().await {
-            if write(&mut writer, &answer).await.is_err() {
+            let number = answer.number;
+            let mut written = write(&mut writer, &answer).await;
+            if let Some(error) = written.as_ref().err().filter(|error| error.kind() == ErrorKind::InvalidData)
+            {
+                // Nothing of it was written.
+                let answer = Err(Failed::Other(error.to_string()));
+                written = write(&mut writer, &Answered { number, answer }).await;
+            }
+            if written.is_err() {
                 return;
             }
         }

@@ -239,6 +239,33 @@ fn networks_on_the_hosts_links_are_refused_unless_they_are_refused_anyway_or_all
 }
 
 #[test]
+fn wider_networks_stand_for_more_on_the_links_than_rules_name() {
+    let on = |count: u32| {
+        let device = DeviceName::new("ens3").unwrap();
+        let network =
+            |number: u32| format!("2a01:{:x}:{:x}:1::/64", number >> 8, number & 0xff).parse().unwrap();
+        let links = (0..count).map(|number| OnLink { device: device.clone(), network: network(number) });
+        let links = links.collect();
+        ExitHost { surroundings: Surroundings { links, ..surroundings(&[], None) }, ..host() }
+    };
+    let many = on(100_000);
+
+    assert!(has_too_many_links(&many));
+    let networks = on_link(&many);
+    assert!(networks.len() <= MOST_ON_LINK, "{}", networks.len());
+    let is_refused = |link: &OnLink| networks.iter().any(|network| network.contains(&link.network));
+    assert!(many.surroundings.links.iter().step_by(997).all(is_refused));
+    assert!(!networks.iter().any(|network| network.contains(&"2b00::1/128".parse::<IpNet>().unwrap())));
+    let gateways = ("10.66.0.1/16".parse().ok(), "fd66:6666::1/64".parse().ok());
+    assert!(ruleset(&many, gateways.0, gateways.1).len() < 1024 * 1024);
+
+    // The control: as many as rules name stand as they are.
+    let few = on(4_096);
+    assert!(!has_too_many_links(&few));
+    assert_eq!(on_link(&few).len(), 4_096);
+}
+
+#[test]
 fn clients_may_ask_the_resolvers_that_they_are_told_of_wherever_these_are_and_nothing_else_there() {
     let resolvers =
         ["9.9.9.9", "10.0.0.53", "198.41.0.53", "fd00::53"].map(|resolver| resolver.parse().unwrap());

@@ -289,6 +289,8 @@ fn addresses_of_a_network_behind_a_client_reach_the_exit_by_the_tunnel_alone() {
 
     net.with_exit(&host, || assert!(arrives("192.168.8.9") && arrives("192.168.9.9")));
     host.prefixes = vec!["192.168.8.0/23".parse().unwrap()];
+    net.with_exit(&host, || assert!(!arrives("192.168.9.9"), "a network that somebody advertised"));
+    host.surroundings.permanent.push(link("192.168.9.0/24"));
     net.with_exit(&host, || {
         assert!(!arrives("192.168.8.9"));
         assert!(arrives("192.168.9.9"), "a network that the exit is on itself");
