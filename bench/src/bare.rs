@@ -16,8 +16,6 @@ use crate::{
 
 /// The device's name in both namespaces.
 const DEVICE: &str = "wt-bare0";
-/// The port that the exit's side listens at.
-pub(crate) const PORT: u16 = 4433;
 
 /// Which side, and where.
 #[derive(Clone, Debug, clap::Args)]

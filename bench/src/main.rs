@@ -18,6 +18,7 @@ mod sweep;
 mod tun_device;
 mod usage;
 mod vpn;
+mod way;
 mod wire;
 
 use std::process::ExitCode;

@@ -16,13 +16,13 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use self::{
-    options::{Direction, Options},
+    options::Options,
     outcome::{Outcome, Run},
     remote::Remote,
     snapshot::Snapshot,
     worker::{Role, WorkerHandle},
 };
-use crate::{interrupt::Interrupt, report};
+use crate::{interrupt::Interrupt, report, way::Ways};
 
 /// How long the last datagrams may take to arrive before what is missing counts as lost.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -92,7 +92,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    fn send(&mut self, direction: Direction, on: bool) -> anyhow::Result<()> {
+    fn send(&mut self, direction: Ways, on: bool) -> anyhow::Result<()> {
         if direction.is_up() {
             self.client.send(on)?;
         }

@@ -32,9 +32,10 @@ use crate::{
     vpn::{
         load::Iperf,
         peers::{Installed, Peer, install_load_generators},
-        plan::{Bed, Test, Ways},
+        plan::{Bed, Test},
         topology::{self, Topology},
     },
+    way::Ways,
     wire::Change,
 };
 

@@ -14,3 +14,14 @@ pub(crate) use welch::Welch;
 
 /// The confidence of every interval, and one less the risk that the tests take.
 pub(crate) const CONFIDENCE: f64 = 0.95;
+
+/// Converts a count for a calculation.
+#[expect(clippy::cast_precision_loss, reason = "no run counts to 2^53")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Returns `part` divided by `whole`, and 0 if `whole` is 0.
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { float(part) / float(whole) }
+}

@@ -7,6 +7,7 @@
 
 mod choice;
 mod grid;
+mod measured;
 mod plots;
 mod results;
 
@@ -20,19 +21,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::{
     grid::{Axes, Caps, Cell, Net, Setting, parse_queue},
-    results::{Measured, Results},
+    measured::Measured,
+    results::Results,
 };
 use crate::{
     interrupt::Interrupt,
     report::{self, Machine},
-    stats::Sample,
+    stats::{Sample, share},
     vpn::{
         load::Iperf,
         peers::{Installed, Peer, install_load_generators},
-        plan::{Bed, RTT_UNDER_FLOWS, Test, Ways},
+        plan::{Bed, RTT_UNDER_FLOWS, Test},
         schedule::Shuffle,
         topology::{self, Topology},
     },
+    way::Ways,
 };
 
 /// Beyond its seconds, what a cell takes: hosts, tunnel, load.
@@ -271,11 +274,6 @@ fn time_left(elapsed: Duration, done: usize, all: usize, planned: Duration) -> D
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let each = if done == 0 { planned } else { elapsed / count(done) };
     each * count(all.saturating_sub(done))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "frames of seconds")]
-fn share(part: u64, of: u64) -> f64 {
-    part as f64 / of.max(1) as f64
 }
 
 fn clock() -> u64 {

@@ -5,40 +5,34 @@
 
 mod account;
 mod control;
+mod emulator;
 mod frame;
 mod link;
 mod pump;
 mod random;
+mod request;
 mod self_test;
 mod settings;
 mod tap;
 mod too_big;
 mod unit;
 
-use std::{
-    os::fd::OwnedFd,
-    sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
-use rustix::event::{EventfdFlags, eventfd};
+use anyhow::{Context as _, anyhow};
+use clap::ValueEnum as _;
 
-use self::{
-    control::Control,
-    link::Link,
-    pump::{Pump, Request},
-    tap::Tap,
-};
+use self::request::{DirectionState, State};
 pub(crate) use self::{
-    pump::{DirectionState, State},
+    emulator::{Ends, Wire},
     settings::Change,
 };
 use crate::{
     interrupt::Interrupt,
-    namespace::{Namespace, join},
+    namespace::Namespace,
     report::{self, Table, number},
+    stats::float,
+    way::Ways,
 };
 
 /// Where, what, and for how long.
@@ -119,22 +113,6 @@ struct RunArgs {
     json: bool,
 }
 
-/// Which directions a change is for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
-pub(crate) enum Ways {
-    Up,
-    Down,
-    Both,
-}
-
-/// One direction.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
-    /// From the client to the exit.
-    Up,
-    Down,
-}
-
 /// Runs a wire until told to stop, changes one, or looks at one.
 ///
 /// # Errors
@@ -148,7 +126,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             let settings = settings.join(" ");
             // A mistake is told without the wire.
             settings.parse::<Change>().map_err(|error| anyhow!(error))?;
-            control::ask(name, &format!("set {} {settings}", way.name())).map(drop)
+            let way = way.to_possible_value().context("every direction has a name")?;
+            control::ask(name, &format!("set {} {settings}", way.get_name())).map(drop)
         }
         Some(Command::Stats { name, json }) => {
             let state = control::ask(name, "stats")?;
@@ -175,12 +154,8 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
             namespace.ip(&format!("address add {address} dev {}", args.device))?;
         }
     }
-    wire.change(&[
-        (Way::Up, args.both.clone()),
-        (Way::Down, args.both.clone()),
-        (Way::Up, args.up.clone()),
-        (Way::Down, args.down.clone()),
-    ])?;
+    let given = [args.both.each_way(Ways::Both), args.up.each_way(Ways::Up), args.down.each_way(Ways::Down)];
+    wire.change(&given.concat())?;
     wire.listen(&name)?;
     eprintln!(
         "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \
@@ -196,153 +171,6 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     }
     let state = wire.stop()?;
     if args.json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
-}
-
-/// The namespaces that a wire joins, and what its devices are called.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends<'a> {
-    pub(crate) client: &'a Namespace,
-    pub(crate) exit: &'a Namespace,
-    pub(crate) device: &'a str,
-}
-
-/// A wire that runs; dropping it stops it and removes its devices.
-#[derive(Debug)]
-pub(crate) struct Wire {
-    handle: Handle,
-    thread: Option<JoinHandle<anyhow::Result<State>>>,
-    control: Option<Control>,
-}
-
-impl Wire {
-    /// Makes a device in each namespace, without addresses and up, and a thread between them that as yet does nothing
-    /// to frames.
-    ///
-    /// # Errors
-    /// A sentence when a device cannot be made; nothing is left behind.
-    pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
-        let Ends { client, exit, device } = ends;
-        if client.name() == exit.name() {
-            bail!("both ends are in the namespace {}; name two", client.name());
-        }
-        let taps = [Tap::create(client, device, mtu)?, Tap::create(exit, device, mtu)?];
-        let (sender, requests) = mpsc::channel();
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
-        let handle = Handle { requests: sender, wake: wake.clone() };
-        let start = Instant::now();
-        // Each direction has draws of its own.
-        let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
-        let pump = Pump { taps, links, requests, wake, start };
-        let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
-        Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
-    }
-
-    /// Changes settings, all in one moment and in this order.
-    ///
-    /// # Errors
-    /// A sentence when the wire has failed.
-    pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
-        self.handle.change(changes)
-    }
-
-    /// What became of all frames so far.
-    ///
-    /// # Errors
-    /// A sentence when the wire has failed.
-    pub(crate) fn state(&self) -> anyhow::Result<State> {
-        self.handle.state()
-    }
-
-    /// Takes requests from other processes under this name.
-    ///
-    /// # Errors
-    /// A sentence when the name is in use.
-    pub(crate) fn listen(&mut self, name: &str) -> anyhow::Result<()> {
-        self.control = Some(Control::start(name, self.handle.clone())?);
-        Ok(())
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-
-    /// Stops it, which removes the devices, and gives the last account.
-    ///
-    /// # Errors
-    /// A sentence when a device failed while the wire ran.
-    pub(crate) fn stop(mut self) -> anyhow::Result<State> {
-        self.control = None;
-        // One that failed takes no requests, and says why below.
-        let _ = self.handle.send(Request::Stop);
-        join(self.thread.take().context("the wire was stopped before")?).context("the wire failed")
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.control = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = self.handle.send(Request::Stop);
-            let _ = thread.join();
-        }
-    }
-}
-
-/// How threads talk to a wire.
-#[derive(Clone, Debug)]
-struct Handle {
-    requests: mpsc::Sender<Request>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Handle {
-    fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
-        let (answer, answered) = mpsc::channel();
-        self.send(Request::Change(changes.to_vec(), answer))?;
-        answered.recv().context("the wire has ended")
-    }
-
-    fn state(&self) -> anyhow::Result<State> {
-        let (answer, answered) = mpsc::channel();
-        self.send(Request::State(answer))?;
-        answered.recv().context("the wire has ended")
-    }
-
-    fn send(&self, request: Request) -> anyhow::Result<()> {
-        self.requests.send(request).map_err(|_| anyhow!("the wire has ended"))?;
-        rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).context("cannot wake the wire")?;
-        Ok(())
-    }
-}
-
-impl Way {
-    fn index(self) -> usize {
-        match self {
-            Self::Up => 0,
-            Self::Down => 1,
-        }
-    }
-}
-
-impl Ways {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-            Self::Both => "both",
-        }
-    }
-
-    /// A change for each of the directions.
-    fn with(self, change: &Change) -> Vec<(Way, Change)> {
-        let ways: &[Way] = match self {
-            Self::Up => &[Way::Up],
-            Self::Down => &[Way::Down],
-            Self::Both => &[Way::Up, Way::Down],
-        };
-        ways.iter().map(|&way| (way, change.clone())).collect()
-    }
 }
 
 /// Every frame of both directions: what came in and was doubled is the sum of the rows below.
@@ -374,11 +202,6 @@ fn table(state: &State) -> Table {
     let busy = format!("{} %", number(cpu_seconds / seconds.max(1e-9) * 100.0));
     table.row(["CPU of both directions' thread".to_owned(), busy.clone(), busy]);
     table
-}
-
-#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are not carried in a run")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

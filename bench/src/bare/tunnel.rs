@@ -25,9 +25,11 @@ use warren_packet::{
 use warren_quic::socket::{self, SocketConfig};
 use warren_tun::READ_BUFFER_BYTES;
 
-use super::{PORT, quic};
+use super::quic;
 use crate::{interrupt::Interrupt, tun_device::TunDevice};
 
+/// The port that the exit's side listens at.
+const PORT: u16 = 4433;
 /// The most segments of one send: 44 packets of 1,420 bytes stay below 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
 /// The TUN device is not read while the connection holds more than this.

@@ -14,7 +14,10 @@ use rustix::{
 use serde::Serialize;
 use warren_tun::READ_BUFFER_BYTES;
 
-use crate::usage::{Mark, Usage};
+use crate::{
+    stats::float,
+    usage::{Mark, Usage},
+};
 
 /// How long an idle direction waits before it looks whether to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -37,9 +40,8 @@ impl Direction {
         if self.usage.seconds > 0.0 { self.bytes() * 8e-6 / self.usage.seconds } else { 0.0 }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are not carried in a run")]
     pub(crate) fn bytes(&self) -> f64 {
-        self.bytes as f64
+        float(self.bytes)
     }
 }
 

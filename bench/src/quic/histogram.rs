@@ -1,7 +1,7 @@
 //! How well sends and receives batch: which part of them had how many UDP datagrams, in powers of two.
 
-use super::{outcome::float, snapshot::Sockets};
-use crate::report::Table;
+use super::snapshot::Sockets;
+use crate::{report::Table, stats};
 
 /// A row for each range of datagrams that a send or receive of either side had, with its part of all of them.
 pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
@@ -51,7 +51,7 @@ fn range(place: usize) -> String {
 }
 
 fn share(count: u64, all: u64) -> String {
-    if count == 0 { "-".to_owned() } else { format!("{:.1} %", float(count) / float(all) * 100.0) }
+    if count == 0 { "-".to_owned() } else { format!("{:.1} %", stats::share(count, all) * 100.0) }
 }
 
 #[cfg(test)]

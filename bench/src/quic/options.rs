@@ -1,16 +1,19 @@
 //! What a run of `quic` may vary.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, UdpSocket},
     time::Duration,
 };
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use serde::Serialize;
-use warren_quic::settings::{
-    Cipher, Congestion, Driver, MINIMUM_MTU, ReceiveBatches, TransmitCaps, TransportSettings,
+use warren_quic::{
+    settings::{Cipher, Congestion, Driver, MINIMUM_MTU, ReceiveBatches, TransmitCaps, TransportSettings},
+    socket::{self, SocketConfig},
 };
+
+use crate::way::Ways;
 
 /// Options of both sides.
 #[derive(Clone, Debug, clap::Args, Serialize)]
@@ -19,8 +22,8 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Mode::Datagrams)]
     pub(crate) mode: Mode,
     /// Which way the payload goes
-    #[arg(long, value_enum, default_value_t = Direction::Up)]
-    pub(crate) direction: Direction,
+    #[arg(long, value_enum, default_value_t = Ways::Up)]
+    pub(crate) direction: Ways,
     /// Connections, all on one worker thread a side, as a Warren worker has them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) connections: u32,
@@ -101,25 +104,6 @@ pub(crate) enum Mode {
     Stream,
 }
 
-/// Which way the payload goes: from the client, from the exit, or both at once.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Direction {
-    Up,
-    Down,
-    Both,
-}
-
-impl Direction {
-    pub(crate) fn is_up(self) -> bool {
-        self != Self::Down
-    }
-
-    pub(crate) fn is_down(self) -> bool {
-        self != Self::Up
-    }
-}
-
 impl Options {
     /// Refuses what clap cannot know to be wrong.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
@@ -162,6 +146,13 @@ impl Options {
             max_ack_delay: Duration::from_millis(self.max_ack_delay),
             ..TransportSettings::default()
         }
+    }
+
+    /// Binds a UDP socket with the buffers that were asked for to any port of an address.
+    pub(crate) fn bind(&self, address: IpAddr) -> anyhow::Result<UdpSocket> {
+        let config =
+            SocketConfig { buffer_bytes: self.socket_buffer, ..SocketConfig::new((address, 0).into()) };
+        socket::bind(config).with_context(|| format!("cannot bind a UDP socket to {address}"))
     }
 
     pub(crate) fn duration(&self) -> Duration {

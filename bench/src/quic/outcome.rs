@@ -6,13 +6,14 @@ use serde::Serialize;
 
 use super::{
     histogram,
-    options::{Direction, Mode, Options},
+    options::{Mode, Options},
     side::SideOutcome,
     snapshot::Snapshot,
 };
 use crate::{
     report::{self, Machine, Table, number},
-    stats::Sample,
+    stats::{Sample, float},
+    way::Ways,
 };
 
 /// Both sides' counters, the client's first: at the start and end of the count, and when the last datagrams had come.
@@ -83,20 +84,20 @@ impl Outcome {
         };
 
         let roles = match options.direction {
-            Direction::Up => Some((&client, &exit)),
-            Direction::Down => Some((&exit, &client)),
-            Direction::Both => None,
+            Ways::Up => Some((&client, &exit)),
+            Ways::Down => Some((&exit, &client)),
+            Ways::Both => None,
         };
         let data_packets: u64 = match options.direction {
-            Direction::Up => client.totals.udp_datagrams_sent,
-            Direction::Down => exit.totals.udp_datagrams_sent,
-            Direction::Both => client.totals.udp_datagrams_sent + exit.totals.udp_datagrams_sent,
+            Ways::Up => client.totals.udp_datagrams_sent,
+            Ways::Down => exit.totals.udp_datagrams_sent,
+            Ways::Both => client.totals.udp_datagrams_sent + exit.totals.udp_datagrams_sent,
         };
         let per_data_packet = |count: u64| (data_packets > 0).then(|| float(count) / float(data_packets));
         let acks = match options.direction {
-            Direction::Up => exit.totals.acks_sent,
-            Direction::Down => client.totals.acks_sent,
-            Direction::Both => client.totals.acks_sent + exit.totals.acks_sent,
+            Ways::Up => exit.totals.acks_sent,
+            Ways::Down => client.totals.acks_sent,
+            Ways::Both => client.totals.acks_sent + exit.totals.acks_sent,
         };
         let (client_settled, exit_settled) = &run.settled;
         let accepted = client_settled.accepted.datagrams + exit_settled.accepted.datagrams;
@@ -152,9 +153,9 @@ impl Outcome {
 
     fn names(&self) -> (&'static str, &'static str) {
         match self.options.direction {
-            Direction::Up => ("client (sends)", "exit (receives)"),
-            Direction::Down => ("client (receives)", "exit (sends)"),
-            Direction::Both => ("client", "exit"),
+            Ways::Up => ("client (sends)", "exit (receives)"),
+            Ways::Down => ("client (receives)", "exit (sends)"),
+            Ways::Both => ("client", "exit"),
         }
     }
 
@@ -181,10 +182,4 @@ impl Rtt {
         let sample = Sample::new(micros.iter().map(|&micros| f64::from(micros) / 1e3).collect())?;
         Some(Self { min: sample.quantile(0.0), median: sample.median(), p99: sample.quantile(0.99) })
     }
-}
-
-/// A count as a number to calculate with.
-#[expect(clippy::cast_precision_loss, reason = "no run counts to 2^53")]
-pub(super) fn float(count: u64) -> f64 {
-    count as f64
 }

@@ -2,11 +2,8 @@
 
 use serde::Serialize;
 
-use super::{
-    outcome::float,
-    snapshot::{Snapshot, Sockets, Totals},
-};
-use crate::{report::number, usage::Usage};
+use super::snapshot::{Snapshot, Sockets, Totals};
+use crate::{report::number, stats::float, usage::Usage};
 
 /// What one side did and used while both were counted.
 #[derive(Clone, Debug, Serialize)]

@@ -1,6 +1,7 @@
 //! One side's turn: take what came, fill every connection that takes more. The shape is that of Warren's own worker.
 
 use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -9,15 +10,17 @@ use std::{
 use anyhow::{Context as _, bail};
 use bytes::{Bytes, BytesMut};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     time::{Interval, MissedTickBehavior, interval},
 };
-use warren_quic::driver::{ConnectionId, Endpoint, Event, Inbox, MAX_CONTROL_BACKLOG, SendError};
+use warren_quic::{
+    driver::{ConnectionId, Endpoint, Event, Inbox, MAX_CONTROL_BACKLOG, SendError},
+    key::PublicKey,
+};
 
 use super::{
     options::{Mode, Options},
     snapshot::{Count, Snapshot, Sockets, Totals},
-    worker::{Command, Connect},
 };
 use crate::usage::{Mark, peak_rss_kib};
 
@@ -30,6 +33,22 @@ const WRITES_PER_TURN: usize = 4;
 /// By how much a datagram is smaller than the path carries unless the user says otherwise.
 const SLACK: usize = 32;
 const RTT_INTERVAL: Duration = Duration::from_millis(10);
+
+/// What a side is told.
+pub(super) enum Command {
+    Connect(Connect),
+    /// Send as much as the connections take, or stop.
+    Send(bool),
+    Snapshot(oneshot::Sender<anyhow::Result<Snapshot>>),
+    Stop,
+}
+
+/// Where to connect; the answer comes once all connections stand, or one failed.
+pub(super) struct Connect {
+    pub(super) remote: SocketAddr,
+    pub(super) exit_key: PublicKey,
+    pub(super) done: oneshot::Sender<anyhow::Result<()>>,
+}
 
 /// All that one side's thread owns.
 pub(super) struct Traffic {
@@ -150,7 +169,11 @@ impl Traffic {
     }
 
     fn connect_one(&mut self, connect: &Connect) -> anyhow::Result<ConnectionId> {
-        let socket = super::worker::bind(connect.remote.ip(), true, &self.options)?;
+        let any = match connect.remote {
+            SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = self.options.bind(any)?;
         Ok(self.endpoint.connect(socket, connect.remote, &[connect.exit_key])?)
     }
 

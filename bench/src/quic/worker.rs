@@ -1,43 +1,24 @@
 //! A side's thread: a runtime, an endpoint and its traffic, with a handle to tell it what to do.
 
-use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{net::SocketAddr, thread::JoinHandle, time::Duration};
 
 use anyhow::Context as _;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::sync::{mpsc, oneshot};
-use warren_quic::{
-    driver::Endpoint,
-    key::{PrivateKey, PublicKey},
-    socket::{self, SocketConfig},
-};
+use warren_quic::{driver::Endpoint, key::PrivateKey};
 
-use super::{options::Options, remote::Listening, snapshot::Snapshot, traffic::Traffic};
+use super::{
+    options::Options,
+    remote::Listening,
+    snapshot::Snapshot,
+    traffic::{Command, Connect, Traffic},
+};
 use crate::namespace::Namespace;
 
 /// As a Warren worker's, so that both meet their sockets equally often.
 const EVENT_INTERVAL: u32 = 16;
 /// How long all handshakes together may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What a side is told.
-pub(super) enum Command {
-    Connect(Connect),
-    /// Send as much as the connections take, or stop.
-    Send(bool),
-    Snapshot(oneshot::Sender<anyhow::Result<Snapshot>>),
-    Stop,
-}
-
-/// Where to connect; the answer comes once all connections stand, or one failed.
-pub(super) struct Connect {
-    pub(super) remote: SocketAddr,
-    pub(super) exit_key: PublicKey,
-    pub(super) done: oneshot::Sender<anyhow::Result<()>>,
-}
 
 /// Which side a worker is.
 pub(super) enum Role {
@@ -119,17 +100,6 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Makes a socket for a peer at, or for listening on, an address.
-pub(super) fn bind(address: IpAddr, any: bool, options: &Options) -> anyhow::Result<UdpSocket> {
-    let local = match address {
-        IpAddr::V4(_) if any => IpAddr::from([0; 4]),
-        IpAddr::V6(_) if any => IpAddr::from([0; 16]),
-        IpAddr::V4(_) | IpAddr::V6(_) => address,
-    };
-    let config = SocketConfig { buffer_bytes: options.socket_buffer, ..SocketConfig::new((local, 0).into()) };
-    socket::bind(config).with_context(|| format!("cannot bind a UDP socket to {local}"))
-}
-
 fn run(
     options: &Options,
     namespace: Option<&Namespace>,
@@ -184,7 +154,7 @@ fn endpoint(options: &Options, role: Role) -> anyhow::Result<Endpoint> {
             Ok(Endpoint::client(options.settings(), identity)?)
         }
         Role::Exit { identity, started } => {
-            let socket = bind(options.address, false, options)?;
+            let socket = options.bind(options.address)?;
             let address = socket.local_addr()?;
             let endpoint = Endpoint::exit(options.settings(), vec![identity], vec![socket], [0x77; 64])?;
             // Whoever asked is waiting.

@@ -7,6 +7,7 @@ use super::{
     load::Carried,
     sample::{ProcessSample, Sample},
 };
+use crate::stats::float;
 
 /// Of the run, what is warm-up, and at most how much.
 const WARM_UP_SHARE: f64 = 0.2;
@@ -154,11 +155,6 @@ fn slope(points: &[(f64, f64)]) -> f64 {
     let over = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>();
     let under = points.iter().map(|point| (point.0 - x).powi(2)).sum::<f64>();
     if under > 0.0 { over / under } else { 0.0 }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "KiB of memory and samples of a run")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

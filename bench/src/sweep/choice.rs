@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     grid::{Axes, Setting},
-    results::Measured,
+    measured::Measured,
 };
 use crate::stats::{Ratio, Sample};
 

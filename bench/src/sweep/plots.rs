@@ -14,7 +14,8 @@ use plotters::{
 
 use super::{
     grid::{Cell, Net},
-    results::{Median, Results, cells},
+    measured::{Median, cells},
+    results::Results,
 };
 
 const FONT: &str = "sans-serif";
@@ -198,7 +199,7 @@ fn milliseconds(cell: &Cell) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::results::Measured, *};
+    use super::{super::measured::Measured, *};
     use crate::report::Machine;
 
     #[test]

@@ -8,7 +8,7 @@ mod ping;
 mod udp;
 
 pub(crate) use self::{
-    iperf::{Iperf, Way},
+    iperf::Iperf,
     ping::{Ping, first_reply},
     udp::{Delivered, Rate, Sizes, carry},
 };

@@ -5,12 +5,17 @@ use std::{fmt, str::FromStr};
 use serde::Serialize;
 
 use super::{
-    load::{Delivered, Iperf, Ping, Rate, Sizes, Way, carry},
+    load::{Delivered, Iperf, Ping, Rate, Sizes, carry},
     measure::Used,
     peers::Tunnel,
     topology::Topology,
 };
-use crate::{interrupt::Interrupt, usage::GB};
+use crate::{
+    interrupt::Interrupt,
+    stats::{float, share},
+    usage::GB,
+    way::{Way, Ways},
+};
 
 /// One test of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,13 +23,6 @@ pub(crate) enum Test {
     Tcp { flows: u32, ways: Ways },
     Udp { sizes: Sizes, rate: Rate },
     IdleRtt,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ways {
-    Up,
-    Down,
-    Both,
 }
 
 /// Flows during whose upload the round-trip time is measured too.
@@ -207,7 +205,7 @@ impl Bed<'_> {
             up_gbit_per_s: Some(float(in_time_bytes) * 8.0 / GB / seconds),
             packets_per_s: Some(float(in_time) / seconds),
             offered_packets_per_s: Some(float(sent) / seconds),
-            lost: Some(float(sent.saturating_sub(received)) / float(sent.max(1))),
+            lost: Some(share(sent.saturating_sub(received), sent)),
             ..Outcome::default()
         };
         Ok(outcome.received(received_bytes))
@@ -228,11 +226,6 @@ fn one_way(way: Way, bytes: u64, seconds: u32) -> Outcome {
 
 fn gbit_per_s(bytes: u64, seconds: u32) -> f64 {
     float(bytes) * 8.0 / GB / f64::from(seconds.max(1))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nothing is counted beyond 2^53 in a run")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use plotters::{
 
 use super::{
     load::{Rate, Sizes},
-    plan::{RTT_UNDER_FLOWS, Test, Ways},
+    plan::{RTT_UNDER_FLOWS, Test},
     report::Report,
     results::{Figure, Metric, round_trip_times},
 };
+use crate::way::Ways;
 
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
 const COLOURS: [RGBColor; 8] = [

@@ -18,7 +18,10 @@ use super::{
     process::{self, Process},
     topology::wait_for,
 };
-use crate::report::{Table, print, write};
+use crate::{
+    report::{Table, print, write},
+    stats::share,
+};
 
 /// Not a divisor of what else ticks.
 const SAMPLES_PER_SECOND: &str = "499";
@@ -107,9 +110,4 @@ impl Profile {
         write(&directory.join(format!("profile-{name}.md")), &text)?;
         write(&directory.join(format!("profile-{name}.svg")), &flame::svg(peer, &self.stacks))
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nobody takes 2^53 samples")]
-fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -197,7 +197,7 @@ fn cell(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vpn::plan::{Outcome, Ways};
+    use crate::{vpn::plan::Outcome, way::Ways};
 
     const UP: Test = Test::Tcp { flows: 1, ways: Ways::Up };
 

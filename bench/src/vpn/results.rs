@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::{
     load::{Rate, Sizes},
-    plan::{Outcome, Test, Ways},
+    plan::{Outcome, Test},
 };
-use crate::stats::Sample;
+use crate::{stats::Sample, way::Ways};
 
 /// One peer's turn in one round.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -16,7 +16,8 @@ use tempfile::TempDir;
 use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, end_processes, execute, is_dead},
-    wire::{Change, Ends, Way, Wire},
+    way::Ways,
+    wire::{Change, Ends, Wire},
 };
 
 /// Where implementations of WireGuard put their control sockets, whatever namespace they run in.
@@ -68,7 +69,7 @@ impl Topology {
         let mut topology = Self::hosts()?;
         let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
         let wire = Wire::start(&ends, 1_500, 1)?;
-        wire.change(&[(Way::Up, settings.clone()), (Way::Down, settings.clone())])?;
+        wire.change(&settings.each_way(Ways::Both))?;
         topology.wire = Some(wire);
         topology.with_addresses()
     }

@@ -16,8 +16,11 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use clap::ValueEnum as _;
 
-use super::{Change, Handle, State, Ways};
-use crate::report;
+use super::{
+    request::{Handle, State},
+    settings::Change,
+};
+use crate::{report, way::Ways};
 
 /// Where sockets are, by name.
 const DIRECTORY: &str = "/run/warren-bench";
@@ -127,7 +130,7 @@ fn answer(line: &str, handle: &Handle) -> anyhow::Result<String> {
             let ways =
                 Ways::from_str(way, false).map_err(|_| anyhow!("\"{way}\" is not up, down or both"))?;
             let change: Change = settings.parse().map_err(|error: String| anyhow!(error))?;
-            handle.change(&ways.with(&change))?
+            handle.change(&change.each_way(ways))?
         }
         _ => bail!("\"{line}\" is no request; there are \"stats\" and \"set up|down|both SETTINGS\""),
     };

@@ -13,45 +13,19 @@ use rustix::{
     io::Errno,
     thread::set_current_timer_slack,
 };
-use serde::{Deserialize, Serialize};
 
-use super::{Way, account::Account, link::Link, settings::Change, tap::Tap};
-use crate::usage::Mark;
+use super::{
+    link::Link,
+    request::{DirectionState, Request, State},
+    tap::Tap,
+};
+use crate::{usage::Mark, way::Way};
 
 /// Frames read from one device before the other gets its turn.
 const TURN: usize = 32;
 
 /// How long before a deadline the sleep ends, the rest being spent awake: a virtual machine's idle core takes that long to wake.
 const EARLY: Duration = Duration::from_micros(50);
-
-/// What the outside asks for; answers go back by the channel in it.
-#[derive(Debug)]
-pub(super) enum Request {
-    Change(Vec<(Way, Change)>, mpsc::Sender<State>),
-    State(mpsc::Sender<State>),
-    Stop,
-}
-
-/// Where a wire stands.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct State {
-    pub(crate) seconds: f64,
-    /// CPU time of the thread that moves the frames.
-    pub(crate) cpu_seconds: f64,
-    pub(crate) up: DirectionState,
-    pub(crate) down: DirectionState,
-}
-
-/// Where one direction stands.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct DirectionState {
-    /// As they are written.
-    pub(crate) settings: String,
-    #[serde(flatten)]
-    pub(crate) account: Account,
-    /// Frames that the kernel dropped before the wire saw them.
-    pub(crate) missed: u64,
-}
 
 /// A direction: from one device through a link to the other.
 #[derive(Debug)]
@@ -87,8 +61,10 @@ impl Pump {
                 Ok(Request::Change(changes, answer)) => {
                     let now = Instant::now();
                     for (way, change) in &changes {
-                        if let Some(link) = self.links.get_mut(way.index()) {
-                            link.change(change, now);
+                        let [up, down] = &mut self.links;
+                        match way {
+                            Way::Up => up.change(change, now),
+                            Way::Down => down.change(change, now),
                         }
                     }
                     // Who asked may be gone.

@@ -3,6 +3,7 @@
 //! What is measured is what a program sees: times from before its send to the other kernel's receive stamp, rates and
 //! losses by the receiver's count.
 
+mod bed;
 mod traffic;
 
 use std::{collections::HashSet, time::Duration};
@@ -10,17 +11,14 @@ use std::{collections::HashSet, time::Duration};
 use anyhow::bail;
 use serde::Serialize;
 
-use self::traffic::Stream;
-use super::{Change, Ends, State, Way, Wire};
+use self::{bed::Bed, traffic::Stream};
+use super::request::State;
 use crate::{
     interrupt::Interrupt,
-    namespace::Namespace,
     report::{self, Machine, Table, number},
+    stats::float,
 };
 
-const CLIENT: &str = "192.0.2.2";
-const EXIT: &str = "192.0.2.1";
-const DEVICE: &str = "eth0";
 /// Of UDP, IPv4 and Ethernet, on top of each payload.
 const HEADERS: u32 = 8 + 20 + 14;
 /// A full frame's payload.
@@ -87,44 +85,6 @@ fn table(checks: &[Check]) -> Table {
         table.row([asked.clone(), found.clone(), (*allowed).to_owned(), verdict.to_owned()]);
     }
     table
-}
-
-/// Two hosts that say nothing by themselves, so that every frame is one of the test's.
-#[derive(Debug)]
-pub(super) struct Bed {
-    wire: Wire,
-    pub(super) client: Namespace,
-    pub(super) exit: Namespace,
-}
-
-impl Bed {
-    fn create(seed: u64) -> anyhow::Result<Self> {
-        let (client, exit) = (Namespace::create("client")?, Namespace::create("exit")?);
-        let hosts = [(&client, CLIENT, "02:00:00:00:00:02"), (&exit, EXIT, "02:00:00:00:00:01")];
-        for (host, ..) in hosts {
-            let sysctl = "net.ipv6.conf.default.disable_ipv6=1";
-            crate::namespace::execute(host.command("sysctl").args(["-qw", sysctl]))?;
-        }
-        let wire = Wire::start(&Ends { client: &client, exit: &exit, device: DEVICE }, 1_500, seed)?;
-        for (host, address, station) in hosts {
-            host.ip(&format!("link set {DEVICE} address {station}"))?;
-            host.ip(&format!("address add {address}/24 dev {DEVICE}"))?;
-        }
-        for ((host, ..), (_, address, station)) in hosts.iter().zip(hosts.iter().rev()) {
-            host.ip(&format!("neighbour replace {address} lladdr {station} dev {DEVICE} nud permanent"))?;
-        }
-        Ok(Self { wire, client, exit })
-    }
-
-    /// Sets what happens to frames from the client to the exit.
-    fn set(&self, settings: &str) -> anyhow::Result<()> {
-        let change: Change = settings.parse().map_err(|error: String| anyhow::anyhow!(error))?;
-        self.wire.change(&[(Way::Up, change)]).map(drop)
-    }
-
-    fn state(&self) -> anyhow::Result<State> {
-        self.wire.state()
-    }
 }
 
 /// The median delay, less what the wire takes by itself.
@@ -280,9 +240,4 @@ fn at(sorted: &[f64], part: f64) -> f64 {
     )]
     let index = (part * float(u64::try_from(sorted.len()).unwrap_or(0))) as usize;
     sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nothing is counted beyond 2^53 in a test")]
-fn float(count: u64) -> f64 {
-    count as f64
 }

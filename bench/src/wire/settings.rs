@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::unit::{
     Length, Share, parse_duration, parse_length, parse_rate, parse_share, show_duration, show_rate,
 };
+use crate::way::{Way, Ways};
 
 /// All that one direction does. The default does nothing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -175,6 +176,13 @@ pub(crate) enum Setting {
 /// What is set in the same moment; what it does not name stays as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change(pub(super) Vec<Setting>);
+
+impl Change {
+    /// Returns the change for each of the directions.
+    pub(crate) fn each_way(&self, ways: Ways) -> Vec<(Way, Self)> {
+        ways.each().iter().map(|&way| (way, self.clone())).collect()
+    }
+}
 
 impl FromStr for Change {
     type Err = String;

@@ -1,5 +1,7 @@
 //! Wires between namespaces of their own; as root.
 
+use std::thread;
+
 use super::*;
 
 const DEVICE: &str = "eth0";
@@ -28,7 +30,8 @@ impl Net {
     }
 
     fn set(&self, ways: Ways, settings: &str) -> State {
-        self.wire.change(&ways.with(&settings.parse().unwrap())).unwrap()
+        let change: Change = settings.parse().unwrap();
+        self.wire.change(&change.each_way(ways)).unwrap()
     }
 
     /// What ping printed, and whether a reply came.

@@ -9,7 +9,7 @@ use super::super::{
     process::{self, Process},
     topology::{Topology, wait_for},
 };
-use crate::interrupt::Interrupt;
+use crate::{interrupt::Interrupt, way::Way};
 
 /// One for each way, so that both ways at once are two programs.
 const PORTS: [u16; 2] = [5201, 5202];
@@ -18,14 +18,6 @@ const START: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_millis(800);
 /// Beyond the time of the test itself: connecting, and exchanging results through a full tunnel.
 const SLACK: Duration = Duration::from_secs(15);
-
-/// Which way data goes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
-    /// Client to exit.
-    Up,
-    Down,
-}
 
 /// Two iperf3 servers on the client's host.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::{process::Command, time::Instant};
 
-use super::{CLIENT, EXIT, Start, Tunnel, UP};
+use super::tunnel::{CLIENT, EXIT, Start, Tunnel, UP};
 use crate::vpn::{process::Process, topology::Topology};
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::Context as _;
 
-use super::{Start, install};
+use super::{install, tunnel::Start};
 use crate::vpn::process;
 
 /// The program and the Debian package that brings it.

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{Start, Tunnel, install, wireguard};
+use super::{
+    install,
+    tunnel::{Start, Tunnel},
+    wireguard,
+};
 use crate::interrupt::Interrupt;
 
 pub(super) fn find(interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf>)> {

@@ -3,9 +3,9 @@
 use std::{path::PathBuf, time::Instant};
 
 use super::{
-    Start, Tunnel, UP,
     certificate::{Certificate, OPENSSL},
     install,
+    tunnel::{Start, Tunnel, UP},
 };
 use crate::{
     interrupt::Interrupt,

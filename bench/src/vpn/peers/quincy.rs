@@ -3,9 +3,9 @@
 use std::{path::PathBuf, time::Instant};
 
 use super::{
-    CLIENT, Start, Tunnel, UP,
     certificate::{Certificate, OPENSSL},
     install,
+    tunnel::{CLIENT, EXIT, Start, Tunnel, UP},
 };
 use crate::{
     interrupt::Interrupt,
@@ -60,7 +60,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
         Process::start("quincy-client", topology.path(), command.args(["--config-path", &path]))?;
     wait_for("quincy's device", UP, interrupt, || {
         client.check()?;
-        Ok(topology.client.ip(&format!("route get {} from {CLIENT}", super::EXIT)).is_ok().then_some(()))
+        Ok(topology.client.ip(&format!("route get {} from {CLIENT}", EXIT)).is_ok().then_some(()))
     })?;
     start.tunnel(began, client, exit)
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::Command};
 
 use anyhow::Context as _;
 
-use super::{Start, Tunnel, UP};
+use super::tunnel::{Start, Tunnel, UP};
 use crate::{
     copier::{CLIENT_ADDRESSES, EXIT_ADDRESSES},
     vpn::{load::first_reply, process::Process},

@@ -1,6 +1,6 @@
 //! No tunnel: the veth pair itself, for what the machine gives without any VPN.
 
-use super::{Start, Tunnel, UP};
+use super::tunnel::{Start, Tunnel, UP};
 use crate::vpn::{load::first_reply, topology::Topology};
 
 pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {

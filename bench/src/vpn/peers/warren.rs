@@ -10,7 +10,11 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 use toml::Table;
 
-use super::{EXIT, Peer, Start, Tunnel, Turn, UP, install};
+use super::{
+    install,
+    peer::Peer,
+    tunnel::{EXIT, Start, Tunnel, Turn, UP},
+};
 use crate::{
     interrupt::Interrupt,
     namespace::Namespace,

@@ -15,7 +15,7 @@ use aws_lc_rs::{
     rand,
 };
 
-use super::{CLIENT, EXIT, RemovedFile, Start, Tunnel, UP};
+use super::tunnel::{CLIENT, EXIT, RemovedFile, Start, Tunnel, UP};
 use crate::{
     namespace::Namespace,
     vpn::{

@@ -2,7 +2,11 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use super::{Start, Tunnel, install, wireguard};
+use super::{
+    install,
+    tunnel::{Start, Tunnel},
+    wireguard,
+};
 use crate::{interrupt::Interrupt, vpn::process};
 
 const MODULE: &str = "golang.zx2c4.com/wireguard";

@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    share,
-    stacks::{Frame, Stacks},
-};
+use super::stacks::{Frame, Stacks};
+use crate::stats::share;
 
 const WIDTH: f64 = 1_200.0;
 const ROW: f64 = 16.0;

@@ -25,8 +25,8 @@ use nix::{
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    super::{Handle, account::Account},
-    Bed, CLIENT, EXIT,
+    super::{account::Account, request::Handle},
+    bed::{Bed, CLIENT, EXIT},
 };
 use crate::{interrupt::Interrupt, namespace::join};
 

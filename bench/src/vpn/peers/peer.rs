@@ -1,0 +1,137 @@
+//! The peers by name, and the settings that a variant of Warren has.
+
+use std::{fmt, str::FromStr};
+
+use clap::ValueEnum as _;
+
+/// What can be compared.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// No tunnel: the link itself.
+    Veth,
+    /// TUN to TUN without crypto: the limit.
+    TunCopy,
+    /// QUIC between two TUN devices and nothing else.
+    Bare,
+    Warren,
+    WireguardGo,
+    Openvpn,
+    Boringtun,
+    Gotatun,
+    Quincy,
+}
+
+/// A peer and, for Warren, what is set otherwise than its defaults.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Peer {
+    pub(crate) kind: Kind,
+    /// `key=value` of `[transport]`, or `section.key=value`; `binary=PATH`; `name=NAME` in tables.
+    pub(super) settings: Vec<(String, String)>,
+}
+
+impl Peer {
+    pub(crate) fn of_default_run() -> Vec<Self> {
+        [Kind::Veth, Kind::TunCopy, Kind::Warren, Kind::WireguardGo, Kind::Openvpn].map(Self::plain).to_vec()
+    }
+
+    pub(crate) fn all() -> Vec<Self> {
+        Kind::value_variants().iter().copied().map(Self::plain).collect()
+    }
+
+    pub(super) fn plain(kind: Kind) -> Self {
+        Self { kind, settings: Vec::new() }
+    }
+
+    pub(crate) fn is_warren(&self) -> bool {
+        self.kind == Kind::Warren
+    }
+
+    /// The same with another setting besides.
+    pub(crate) fn with(&self, key: &str, value: &str) -> Self {
+        let mut peer = self.clone();
+        peer.settings.push((key.to_owned(), value.to_owned()));
+        peer
+    }
+
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    /// `PEER` or `warren:KEY=VALUE+KEY=VALUE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let kind = Kind::from_str(name, false).map_err(|_| {
+            let names: Vec<_> = Self::all().iter().map(ToString::to_string).collect();
+            format!("there is no peer {name}; there are {}", names.join(", "))
+        })?;
+        let pair = |setting: &str| match setting.split_once('=') {
+            Some((key, value)) if !key.is_empty() && !value.is_empty() => {
+                Ok((key.to_owned(), value.to_owned()))
+            }
+            _ => Err(format!(
+                "the setting \"{setting}\" is not KEY=VALUE, as in warren:congestion=bbr3+connections=1"
+            )),
+        };
+        let settings: Vec<_> =
+            settings.split('+').filter(|setting| !setting.is_empty()).map(pair).collect::<Result<_, _>>()?;
+        if !settings.is_empty() && kind != Kind::Warren {
+            return Err(format!("{name} takes no settings; only warren does"));
+        }
+        Ok(Self { kind, settings })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = self.setting("name") {
+            return f.write_str(name);
+        }
+        f.write_str(name(self.kind))?;
+        for (index, (key, value)) in self.settings.iter().enumerate() {
+            write!(f, "{}{key}={value}", if index == 0 { ':' } else { '+' })?;
+        }
+        Ok(())
+    }
+}
+
+const fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Veth => "veth",
+        Kind::TunCopy => "tun-copy",
+        Kind::Bare => "bare",
+        Kind::Warren => "warren",
+        Kind::WireguardGo => "wireguard-go",
+        Kind::Openvpn => "openvpn",
+        Kind::Boringtun => "boringtun",
+        Kind::Gotatun => "gotatun",
+        Kind::Quincy => "quincy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_known_by_their_names() {
+        for peer in Peer::all() {
+            assert_eq!(peer.to_string().parse(), Ok(peer));
+        }
+        let error = "ipsec".parse::<Peer>().unwrap_err();
+        assert!(error.contains("ipsec") && error.contains("wireguard-go"), "{error}");
+    }
+
+    #[test]
+    fn variants_of_warren_carry_their_settings() {
+        let peer: Peer = "warren:congestion=bbr3+tun.mtu=1400".parse().unwrap();
+        assert_eq!(peer.setting("tun.mtu"), Some("1400"));
+        assert_eq!(peer.to_string(), "warren:congestion=bbr3+tun.mtu=1400");
+        assert_eq!("warren:name=new+binary=/x".parse::<Peer>().unwrap().to_string(), "new");
+        assert!("warren:bbr3".parse::<Peer>().unwrap_err().contains("KEY=VALUE"));
+        assert!("veth:a=b".parse::<Peer>().unwrap_err().contains("no settings"));
+    }
+}

@@ -1,0 +1,114 @@
+//! A running wire, and the namespaces that it joins.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::Instant,
+};
+
+use anyhow::{Context as _, bail};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{
+    control::Control,
+    link::Link,
+    pump::Pump,
+    request::{Handle, Request, State},
+    settings::Change,
+    tap::Tap,
+};
+use crate::{
+    namespace::{Namespace, join},
+    way::Way,
+};
+
+/// The namespaces that a wire joins, and what its devices are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends<'a> {
+    pub(crate) client: &'a Namespace,
+    pub(crate) exit: &'a Namespace,
+    pub(crate) device: &'a str,
+}
+
+/// A wire that runs; dropping it stops it and removes its devices.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(super) handle: Handle,
+    thread: Option<JoinHandle<anyhow::Result<State>>>,
+    control: Option<Control>,
+}
+
+impl Wire {
+    /// Makes a device in each namespace, without addresses and up, and a thread between them that as yet does nothing
+    /// to frames.
+    ///
+    /// # Errors
+    /// A sentence when a device cannot be made; nothing is left behind.
+    pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
+        let Ends { client, exit, device } = ends;
+        if client.name() == exit.name() {
+            bail!("both ends are in the namespace {}; name two", client.name());
+        }
+        let taps = [Tap::create(client, device, mtu)?, Tap::create(exit, device, mtu)?];
+        let (sender, requests) = mpsc::channel();
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
+        let handle = Handle { requests: sender, wake: wake.clone() };
+        let start = Instant::now();
+        // Each direction has draws of its own.
+        let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
+        let pump = Pump { taps, links, requests, wake, start };
+        let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
+        Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
+    }
+
+    /// Changes settings, all in one moment and in this order.
+    ///
+    /// # Errors
+    /// A sentence when the wire has failed.
+    pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
+        self.handle.change(changes)
+    }
+
+    /// What became of all frames so far.
+    ///
+    /// # Errors
+    /// A sentence when the wire has failed.
+    pub(crate) fn state(&self) -> anyhow::Result<State> {
+        self.handle.state()
+    }
+
+    /// Takes requests from other processes under this name.
+    ///
+    /// # Errors
+    /// A sentence when the name is in use.
+    pub(crate) fn listen(&mut self, name: &str) -> anyhow::Result<()> {
+        self.control = Some(Control::start(name, self.handle.clone())?);
+        Ok(())
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops it, which removes the devices, and gives the last account.
+    ///
+    /// # Errors
+    /// A sentence when a device failed while the wire ran.
+    pub(crate) fn stop(mut self) -> anyhow::Result<State> {
+        self.control = None;
+        // One that failed takes no requests, and says why below.
+        let _ = self.handle.send(Request::Stop);
+        join(self.thread.take().context("the wire was stopped before")?).context("the wire failed")
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.control = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = self.handle.send(Request::Stop);
+            let _ = thread.join();
+        }
+    }
+}

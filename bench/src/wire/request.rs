@@ -1,0 +1,68 @@
+//! What a running wire is asked, and what it answers.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, mpsc},
+};
+
+use anyhow::{Context as _, anyhow};
+use serde::{Deserialize, Serialize};
+
+use super::{account::Account, settings::Change};
+use crate::way::Way;
+
+/// What the outside asks for; answers go back by the channel in it.
+#[derive(Debug)]
+pub(super) enum Request {
+    Change(Vec<(Way, Change)>, mpsc::Sender<State>),
+    State(mpsc::Sender<State>),
+    Stop,
+}
+
+/// Where a wire stands.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct State {
+    pub(crate) seconds: f64,
+    /// CPU time of the thread that moves the frames.
+    pub(crate) cpu_seconds: f64,
+    pub(crate) up: DirectionState,
+    pub(crate) down: DirectionState,
+}
+
+/// Where one direction stands.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct DirectionState {
+    /// As they are written.
+    pub(crate) settings: String,
+    #[serde(flatten)]
+    pub(crate) account: Account,
+    /// Frames that the kernel dropped before the wire saw them.
+    pub(crate) missed: u64,
+}
+
+/// How threads talk to a wire.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    pub(super) requests: mpsc::Sender<Request>,
+    pub(super) wake: Arc<OwnedFd>,
+}
+
+impl Handle {
+    pub(super) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
+        let (answer, answered) = mpsc::channel();
+        self.send(Request::Change(changes.to_vec(), answer))?;
+        answered.recv().context("the wire has ended")
+    }
+
+    pub(super) fn state(&self) -> anyhow::Result<State> {
+        let (answer, answered) = mpsc::channel();
+        self.send(Request::State(answer))?;
+        answered.recv().context("the wire has ended")
+    }
+
+    pub(super) fn send(&self, request: Request) -> anyhow::Result<()> {
+        self.requests.send(request).map_err(|_| anyhow!("the wire has ended"))?;
+        rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).context("cannot wake the wire")?;
+        Ok(())
+    }
+}
