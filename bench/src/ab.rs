@@ -1,4 +1,4 @@
-//! `ab`: two variants of anything, in alternation, until the interval of their ratio is narrow enough.
+//! `ab`: alternates two variants of anything until the interval of their ratio is narrow enough.
 
 mod child;
 mod outcome;
@@ -22,7 +22,7 @@ use crate::{
     stats::{Better, Comparison, Sample},
 };
 
-/// Which variants, how often, how precisely.
+/// The variants, the number of rounds and the precision.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Variant A as arguments of this program, as in "quic --max-segments 10"
@@ -31,28 +31,28 @@ pub(crate) struct Args {
     /// Variant B as arguments of this program
     #[arg(long, value_name = "ARGUMENTS", required_unless_present = "b_command", allow_hyphen_values = true)]
     b: Option<String>,
-    /// Variant A as a shell command that prints a JSON object in one line
+    /// Variant A as a shell command that prints a JSON object on one line
     #[arg(long, value_name = "COMMAND", conflicts_with = "a")]
     a_command: Option<String>,
-    /// Variant B as a shell command that prints a JSON object in one line
+    /// Variant B as a shell command that prints a JSON object on one line
     #[arg(long, value_name = "COMMAND", conflicts_with = "b")]
     b_command: Option<String>,
-    /// The number in the JSON to compare; dots lead into objects
+    /// The number to compare, by its path in the JSON, as in rtt_ms.median
     #[arg(long, default_value = "goodput_mbit_per_s")]
     metric: String,
-    /// The metric is better when it is lower
+    /// A lower metric is better
     #[arg(long)]
     lower_is_better: bool,
-    /// Half width, in per cent, that the 95 % interval of the ratio must come below
+    /// Stop once half the width of the ratio's 95 % interval is at most this
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
     precision: f64,
-    /// Rounds to keep before the first look at the interval
+    /// Minimum number of rounds, not counting the first one, which is discarded
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     min_rounds: u32,
-    /// Rounds to keep at most
+    /// Maximum number of rounds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..))]
     max_rounds: u32,
-    /// Seconds that one run may take
+    /// Longest time of one run
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     timeout: u64,
     /// Print the result as one line of JSON instead of tables
@@ -63,10 +63,9 @@ pub(crate) struct Args {
     save: Option<PathBuf>,
 }
 
-/// Runs the comparison and prints its outcome.
+/// Runs the comparison and prints the outcome.
 ///
-/// # Errors
-/// A sentence when a variant cannot be run or gives no number, or the user interrupts; complete rounds are printed first.
+/// Publishes complete rounds even if it fails or the user interrupts.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(args.precision > 0.0 && args.precision.is_finite()) {
         bail!("--precision is {}, and must be a percentage above 0", args.precision);
@@ -87,7 +86,7 @@ struct Session<'a> {
     a: &'a Variant,
     b: &'a Variant,
     interrupt: &'a Interrupt,
-    /// What A and B gave in each round that is kept.
+    /// The measurements of A and B in each round that is kept.
     rounds: Vec<(Measurement, Measurement)>,
 }
 
@@ -106,7 +105,7 @@ impl Session<'_> {
             let rounds = schedule.expected(kept, half_width);
             progress.round(kept, rounds, half_width);
             let measured = self.round(schedule::order(round), &progress)?;
-            // The first round warms caches, clocks and the page cache for both.
+            // The first round warms up caches, CPU clock and page cache for both.
             if round > 0 {
                 self.rounds.push(measured);
             }

@@ -1,6 +1,6 @@
-//! `bare`: one side of a tunnel that is QUIC datagrams between two TUN devices and nothing else: one thread, one connection,
-//! no runtime, no sessions, no queues, no checks of addresses, no sandbox. What any tunnel on this QUIC library can reach on a
-//! machine, and so what Warren's other work costs.
+//! `bare`: one side of a tunnel that is QUIC datagrams between two TUN devices and nothing else. It has one thread and one
+//! connection. It has no runtime, sessions, queues, address checks or sandbox. It shows what a tunnel on this QUIC library can
+//! reach on a machine, and so what Warren's other work costs.
 
 mod quic;
 mod tunnel;
@@ -17,10 +17,10 @@ use crate::{
 /// The device's name in both namespaces.
 const DEVICE: &str = "wt-bare0";
 
-/// Which side, and where.
+/// The side and its namespace.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The exit's address, without which this is the exit's side
+    /// The exit's address. Without it, this is the exit's side
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<std::net::IpAddr>,
     /// The network namespace
@@ -34,10 +34,7 @@ pub(crate) struct Args {
     mtu: u16,
 }
 
-/// Carries packets until told to stop.
-///
-/// # Errors
-/// A sentence when the device or the connection fails.
+/// Carries packets until interrupted.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let namespace = Namespace::existing(&args.namespace)?;

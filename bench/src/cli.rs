@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{ab, bare, copier, quic, setup, soak, sweep, vpn, wire};
 
-/// Benchmarks of Warren and its peers. bench/README.md says what the figures mean.
+/// Benchmarks of Warren and its peers. bench/README.md explains the figures.
 #[derive(Debug, Parser)]
 #[command(name = "warren-bench", version)]
 pub(crate) struct Cli {
@@ -14,23 +14,23 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Compare two variants of anything, in alternation, until the answer is precise enough
+    /// Compare two variants of anything, alternating, until the answer is precise enough
     Ab(ab::Args),
-    /// Measure QUIC alone, without TUN: one process per side, datagrams
+    /// Measure QUIC alone, without TUN: one process per side, datagrams or streams
     Quic(quic::Args),
     /// Copy between two TUN devices without crypto: the limit of any TUN VPN on this machine
     Copier(copier::Args),
-    /// One side of a tunnel that is QUIC between two TUN devices and nothing else: what a whole tunnel could reach
+    /// Run one side of a tunnel that is QUIC between two TUN devices and nothing else: what a whole tunnel could reach
     Bare(bare::Args),
     /// Compare whole tunnels side by side: Warren, its limits, and other VPNs
     Vpn(vpn::Args),
-    /// Go through Warren's settings on clean, long and lossy networks: a heat map, and which defaults follow
+    /// Try Warren's settings on clean, long and lossy networks: a heat map, and the best defaults
     Sweep(sweep::Args),
-    /// Load a Warren tunnel for minutes: does it grow, lose count or complain
+    /// Load a Warren tunnel for minutes: does it grow, lose count or complain?
     Soak(soak::Args),
-    /// Bring a Warren tunnel up and down many times: how long until the first reply, and until the host is restored
+    /// Bring a Warren tunnel up and down many times: time to the first reply, and until the host is restored
     Setup(setup::Args),
-    /// Emulate a link between two namespaces: delay, loss, rate, MTU and more, each way, changeable while it runs
+    /// Emulate a link between two namespaces: delay, loss, rate, MTU and more, per direction, changeable at any time
     Wire(wire::Args),
 }
 

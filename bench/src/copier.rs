@@ -1,14 +1,10 @@
-//! `copier`: two TUN devices joined without crypto, UDP or framing: the limit of any TUN VPN on this machine.
+//! `copier`: joins two TUN devices without crypto, UDP or framing. It shows the limit of any TUN VPN on this machine.
 //!
-//! [`Copier`] is what the comparison of whole tunnels calls; the subcommand sets up namespaces around it and waits.
+//! [`Copier`] does the work. The subcommand makes the namespaces, unless they exist, and waits.
 
 mod copy;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -20,29 +16,31 @@ pub(crate) use self::copy::Direction;
 use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, join},
-    report::{self, Table, number},
+    report::{self, Table, number, number_or_dash},
     tun_device::TunDevice,
 };
 
-/// The inner addresses, as those of a tunnel.
-pub(crate) const CLIENT_ADDRESSES: [&str; 2] = ["10.98.0.2/24", "fd98::2/64"];
-pub(crate) const EXIT_ADDRESSES: [&str; 2] = ["10.98.0.1/24", "fd98::1/64"];
+/// The inner addresses.
+pub(crate) const CLIENT: &str = "10.98.0.2";
+pub(crate) const EXIT: &str = "10.98.0.1";
+const CLIENT_ADDRESSES: [&str; 2] = ["10.98.0.2/24", "fd98::2/64"];
+const EXIT_ADDRESSES: [&str; 2] = ["10.98.0.1/24", "fd98::1/64"];
 /// The device's name in both namespaces.
-pub(crate) const DEVICE: &str = "wt-copy0";
+const DEVICE: &str = "wt-copy0";
 
-/// Where, how long, and with which MTU.
+/// The namespaces, the duration and the MTU.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds to run; until Ctrl-C unless given
+    /// Seconds to run [default: until Ctrl-C]
     #[arg(long)]
     seconds: Option<u64>,
     /// MTU of both devices
     #[arg(long, default_value_t = 1380, value_parser = clap::value_parser!(u16).range(1280..))]
     mtu: u16,
-    /// An existing network namespace for the client's end; made and removed unless given
+    /// An existing network namespace for the client's end [default: a temporary one]
     #[arg(long, value_name = "NAME")]
     client_namespace: Option<String>,
-    /// An existing network namespace for the exit's end; made and removed unless given
+    /// An existing network namespace for the exit's end [default: a temporary one]
     #[arg(long, value_name = "NAME")]
     exit_namespace: Option<String>,
     /// Print the result as one line of JSON instead of a table
@@ -50,10 +48,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs a copier until told to stop, then prints what it carried.
+/// Runs a copier until interrupted, then prints what it carried.
 ///
-/// # Errors
-/// A sentence when a namespace or device cannot be made, or a device fails while it runs. Nothing is left behind.
+/// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let client = Namespace::given_or_new(args.client_namespace.as_deref(), "client")?;
@@ -62,31 +59,30 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("both ends are in the namespace {}; name two", client.name());
     }
     let copier = Copier::start(&client, &exit, args.mtu)?;
-    let address = |addresses: [&str; 2]| addresses[0].split('/').next().unwrap_or_default().to_owned();
     eprintln!(
         "client {} in {}, exit {} in {}; try\n  ip netns exec {} iperf3 -s -1 &\n  ip netns exec {} iperf3 -c {}",
-        address(CLIENT_ADDRESSES),
+        CLIENT,
         client.name(),
-        address(EXIT_ADDRESSES),
+        EXIT,
         exit.name(),
         exit.name(),
         client.name(),
-        address(EXIT_ADDRESSES),
+        EXIT,
     );
     interrupt.wait(args.seconds.map(Duration::from_secs));
     let carried = copier.stop()?;
     if args.json { report::print_json(&carried) } else { report::print(&carried.table().to_string()) }
 }
 
-/// A copier that runs; dropping it stops it and removes its devices.
+/// A running copier. Dropping it stops it and removes its devices.
 #[derive(Debug)]
 pub(crate) struct Copier {
-    stop: Arc<AtomicBool>,
+    stop: Interrupt,
     up: Option<JoinHandle<anyhow::Result<Direction>>>,
     down: Option<JoinHandle<anyhow::Result<Direction>>>,
 }
 
-/// What a copier carried, each way by one thread.
+/// The traffic of both directions. Each has a thread of its own.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) up: Direction,
@@ -94,14 +90,13 @@ pub(crate) struct Report {
 }
 
 impl Copier {
-    /// Makes a device with addresses in each namespace and a thread for each direction between them.
+    /// Makes a device with addresses in each namespace, and a thread for each direction between them.
     ///
-    /// # Errors
-    /// A sentence when a device cannot be made or set up; nothing is left behind.
+    /// Leaves nothing behind if it fails.
     pub(crate) fn start(client: &Namespace, exit: &Namespace, mtu: u16) -> anyhow::Result<Self> {
         let at_client = TunDevice::create(client, DEVICE, mtu, &CLIENT_ADDRESSES)?;
         let at_exit = TunDevice::create(exit, DEVICE, mtu, &EXIT_ADDRESSES)?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Interrupt::default();
         let spawn = |name: &str, from: &TunDevice, to: &TunDevice| {
             let (from, to, stop) = (from.another()?, to.another()?, stop.clone());
             thread::Builder::new()
@@ -116,11 +111,8 @@ impl Copier {
     }
 
     /// Stops both threads, which removes the devices, and returns what they carried.
-    ///
-    /// # Errors
-    /// A sentence when a device failed while the copier ran.
     pub(crate) fn stop(mut self) -> anyhow::Result<Report> {
-        self.stop.store(true, Relaxed);
+        self.stop.set();
         let finished = |thread: Option<JoinHandle<_>>| join(thread.context("the copier was not started")?);
         let (up, down) = (finished(self.up.take()), finished(self.down.take()));
         Ok(Report { up: up.context("client to exit")?, down: down.context("exit to client")? })
@@ -129,7 +121,7 @@ impl Copier {
 
 impl Drop for Copier {
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.stop.set();
         for thread in [self.up.take(), self.down.take()].into_iter().flatten() {
             let _ = thread.join();
         }
@@ -155,7 +147,7 @@ impl Report {
                 bytes.checked_div(*super_packets).unwrap_or(0).to_string(),
                 number(direction.mbit_per_s()),
                 number(usage.cpu_percent()),
-                usage.cpu_seconds_per_gb(direction.bytes()).map_or_else(|| "-".to_owned(), number),
+                number_or_dash(usage.cpu_seconds_per_gb(direction.bytes())),
                 refused.to_string(),
             ]);
         }

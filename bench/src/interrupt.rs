@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, as a flag that loops look at: whatever runs is ended and removed on the way out.
+//! Ctrl-C and similar signals, as a flag that loops check. Everything that runs is ended and removed on the way out.
 
 use std::{
     sync::{
@@ -12,15 +12,15 @@ use std::{
 use anyhow::{Context as _, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// How often a wait looks at the flag.
+/// How often a wait checks the flag.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Set once the user wants to stop; clones share the flag.
+/// A flag that is set once something has to stop, by the user or by the program. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Turns SIGINT, SIGTERM and SIGHUP into the flag, from here to the end of the process.
+    /// Makes SIGINT, SIGTERM and SIGHUP set the flag, until the process ends.
     pub(crate) fn catch() -> anyhow::Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -29,7 +29,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Sets the flag, as a signal would.
+    /// Sets the flag, as a signal does.
     pub(crate) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -38,7 +38,7 @@ impl Interrupt {
         self.0.load(Relaxed)
     }
 
-    /// Fails if the flag is set, so that `?` ends what is under way.
+    /// Fails if the flag is set, so that `?` ends the caller.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.is_set() {
             bail!("interrupted");
@@ -46,7 +46,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Waits for a time, or for ever, but no longer than to the flag.
+    /// Waits for a time, or without one forever, but only until the flag is set.
     pub(crate) fn wait(&self, time: Option<Duration>) {
         let start = Instant::now();
         while !self.is_set() && time.is_none_or(|time| start.elapsed() < time) {

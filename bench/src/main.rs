@@ -9,7 +9,10 @@ mod cli;
 mod copier;
 mod interrupt;
 mod namespace;
+mod plot;
+mod progress;
 mod quic;
+mod random;
 mod report;
 mod setup;
 mod soak;
@@ -29,7 +32,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The alternative form puts the causes behind the message, in one line.
+            // The alternate form appends the causes to the message, on one line.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

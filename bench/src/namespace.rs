@@ -1,4 +1,4 @@
-//! Network namespaces of a run: made, entered, and removed when dropped; what a killed run left goes with the next.
+//! Network namespaces of a run. Dropping one removes it, and the next run removes those that a killed run left.
 
 use std::{
     fs::File,
@@ -22,14 +22,14 @@ use rustix::{
 
 /// Where `ip netns` keeps named namespaces.
 const DIRECTORY: &str = "/run/netns";
-/// Between asking the processes of a namespace to end and killing them.
+/// Time between SIGTERM and SIGKILL for the processes of a namespace.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A network namespace by name.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
-    /// Made here, so removed here.
+    /// Whether this program made the namespace, and so removes it.
     owned: bool,
 }
 
@@ -39,19 +39,19 @@ impl Namespace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_leftovers();
         let name = format!("wt-{}-bench-{}-{role}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        // From here on dropping it removes whatever there is of it.
+        // From here on, dropping it removes whatever exists of it.
         let namespace = Self { name, owned: true };
         let name = &namespace.name;
         execute(Command::new("ip").args(["netns", "add", name]))
             .with_context(|| format!("cannot make the network namespace {name}; this needs root"))?;
         namespace.ip("link set lo up")?;
-        // Nobody is there to collide with; without this, IPv6 addresses work only a second later.
+        // No other host can have the same address. Duplicate address detection would only delay IPv6 by a second.
         let sysctl = "net.ipv6.conf.default.accept_dad=0";
         execute(namespace.command("sysctl").args(["-qw", sysctl]))?;
         Ok(namespace)
     }
 
-    /// Takes a namespace that exists and leaves it there.
+    /// Refers to an existing namespace. Dropping it does not remove the namespace.
     pub(crate) fn existing(name: &str) -> anyhow::Result<Self> {
         let namespace = Self { name: name.to_owned(), owned: false };
         if !namespace.path().exists() {
@@ -60,7 +60,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Takes the namespace that is named, or makes one.
+    /// Refers to the named namespace, or makes a new one.
     pub(crate) fn given_or_new(given: Option<&str>, role: &str) -> anyhow::Result<Self> {
         given.map_or_else(|| Self::create(role), Self::existing)
     }
@@ -69,20 +69,20 @@ impl Namespace {
         &self.name
     }
 
-    /// A command that will run a program in the namespace.
+    /// Returns a command that runs a program in the namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]).stdin(Stdio::null());
         command
     }
 
-    /// Runs `ip` in the namespace with arguments that have no spaces in them.
+    /// Runs `ip` in the namespace. Spaces separate the arguments.
     pub(crate) fn ip(&self, arguments: &str) -> anyhow::Result<()> {
         let mut command = Command::new("ip");
         execute(command.args(["-netns", &self.name]).args(arguments.split_whitespace()))
     }
 
-    /// Calls `inside` on a thread of its own that is in the namespace, as will be the threads it starts.
+    /// Calls `inside` on a new thread in the namespace. The threads that it starts are in the namespace too.
     pub(crate) fn enter<T, F>(&self, inside: F) -> anyhow::Result<JoinHandle<anyhow::Result<T>>>
     where
         T: Send + 'static,
@@ -96,7 +96,7 @@ impl Namespace {
         }))
     }
 
-    /// Moves the calling thread into the namespace; only threads that it starts from now on follow.
+    /// Moves the calling thread into the namespace. Only threads that it starts later follow.
     pub(crate) fn enter_here(&self) -> anyhow::Result<()> {
         enter_file(&self.open()?, &self.name)
     }
@@ -118,12 +118,14 @@ impl Drop for Namespace {
     }
 }
 
-/// Waits for a thread and hands on what it returned.
+/// Waits for a thread and returns its result.
 pub(crate) fn join<T>(thread: JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
-    match thread.join() {
-        Ok(result) => result,
-        Err(_) => bail!("a thread of the benchmark panicked"),
-    }
+    finished(thread.join())
+}
+
+/// Returns the result of a joined thread, or an error if it panicked.
+pub(crate) fn finished<T>(joined: thread::Result<anyhow::Result<T>>) -> anyhow::Result<T> {
+    joined.unwrap_or_else(|_| bail!("a thread of the benchmark panicked"))
 }
 
 fn enter_file(file: &File, name: &str) -> anyhow::Result<()> {
@@ -132,34 +134,34 @@ fn enter_file(file: &File, name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot enter the network namespace {name}; this needs root"))
 }
 
-/// Removes the namespaces of benchmark processes that are gone.
+/// Removes the namespaces of benchmark processes that no longer run.
 fn remove_leftovers() {
     let Ok(entries) = std::fs::read_dir(DIRECTORY) else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         if owner(&name).is_some_and(is_dead) {
-            // A process in it would keep it alive without a name.
+            // A process inside would keep the namespace alive without a name.
             end_processes(&name);
             remove(&name);
         }
     }
 }
 
-/// Whether a process is gone, or is dead and nobody waited for it.
+/// Returns whether a process is gone or a zombie.
 pub(crate) fn is_dead(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    // The state stands behind the name, which may hold anything.
+    // The state follows the name in parentheses, which may contain anything.
     stat.map_or(true, |stat| {
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
     })
 }
 
-/// Ends the processes in a namespace: politely, then not.
+/// Ends the processes in a namespace, by SIGTERM and then by SIGKILL.
 pub(crate) fn end_processes(namespace: &str) {
     for (signal, patience) in [(Signal::TERM, PATIENCE), (Signal::KILL, PATIENCE)] {
         let start = Instant::now();
         let mut pids = processes(namespace);
         for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid)) {
-            // It may have ended by now.
+            // It fails if the process has ended by now.
             let _ = kill_process(pid, signal);
         }
         while !pids.is_empty() && start.elapsed() < patience {
@@ -172,7 +174,7 @@ pub(crate) fn end_processes(namespace: &str) {
     }
 }
 
-/// The processes that are in a namespace, dead ones that nobody waited for excepted.
+/// Returns the processes in a namespace. Zombies are in none.
 fn processes(namespace: &str) -> Vec<i32> {
     let Ok(wanted) = std::fs::metadata(Path::new(DIRECTORY).join(namespace)) else { return Vec::new() };
     let is_there = |pid: &i32| {
@@ -184,18 +186,18 @@ fn processes(namespace: &str) -> Vec<i32> {
     pids.filter(is_there).collect()
 }
 
-/// The process that made a namespace, if a benchmark did.
+/// Returns the benchmark process that made a namespace, by the namespace's name.
 fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix("wt-")?.split_once('-')?;
     rest.starts_with("bench-").then(|| pid.parse().ok())?
 }
 
 fn remove(name: &str) {
-    // A namespace that cannot be removed now goes with the next run.
+    // The next run removes it if it cannot be removed now.
     let _ = own_group(Command::new("ip").args(["netns", "delete", name])).stderr(Stdio::null()).status();
 }
 
-/// Runs a command to its end and fails with what it said.
+/// Runs a command to its end. Fails with its standard error.
 pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     let output = own_group(command)
         .stdin(Stdio::null())
@@ -208,7 +210,7 @@ pub(crate) fn execute(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps Ctrl-C from a command: half a step cannot be undone, a whole one can.
+/// Keeps Ctrl-C from a command, because half a step cannot be undone and a whole one can.
 fn own_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
 }
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dead_process_that_nobody_waited_for_is_dead() {
+    fn zombie_is_dead() {
         let mut child = Command::new("true").spawn().unwrap();
         assert!(!is_dead(std::process::id()));
         let start = Instant::now();

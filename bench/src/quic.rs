@@ -1,4 +1,4 @@
-//! `quic`: QUIC alone, without TUN: one process per side, datagrams or streams over loopback or between namespaces.
+//! `quic`: measures QUIC alone, without TUN. One process per side sends datagrams or streams over loopback or between namespaces.
 
 mod exit;
 mod histogram;
@@ -24,15 +24,15 @@ use self::{
 };
 use crate::{interrupt::Interrupt, report, way::Ways};
 
-/// How long the last datagrams may take to arrive before what is missing counts as lost.
+/// Time for the last datagrams to arrive. A datagram that has not arrived by then counts as missing.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Settings of the run; the parent is the client, and starts the exit with the same arguments.
+/// The settings of a run. The parent is the client, and starts the exit with the same arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     options: Options,
-    /// Which side this process is; the exit is told what to do on its standard input
+    /// The side of this process. The exit reads commands from its standard input
     #[arg(long, value_enum, default_value_t = Side::Client, hide = true)]
     side: Side,
     /// Print the result as one line of JSON instead of tables
@@ -47,9 +47,6 @@ enum Side {
 }
 
 /// Runs one measurement, or the exit's side of one.
-///
-/// # Errors
-/// A sentence when a side cannot start, they cannot connect, a connection ends before the run does, or the user interrupts.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.options.check()?;
     match args.side {
@@ -63,7 +60,7 @@ fn client(args: &Args) -> anyhow::Result<()> {
     if args.json { report::print_json(&outcome) } else { report::print(&outcome.to_string()) }
 }
 
-/// Measures once: connect, warm up, count on both sides for the time asked, let the last datagrams arrive.
+/// Measures once: connects, warms up, counts on both sides for the requested time, and lets the last datagrams arrive.
 fn measure(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut exit = Remote::start().context("cannot start the exit")?;
     let client = WorkerHandle::start(options, Role::Client).context("cannot start the client")?;
@@ -102,7 +99,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// The client's counters, then the exit's, taken within a millisecond or so; each with its own time.
+    /// Takes the client's counters, then the exit's, about a millisecond apart. Each has its own time.
     fn snapshot(&mut self) -> anyhow::Result<(Snapshot, Snapshot)> {
         let client = self.client.snapshot().context("the client")?;
         let exit = self.exit.snapshot().context("the exit")?;

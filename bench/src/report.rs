@@ -1,4 +1,4 @@
-//! Output that all benchmarks share: tables, files, the machine they ran on.
+//! The output that all benchmarks share: tables, files, the machine.
 
 mod commit;
 mod machine;
@@ -14,10 +14,10 @@ use anyhow::Context as _;
 pub(crate) use self::{
     commit::commit,
     machine::Machine,
-    table::{Table, number},
+    table::{Table, number, number_or_dash},
 };
 
-/// Prints a result; a reader that has seen enough (`| head`) is no failure.
+/// Prints a result. A closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -35,7 +35,12 @@ pub(crate) fn json(result: &impl serde::Serialize) -> anyhow::Result<String> {
     serde_json::to_string(result).context("cannot write the result as JSON")
 }
 
-/// Makes the directory that results go to, and those above it.
+/// Returns the name that a value has on the command line.
+pub(crate) fn value_name(value: &impl clap::ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Makes the directory of the results, and its parents.
 pub(crate) fn make_directory(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make the directory {}", path.display()))
 }

@@ -1,5 +1,5 @@
-//! `setup`: how long Warren takes to come up and down, many times over: from typing `warren up` until the first reply through the
-//! tunnel, and until `warren down` has restored the host.
+//! `setup`: brings a Warren tunnel up and down many times. It measures the time from `warren up` to the first reply through the
+//! tunnel, and the time until `warren down` has restored the host.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,23 +17,23 @@ use crate::{
     wire::Change,
 };
 
-/// What is asked of 19 of 20 starts on a path of 10 ms, and of every stop.
+/// The limits for 19 of 20 starts on a path of 10 ms, and for every stop.
 const MOST_UP: Duration = Duration::from_millis(500);
 const MOST_DOWN: Duration = Duration::from_secs(1);
 
-/// How often, and over what.
+/// The number of turns, and the link below the tunnel.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Times that it comes up and goes down
+    /// Number of times to bring the tunnel up and down
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..))]
     turns: u32,
-    /// Warren, or warren:KEY=VALUE+KEY=VALUE with settings and binary=PATH, as for `vpn`
+    /// The peer: warren, or warren:KEY=VALUE+KEY=VALUE with settings or binary=PATH, as for `vpn`
     #[arg(long, default_value = "warren")]
     peer: Peer,
-    /// A wire with these settings each way under the tunnel
+    /// Settings of the wire below the tunnel, in each direction
     #[arg(long, value_name = "SETTINGS", default_value = "delay=5ms")]
     wire: Change,
-    /// Where setup.json goes
+    /// Directory for setup.json
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/setup")]
     output: PathBuf,
     /// Print the whole result as one line of JSON instead of a table
@@ -41,14 +41,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Brings a tunnel up and down and says how long that took.
+/// Brings a tunnel up and down, and prints how long that took.
 ///
-/// # Errors
-/// A sentence when the tunnel does not come up or go down, or takes longer than is asked. Nothing is left behind.
+/// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.peer.is_warren(),
-        "only warren is started and stopped; `vpn` compares the first start"
+        "`setup` works with warren only; `vpn` compares the first start of all peers"
     );
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
@@ -71,14 +70,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::print(&format!("measured: {}", outcome.sentence()))?;
     anyhow::ensure!(
         outcome.up.p95 < MOST_UP.as_secs_f64() * 1e3 && outcome.down.most < MOST_DOWN.as_secs_f64() * 1e3,
-        "that is longer than {} ms for 19 of 20 starts, or {} ms for a stop",
+        "the limit is {} ms for 19 of 20 starts and {} ms for every stop",
         MOST_UP.as_millis(),
         MOST_DOWN.as_millis()
     );
     Ok(())
 }
 
-/// All that came out, in milliseconds.
+/// The result, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
     machine: Machine,

@@ -1,9 +1,9 @@
-//! `soak`: minutes at most of what a Warren tunnel can carry: does it grow, lose count, or complain?
+//! `soak`: loads a Warren tunnel for minutes, near its capacity. Does it grow, lose count or complain?
 //!
-//! The capacity is measured just before, through the same tunnel; the load is a share of it ([`load`]). Every few
-//! seconds the daemons are looked at ([`sample`]), and at the end their counters must add up ([`daemon`]). Then the
-//! capacity is measured again: on a shared machine it may have become less. What all of that amounts to is a pure
-//! function of it ([`verdict`]).
+//! The capacity is measured first, through the same tunnel. The load is a share of it ([`load`]). Both daemons are
+//! sampled every few seconds ([`sample`]), and their counters must add up at the end ([`daemon`]). Then the capacity is
+//! measured again, because a shared machine may have become slower. The verdict is a pure function of all this
+//! ([`verdict`]).
 
 mod daemon;
 mod load;
@@ -16,7 +16,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use self::{
@@ -27,6 +26,7 @@ use self::{
 };
 use crate::{
     interrupt::Interrupt,
+    progress,
     report::{self, Machine, Table, number},
     stats,
     vpn::{
@@ -39,32 +39,32 @@ use crate::{
     wire::Change,
 };
 
-/// Times that the capacity is measured, of which the median counts.
+/// How often the capacity is measured. The median counts.
 const MEASUREMENTS: usize = 3;
-/// Between two looks at the daemons.
+/// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// After the load, until nothing is under way any more.
+/// Time after the load until nothing is in flight any more.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// How long and how hard.
+/// The duration and the load.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Minutes under load
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// Per cent of the capacity to offer
+    /// Load in per cent of the capacity
     #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u32).range(1..=100))]
     share: u32,
-    /// Seconds in which the capacity is measured, three times before the load and three times after it
+    /// Seconds of each measurement of the capacity, of which there are three before and three after the load
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
     capacity_seconds: u32,
-    /// Warren, or warren:KEY=VALUE+KEY=VALUE with settings and binary=PATH, as for `vpn`
+    /// The peer: warren, or warren:KEY=VALUE+KEY=VALUE with settings or binary=PATH, as for `vpn`
     #[arg(long, default_value = "warren")]
     peer: Peer,
-    /// A wire with these settings each way under the tunnel, as in "delay=15ms loss=0.1%" [default: a veth pair]
+    /// Settings of a wire below the tunnel, in each direction, as in "delay=15ms loss=0.1%" [default: a veth pair]
     #[arg(long, value_name = "SETTINGS")]
     wire: Option<Change>,
-    /// Where soak.json goes
+    /// Directory for soak.json
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/soak")]
     output: PathBuf,
     /// Print the whole result as one line of JSON instead of tables
@@ -72,13 +72,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Loads a tunnel and says what that did to it.
+/// Loads a tunnel and prints the verdict.
 ///
-/// # Errors
-/// A sentence when the tunnel does not come up, or with what was not as it must be. Nothing is left behind.
+/// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    anyhow::ensure!(args.peer.is_warren(), "only warren is soaked; its counters are what is looked at");
-    anyhow::ensure!(args.minutes > 0.0 && args.minutes <= 10_000.0, "--minutes takes more than 0");
+    anyhow::ensure!(
+        args.peer.is_warren(),
+        "`soak` works with warren only, because it checks warren's counters"
+    );
+    anyhow::ensure!(
+        args.minutes > 0.0 && args.minutes <= 10_000.0,
+        "--minutes must be more than 0 and at most 10000"
+    );
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
     report::make_directory(&args.output)?;
@@ -101,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All that came out.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 struct Outcome {
     machine: Machine,
@@ -145,7 +150,7 @@ fn soak(
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
     eprintln!("measuring the capacity again");
-    // Whatever comes of it, what was seen in the minutes before is not to be lost.
+    // If this fails, the result of the minutes before must not be lost.
     let after = capacity(&bed, args.capacity_seconds).unwrap_or_else(|problem| {
         eprintln!("the capacity could not be measured again: {problem:#}");
         0.0
@@ -166,7 +171,7 @@ fn soak(
     })
 }
 
-/// What the tunnel carries of TCP, in Mbit/s.
+/// Measures how much TCP the tunnel carries, in Mbit/s.
 fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     let mut measured = Vec::new();
     for _ in 0..MEASUREMENTS {
@@ -176,7 +181,7 @@ fn capacity(bed: &Bed<'_>, seconds: u32) -> anyhow::Result<f64> {
     Ok(stats::Sample::new(measured).context("the capacity was not measured")?.median())
 }
 
-/// Looks at the daemons until the time is over.
+/// Samples the daemons until the time is over.
 fn watch(
     ends: &Ends,
     daemons: &[Daemon<'_>; 2],
@@ -184,24 +189,19 @@ fn watch(
     is_running: &dyn Fn() -> bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<Sample>> {
-    let bar = ProgressBar::new(time.as_secs());
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}") {
-        bar.set_style(style);
-    }
+    let bar = progress::bar(time.as_secs(), "{bar:30} {msg}");
     let (start, mut samples) = (Instant::now(), Vec::new());
     while start.elapsed() < time && !interrupt.is_set() && is_running() {
         let sample = Sample::take(ends, daemons, start.elapsed(), interrupt)?;
-        let left = time.saturating_sub(start.elapsed()).as_secs();
         let line = format!(
-            "client {} MiB, exit {} MiB, {} dropped, {} min {:02} s left",
+            "client {} MiB, exit {} MiB, {} dropped, {}",
             sample.client.rss_kib / 1_024,
             sample.exit.rss_kib / 1_024,
             sample.client_drops + sample.exit_drops,
-            left / 60,
-            left % 60
+            progress::left(time.saturating_sub(start.elapsed())),
         );
         bar.set_position(start.elapsed().as_secs());
-        // A line a minute where there is no terminal.
+        // Without a terminal, it prints one line a minute.
         if bar.is_hidden() && samples.len().is_multiple_of(12) {
             eprintln!("{line}");
         }
@@ -251,7 +251,6 @@ impl Outcome {
         );
         row("log lines WARN or ERROR", self.client.warnings.to_string(), self.exit.warnings.to_string());
         row("drops by reason", self.client.drops(), self.exit.drops());
-        let both = |text: String| (text.clone(), text);
         for (name, text) in [
             ("capacity before / offered / capacity after, Mbit/s", {
                 let [before, after] = *capacity_mbit_per_s;
@@ -270,8 +269,7 @@ impl Outcome {
                 ),
             ),
         ] {
-            let (client, exit) = both(text);
-            row(name, client, exit);
+            row(name, text.clone(), text);
         }
         table
     }

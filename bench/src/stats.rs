@@ -1,4 +1,4 @@
-//! Statistics of repeated measurements: what a sample looks like, and whether two of them differ.
+//! Statistics of repeated measurements: the summary of one sample and the comparison of two.
 
 mod compare;
 mod ratio;
@@ -12,7 +12,7 @@ pub(crate) use sample::Sample;
 pub(crate) use verdict::{Better, Probability, Verdict};
 pub(crate) use welch::Welch;
 
-/// The confidence of every interval, and one less the risk that the tests take.
+/// The confidence of every interval. Tests use 1 minus this as their significance level.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 
 /// Converts a count for a calculation.

@@ -1,9 +1,9 @@
-//! `sweep`: Warren's caps, MTU and connections and the bottleneck's queue, each combination on clean, long and lossy
-//! networks: where is it good, and which defaults follow.
+//! `sweep`: tries every combination of Warren's caps, MTU and connections and the bottleneck's queue, on clean, long and
+//! lossy networks. It shows where Warren is good, and which defaults are best.
 //!
-//! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows up and
-//! ping beside them. Cells come in shuffled order, so that what drifts meets all alike; [`choice`] compares pairs of
-//! cells that differ in one thing alone.
+//! A cell is a fresh tunnel between two fresh hosts, over a veth pair or a [`crate::wire`], with eight TCP flows to the
+//! exit and a ping beside them. Cells run in random order, so that drift affects all alike. [`choice`] compares pairs of
+//! cells that differ in one value alone.
 
 mod choice;
 mod grid;
@@ -13,11 +13,10 @@ mod results;
 
 use std::{
     path::PathBuf,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use self::{
     grid::{Axes, Caps, Cell, Net, Setting, parse_queue},
@@ -26,6 +25,7 @@ use self::{
 };
 use crate::{
     interrupt::Interrupt,
+    progress,
     report::{self, Machine},
     stats::{Sample, share},
     vpn::{
@@ -38,13 +38,13 @@ use crate::{
     way::Ways,
 };
 
-/// Beyond its seconds, what a cell takes: hosts, tunnel, load.
+/// What a cell takes beyond its seconds: making hosts, tunnel and load.
 const OVERHEAD: Duration = Duration::from_millis(2_500);
 
-/// Which combinations, on which networks.
+/// The combinations and the networks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Caps of one transmit, SEGMENTS/DATAGRAMS; the first, here as below, is chosen unless another is clearly better
+    /// Caps of one transmit, SEGMENTS/DATAGRAMS; the first value of each axis is chosen unless another is clearly better
     #[arg(long, value_delimiter = ',', default_value = "40/80,10/20")]
     caps: Vec<Caps>,
     /// MTUs of the tunnel
@@ -53,31 +53,31 @@ pub(crate) struct Args {
     /// Numbers of connections
     #[arg(long, value_delimiter = ',', default_value = "4,1", value_parser = clap::value_parser!(u32).range(1..=32))]
     connections: Vec<u32>,
-    /// Lengths of the queue at the wire's bottleneck: time at the rate, packets or KiB, as 50ms, 100p, 64k
+    /// Lengths of the queue at the wire's bottleneck in time, packets or KiB, as in 50ms, 100p, 64k
     #[arg(long, value_delimiter = ',', default_value = "10ms,100ms", value_parser = parse_queue)]
     queues: Vec<String>,
     /// Networks
     #[arg(long, value_enum, value_delimiter = ',', default_value = "clean,30ms,100ms,lossy")]
     nets: Vec<Net>,
-    /// Queues of the queue-size lesson, in milliseconds, on the 30 ms network with the first value of each axis
+    /// Queues of the lesson about queue size, in milliseconds, on the 30 ms network with the first value of each axis
     #[arg(long, value_delimiter = ',', default_value = "1,3,10,30,100,300")]
     lesson: Vec<u32>,
-    /// Leave the queue-size lesson out
+    /// Leave out the lesson about queue size
     #[arg(long)]
     no_lesson: bool,
     /// Seconds of each cell
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Rounds; more than one narrow the intervals
+    /// Number of rounds; more rounds narrow the intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Warren, or warren:KEY=VALUE+KEY=VALUE with settings and binary=PATH, as for `vpn`
+    /// The peer: warren, or warren:KEY=VALUE+KEY=VALUE with settings or binary=PATH, as for `vpn`
     #[arg(long, default_value = "warren")]
     peer: Peer,
-    /// The order of cells, to repeat that of an earlier run [default: from the clock]
+    /// Seed of the cells' order, to repeat the order of an earlier run [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where sweep.json, sweep.md and the plots go
+    /// Directory for sweep.json, sweep.md and the plots
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/sweep")]
     output: PathBuf,
     /// Print the result as one line of JSON instead of tables
@@ -85,13 +85,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Sweeps and prints and writes what came out.
+/// Sweeps, and prints and writes the results.
 ///
-/// # Errors
-/// A sentence when no cell gave a figure, or the user interrupts; what was measured until then is published first.
-/// Nothing is left behind.
+/// Publishes what was measured even if a later cell fails or the user interrupts. Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    anyhow::ensure!(args.peer.is_warren(), "only warren is swept; the others have not these settings");
+    anyhow::ensure!(
+        args.peer.is_warren(),
+        "`sweep` works with warren only, because other peers don't have these settings"
+    );
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
     report::make_directory(&args.output)?;
@@ -104,7 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         connections: args.connections.clone(),
         queues: args.queues.clone(),
     };
-    let seed = args.seed.unwrap_or_else(clock);
+    let seed = args.seed.unwrap_or_else(Shuffle::seed_from_clock);
     let plan = plan(args, &axes, &mut Shuffle::new(seed))?;
     let mut sweep = Sweep { args, installed: &installed, interrupt: &interrupt, remarks: Vec::new() };
     let (measured, ended) = sweep.go_through(&plan);
@@ -159,7 +160,7 @@ enum Part {
     Lesson,
 }
 
-/// Round by round, each cell once in shuffled order.
+/// Returns each cell once per round, in random order.
 fn plan(args: &Args, axes: &Axes, shuffle: &mut Shuffle) -> anyhow::Result<Vec<(Part, u32, Cell)>> {
     let mut cells: Vec<_> = axes.cells(&args.nets).into_iter().map(|cell| (Part::Grid, cell)).collect();
     cells.extend(lesson_cells(args, axes).into_iter().map(|cell| (Part::Lesson, cell)));
@@ -180,29 +181,26 @@ fn lesson_cells(args: &Args, axes: &Axes) -> Vec<Cell> {
     queues.iter().map(cell).collect()
 }
 
-/// A run under way.
+/// A run in progress.
 struct Sweep<'a> {
     args: &'a Args,
     installed: &'a Installed,
     interrupt: &'a Interrupt,
-    /// What failed, each once.
+    /// Messages about failures.
     remarks: Vec<String>,
 }
 
 impl Sweep<'_> {
-    /// Measures cell by cell: what fails is told and left out, an interruption ends it all.
+    /// Measures cell by cell. A failed cell is reported and left out. An interrupt ends the run.
     fn go_through(&mut self, plan: &[(Part, u32, Cell)]) -> (Vec<(Part, Measured)>, anyhow::Result<()>) {
-        let bar = ProgressBar::new(u64::try_from(plan.len()).unwrap_or(0));
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
-            bar.set_style(style);
-        }
+        let bar = progress::bar(u64::try_from(plan.len()).unwrap_or(0), "{bar:30} {pos}/{len} {msg}");
         bar.enable_steady_tick(Duration::from_millis(500));
-        let planned = OVERHEAD + Duration::from_secs(self.args.seconds.into());
+        let planned = |cells: usize| planned(cells, self.args.seconds);
         let (start, mut measured) = (Instant::now(), Vec::new());
         for (index, (part, round, cell)) in plan.iter().enumerate() {
-            let left = time_left(start.elapsed(), index, plan.len(), planned).as_secs();
-            let line = format!("{}, about {} min {:02} s left", cell.net.name(), left / 60, left % 60);
-            // A line now and then where there is no terminal.
+            let left = progress::time_left(start.elapsed(), planned(index), planned(plan.len()));
+            let line = format!("{}, about {}", cell.net.name(), progress::left(left));
+            // Without a terminal, it prints a line for every tenth cell.
             if bar.is_hidden() && index.is_multiple_of(10) {
                 eprintln!("cell {} of {}, {line}", index + 1, plan.len());
             }
@@ -219,11 +217,7 @@ impl Sweep<'_> {
                         cell.setting.peer(&self.args.peer),
                         cell.net.name()
                     );
-                    if bar.is_hidden() {
-                        eprintln!("{remark}")
-                    } else {
-                        bar.println(&remark)
-                    }
+                    progress::print(&bar, &remark);
                     self.remarks.push(remark);
                 }
             }
@@ -269,15 +263,9 @@ impl Sweep<'_> {
     }
 }
 
-/// What is left, by the pace so far or, before there is one, by the plan.
-fn time_left(elapsed: Duration, done: usize, all: usize, planned: Duration) -> Duration {
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let each = if done == 0 { planned } else { elapsed / count(done) };
-    each * count(all.saturating_sub(done))
-}
-
-fn clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+/// Estimates the time of a number of cells.
+fn planned(cells: usize, seconds: u32) -> Duration {
+    (OVERHEAD + Duration::from_secs(seconds.into())) * u32::try_from(cells).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -307,7 +295,7 @@ mod tests {
     fn default_run_takes_less_than_ten_minutes() {
         let plan = planned("");
         assert_eq!(plan.len(), 8 + 3 * 16 + 6);
-        let time = time_left(Duration::ZERO, 0, plan.len(), OVERHEAD + Duration::from_secs(4));
+        let time = super::planned(plan.len(), 4);
         assert!(time < Duration::from_secs(600), "{time:?}");
     }
 
@@ -318,13 +306,5 @@ mod tests {
         );
         assert_eq!(plan.len(), 3);
         assert_eq!(planned("--nets clean --lesson 5,50").len(), 8 + 2);
-    }
-
-    #[test]
-    fn time_left_follows_the_pace() {
-        let seconds = Duration::from_secs;
-        assert_eq!(time_left(Duration::ZERO, 0, 10, seconds(6)), seconds(60));
-        assert_eq!(time_left(seconds(40), 4, 10, seconds(6)), seconds(60));
-        assert_eq!(time_left(seconds(40), 10, 10, seconds(6)), Duration::ZERO);
     }
 }

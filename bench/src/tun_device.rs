@@ -1,6 +1,6 @@
-//! A TUN device with offload in a namespace, and its file for whoever reads and writes it without a runtime.
+//! A TUN device with offload in a namespace, as a file that needs no runtime.
 
-use std::{fs::File, os::fd::AsRawFd as _};
+use std::{fs::File, os::fd::AsRawFd};
 
 use anyhow::Context as _;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -9,19 +9,18 @@ use warren_tun::DeviceConfig;
 
 use crate::namespace::{Namespace, join};
 
-/// The device goes when every file of it is closed.
+/// A TUN device. The kernel removes it once all of its files are closed.
 #[derive(Debug)]
 pub(crate) struct TunDevice {
     pub(crate) file: File,
-    /// Which super-packets it takes.
+    /// Which super-packets it accepts.
     pub(crate) takes: Merge,
 }
 
 impl TunDevice {
     /// Makes the device, gives it its addresses and brings it up.
     ///
-    /// # Errors
-    /// A sentence when that cannot be done; nothing is left behind.
+    /// Leaves nothing behind if it fails.
     pub(crate) fn create(
         namespace: &Namespace,
         name: &'static str,
@@ -32,12 +31,8 @@ impl TunDevice {
         let make = move || {
             let (_, queues) = warren_tun::create(&config)?;
             let queue = queues.into_iter().next().context("the device has no queue")?;
-            // A `Queue` is one thread's, and read by a runtime. Taking the descriptor out of this very process is the safe way to
-            // another one.
-            let process = pidfd_open(getpid(), PidfdFlags::empty()).context("cannot open this process")?;
-            let file = pidfd_getfd(process, queue.as_raw_fd(), PidfdGetfdFlags::empty());
-            let file = File::from(file.context("cannot duplicate the TUN device's descriptor")?);
-            Ok(Self { file, takes: queue.takes() })
+            // A `Queue` belongs to one thread and is read by a runtime; a file of its own is neither.
+            Ok(Self { file: duplicate(&queue)?, takes: queue.takes() })
         };
         let device = join(namespace.enter(make)?)
             .with_context(|| format!("cannot make the device {name} in {}", namespace.name()))?;
@@ -48,11 +43,17 @@ impl TunDevice {
         Ok(device)
     }
 
-    /// Another handle of the same file.
-    ///
-    /// # Errors
-    /// A sentence when there are no descriptors left.
+    /// Duplicates the file.
     pub(crate) fn another(&self) -> anyhow::Result<File> {
         self.file.try_clone().context("cannot duplicate the TUN device's descriptor")
     }
+}
+
+/// Duplicates a descriptor of which only the number is known.
+///
+/// Getting it from this very process by its number is the way that needs no `unsafe`.
+pub(crate) fn duplicate(device: &impl AsRawFd) -> anyhow::Result<File> {
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).context("cannot open this process")?;
+    let file = pidfd_getfd(process, device.as_raw_fd(), PidfdGetfdFlags::empty());
+    Ok(File::from(file.context("cannot duplicate the device's descriptor")?))
 }

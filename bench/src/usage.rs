@@ -1,4 +1,4 @@
-//! What a process or thread used: CPU time, context switches, memory.
+//! The resource use of a process or thread: CPU time, context switches, memory.
 
 use std::{fs, time::Duration};
 
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a GB, as in "CPU seconds per GB".
 pub(crate) const GB: f64 = 1e9;
 
-/// What a process or thread used up to a moment; marks of one process can be compared wherever they were sent.
+/// The use of a process or thread up to a moment. Marks of one process can be compared in another process.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Mark {
-    /// On the machine's monotonic clock.
+    /// The moment, by the machine's monotonic clock.
     at: Duration,
     user: Duration,
     system: Duration,
@@ -24,7 +24,7 @@ pub(crate) struct Mark {
 }
 
 /// The use of a process between two marks.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Usage {
     pub(crate) seconds: f64,
     pub(crate) cpu_user_seconds: f64,
@@ -71,12 +71,12 @@ impl Usage {
         self.cpu_user_seconds + self.cpu_system_seconds
     }
 
-    /// CPU time in per cent of one core.
+    /// Returns CPU time in per cent of one core.
     pub(crate) fn cpu_percent(&self) -> f64 {
         if self.seconds > 0.0 { self.cpu_seconds() / self.seconds * 100.0 } else { 0.0 }
     }
 
-    /// None where nothing was carried.
+    /// None if no bytes were carried.
     pub(crate) fn cpu_seconds_per_gb(&self, bytes: f64) -> Option<f64> {
         (bytes > 0.0).then(|| self.cpu_seconds() / (bytes / GB))
     }
@@ -93,16 +93,17 @@ fn duration(time: TimeVal) -> Duration {
     Duration::from_secs(seconds) + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
 }
 
-/// The most memory that this process ever had resident, in KiB.
+/// Returns this process's peak resident memory in KiB.
 ///
-/// From `VmHWM`: `ru_maxrss` would keep what the program before `exec` had.
+/// It is `VmHWM`, because `ru_maxrss` includes the program before `exec`.
 pub(crate) fn peak_rss_kib() -> Option<u64> {
-    field_kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+    status_field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-fn field_kib(status: &str, name: &str) -> Option<u64> {
+/// Returns a number of a proc_pid_status(5) file. Sizes of memory are in KiB.
+pub(crate) fn status_field(status: &str, name: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    value.trim().strip_suffix("kB")?.trim().parse().ok()
+    value.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -133,8 +134,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_read_from_the_status_file() {
-        assert_eq!(field_kib("Name:\tx\nVmHWM:\t    5120 kB\n", "VmHWM:"), Some(5120));
-        assert_eq!(field_kib("Name:\tx\n", "VmHWM:"), None);
+        assert_eq!(status_field("Name:\tx\nVmHWM:\t    5120 kB\n", "VmHWM:"), Some(5120));
+        assert_eq!(status_field("Name:\tx\n", "VmHWM:"), None);
         assert!(peak_rss_kib().unwrap() > 100);
     }
 }

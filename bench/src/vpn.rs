@@ -1,9 +1,9 @@
-//! `vpn`: whole tunnels side by side in one run: Warren, the link and the copier as limits, and the peers that a user
-//! would pick instead.
+//! `vpn`: compares whole tunnels in one run: Warren, the link and the copier as limits, and the peers that a user might
+//! pick instead.
 //!
-//! In every round each peer gets one visit, in shuffled order: two fresh hosts (`topology`), the tunnel brought up as
-//! its users do (`peers`), all tests in shuffled order (`plan`, with traffic by `load` and cost by `measure`), and all
-//! of it taken down. The first round is thrown away; figures are medians over the others (`results`, `report`, `plots`).
+//! Every round visits each peer once, in random order. A visit makes two fresh hosts (`topology`), brings the tunnel up as
+//! its users do (`peers`), runs all tests in random order (`plan`, with traffic by `load` and cost by `measure`), and
+//! takes everything down. The first round is discarded. Figures are medians over the others (`results`, `report`, `plots`).
 
 pub(crate) mod load;
 mod measure;
@@ -18,10 +18,7 @@ mod results;
 pub(crate) mod schedule;
 pub(crate) mod topology;
 
-use std::{
-    path::PathBuf,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 
@@ -40,13 +37,12 @@ use crate::{
     report::{Machine, print, print_json},
 };
 
-/// Which tunnels, which tests, how long.
+/// The tunnels, the tests and the duration.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to compare, separated by commas: veth, tun-copy, bare, warren, wireguard-go, openvpn, boringtun, gotatun,
-    /// quincy;
-    /// warren:KEY=VALUE+KEY=VALUE is Warren with settings of [transport], section.KEY others, binary=PATH another program,
-    /// name=NAME what tables call it
+    /// Peers, separated by commas: veth, tun-copy, bare, warren, wireguard-go, openvpn, boringtun, gotatun, quincy.
+    /// warren:KEY=VALUE+KEY=VALUE sets keys of [transport]; section.KEY sets other keys, binary=PATH another program and
+    /// name=NAME the name in tables
     /// [default: veth,tun-copy,warren,wireguard-go,openvpn; with --full all]
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     peers: Vec<Peer>,
@@ -56,23 +52,23 @@ pub(crate) struct Args {
     /// Seconds of each test [default: 3; with --full 6]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
-    /// Rounds to keep, after one that is thrown away [default: 3; with --full 5]
+    /// Rounds to keep, after one that is discarded [default: 3; with --full 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// All peers and all tests, however long it takes
+    /// Run all peers and all tests, which takes more than an hour
     #[arg(long)]
     full: bool,
-    /// The order of peers and tests, to repeat that of an earlier run [default: from the clock]
+    /// Seed of the order of peers and tests, to repeat the order of an earlier run [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the JSON, Markdown and SVG files go
+    /// Directory for the JSON, Markdown and SVG files
     #[arg(long, value_name = "DIRECTORY", default_value = "target/warren-bench/vpn")]
     output: PathBuf,
-    /// Have the kernel track connections on both hosts of every peer, as NAT or a stateful firewall does anywhere, and as Warren's
-    /// own rules do in any case
+    /// Make the kernel track connections on both hosts of every peer, as any NAT or stateful firewall does. Warren's own rules do so
+    /// without this option
     #[arg(long)]
     track: bool,
-    /// Also profile each peer's VPN processes in one more run of the first test: flame graph and top symbols, by perf
+    /// Also profile each peer's VPN processes with perf in one more run of the first test: flame graph and top symbols
     #[arg(long)]
     profile: bool,
     /// Print the medians as one line of JSON instead of tables
@@ -80,17 +76,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Compares whole tunnels and prints and writes what came out.
+/// Compares whole tunnels, and prints and writes the results.
 ///
-/// # Errors
-/// A sentence when nothing can be compared or the user interrupts; complete rounds are published first. Nothing is left
-/// behind.
+/// Publishes complete rounds even if it fails or the user interrupts. Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::here();
     crate::report::make_directory(&args.output)?;
     topology::remove_leftovers();
-    let seed = args.seed.unwrap_or_else(clock);
+    let seed = args.seed.unwrap_or_else(Shuffle::seed_from_clock);
     let mut session = Session::new(args, &interrupt, seed)?;
     let ended = session.run();
     let profiled = if args.profile && ended.is_ok() { session.profile() } else { Ok(()) };
@@ -120,7 +114,7 @@ fn publish(report: &Report, args: &Args) -> anyhow::Result<()> {
     print(&format!("vpn.json, vpn.md and plots are in {}", args.output.display()))
 }
 
-/// A run under way.
+/// A run in progress.
 struct Session<'a> {
     args: &'a Args,
     interrupt: &'a Interrupt,
@@ -134,7 +128,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Gets the peers, telling which cannot be had.
+    /// Finds the peers. One that cannot be installed is reported and skipped.
     fn new(args: &'a Args, interrupt: &'a Interrupt, seed: u64) -> anyhow::Result<Self> {
         let or = |given: Option<u32>, default, full| given.unwrap_or(if args.full { full } else { default });
         let peers = match (args.peers.is_empty(), args.full) {
@@ -163,7 +157,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        let count = |length: usize| u32::try_from(length).context("that many are not compared");
+        let count = |length: usize| u32::try_from(length).context("there are too many peers or tests");
         let plan = Plan {
             peers: count(installed.len())?,
             tests: count(tests.len())?,
@@ -196,7 +190,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// One peer's turn: what fails is told and left out, an interruption ends it all.
+    /// Visits one peer. A failed test is reported and left out. An interrupt ends the run.
     fn visit(&mut self, round: u32, index: usize, progress: &mut Progress) -> anyhow::Result<Visit> {
         let installed = self.installed.get(index).context("the peer is one of those installed")?.clone();
         let name = installed.peer.to_string();
@@ -257,7 +251,7 @@ impl<'a> Session<'a> {
         Ok(topology)
     }
 
-    /// One more visit to each peer, with perf at its processes; a line where there is no perf.
+    /// Visits each peer once more, with perf at its processes. Without perf, it adds a remark.
     fn profile(&mut self) -> anyhow::Result<()> {
         if let Err(error) = peers::install_profiler(self.interrupt) {
             self.interrupt.check()?;
@@ -292,9 +286,4 @@ impl<'a> Session<'a> {
         let profile = profile::record(&bed, test, self.plan.seconds)?;
         profile.publish(&installed.peer.to_string(), &self.args.output, !self.args.json)
     }
-}
-
-fn clock() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs()
 }

@@ -1,7 +1,7 @@
-//! `wire`: a link emulator for kernels without netem: a TAP device in each of two namespaces and a process between them.
+//! `wire`: a link emulator for kernels without netem. It has a TAP device in each of two namespaces and a process between them.
 //!
-//! [`link`] is what happens to frames, one direction each, as a pure state machine; [`pump`] is the thread that moves
-//! them; [`Wire`] is what other benchmarks put under a tunnel; [`control`] is how a running wire is changed from a shell.
+//! [`link`] decides what happens to the frames of one direction, as a pure state machine. [`pump`] is the thread that moves
+//! frames. [`Wire`] is a running wire, which other benchmarks put below a tunnel. [`control`] changes one from a shell.
 
 mod account;
 mod control;
@@ -9,7 +9,6 @@ mod emulator;
 mod frame;
 mod link;
 mod pump;
-mod random;
 mod request;
 mod self_test;
 mod settings;
@@ -19,8 +18,7 @@ mod unit;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
-use clap::ValueEnum as _;
+use anyhow::anyhow;
 
 use self::request::{DirectionState, State};
 pub(crate) use self::{
@@ -35,7 +33,7 @@ use crate::{
     way::Ways,
 };
 
-/// Where, what, and for how long.
+/// A subcommand for a running wire, or the options of a new one.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -49,17 +47,17 @@ pub(crate) struct Args {
 enum Command {
     /// Change a running wire
     Set {
-        /// The wire's name, which it told at its start
+        /// The wire's name, which it prints at its start
         name: String,
         /// up is from the client to the exit
         way: Ways,
-        /// As in delay=30ms loss=1% rate=50mbit; what is not named stays; `clear` takes everything back
+        /// As in delay=30ms loss=1% rate=50mbit; other settings stay; `clear` resets all
         #[arg(required = true)]
         settings: Vec<String>,
     },
-    /// Print where a running wire stands
+    /// Print the account of a running wire
     Stats {
-        /// The wire's name, which it told at its start
+        /// The wire's name, which it prints at its start
         name: String,
         /// Print one line of JSON instead of a table
         #[arg(long)]
@@ -69,16 +67,16 @@ enum Command {
 
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
-    /// An existing network namespace for the client's end; made and removed unless given
+    /// An existing network namespace for the client's end [default: a temporary one]
     #[arg(long, value_name = "NAME")]
     client_namespace: Option<String>,
-    /// An existing network namespace for the exit's end; made and removed unless given
+    /// An existing network namespace for the exit's end [default: a temporary one]
     #[arg(long, value_name = "NAME")]
     exit_namespace: Option<String>,
-    /// Addresses of the client's end [default where namespaces are made: 192.0.2.2/24,2001:db8::2/64]
+    /// Addresses of the client's end [default with temporary namespaces: 192.0.2.2/24,2001:db8::2/64]
     #[arg(long, value_delimiter = ',', value_name = "CIDR")]
     client_address: Vec<String>,
-    /// Addresses of the exit's end [default where namespaces are made: 192.0.2.1/24,2001:db8::1/64]
+    /// Addresses of the exit's end [default with temporary namespaces: 192.0.2.1/24,2001:db8::1/64]
     #[arg(long, value_delimiter = ',', value_name = "CIDR")]
     exit_address: Vec<String>,
     /// The device's name in both namespaces
@@ -90,22 +88,22 @@ struct RunArgs {
     /// Settings of both directions, as in "delay=15ms rate=50mbit queue=50ms"; `wire set` changes them later
     #[arg(long, default_value = "", value_name = "SETTINGS")]
     both: Change,
-    /// Settings from the client to the exit, after those of both
+    /// Settings from the client to the exit, applied after --both
     #[arg(long, default_value = "", value_name = "SETTINGS")]
     up: Change,
-    /// Settings from the exit to the client, after those of both
+    /// Settings from the exit to the client, applied after --both
     #[arg(long, default_value = "", value_name = "SETTINGS")]
     down: Change,
-    /// What chance comes from; the same seed and frames give the same losses
+    /// Seed of all random choices; the same seed and frames give the same losses
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What `wire set` and `wire stats` call it [default: the name of the client's namespace]
+    /// Name for `wire set` and `wire stats` [default: the name of the client's namespace]
     #[arg(long)]
     name: Option<String>,
-    /// Seconds to run; until Ctrl-C unless given
+    /// Seconds to run [default: until Ctrl-C]
     #[arg(long)]
     seconds: Option<u64>,
-    /// Measure in namespaces of its own whether delay, rate, loss and the rest are what was asked, and print the verdict
+    /// Measure in temporary namespaces whether delay, rate, loss and the rest are as set, and print the verdict
     #[arg(long)]
     self_test: bool,
     /// Print the account at the end as one line of JSON instead of a table
@@ -113,21 +111,18 @@ struct RunArgs {
     json: bool,
 }
 
-/// Runs a wire until told to stop, changes one, or looks at one.
+/// Runs a wire until interrupted, changes one, or prints the state of one.
 ///
-/// # Errors
-/// A sentence when a namespace or device cannot be made, a device fails, or there is no such wire. Nothing is left
-/// behind.
+/// Leaves nothing behind if it fails.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         None if args.run.self_test => self_test::run(&Interrupt::catch()?, args.run.json),
         None => run_wire(&args.run),
         Some(Command::Set { name, way, settings }) => {
             let settings = settings.join(" ");
-            // A mistake is told without the wire.
+            // Reports a mistake even if the wire does not run.
             settings.parse::<Change>().map_err(|error| anyhow!(error))?;
-            let way = way.to_possible_value().context("every direction has a name")?;
-            control::ask(name, &format!("set {} {settings}", way.get_name())).map(drop)
+            control::ask(name, &format!("set {} {settings}", report::value_name(way))).map(drop)
         }
         Some(Command::Stats { name, json }) => {
             let state = control::ask(name, "stats")?;
@@ -173,7 +168,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
     if args.json { report::print_json(&state) } else { report::print(&table(&state).to_string()) }
 }
 
-/// Every frame of both directions: what came in and was doubled is the sum of the rows below.
+/// Makes a table of all frames. The first two rows are together the sum of those marked with = and +.
 fn table(state: &State) -> Table {
     let State { seconds, cpu_seconds, up, down } = state;
     let mut table = Table::new(["frames", "up", "down"]);

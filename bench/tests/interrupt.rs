@@ -1,4 +1,4 @@
-//! Ctrl-C at any moment: nothing is left.
+//! Ctrl-C at any moment leaves nothing behind.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{bench, children, eventually, runs};
+use support::{bench, children, eventually, is_root, runs};
 
 #[test]
 fn interrupted_comparison_ends_what_it_started() {
@@ -33,12 +33,7 @@ fn interrupted_comparison_ends_what_it_started() {
 
 #[test]
 fn interrupted_measurement_ends_the_exit() {
-    let mut running = started(&mut bench("quic --seconds 60"));
-    let mut exits = Vec::new();
-    eventually("the exit runs", || {
-        exits = children(running.id());
-        !exits.is_empty()
-    });
+    let (mut running, exits) = measurement();
 
     interrupt(&running);
 
@@ -48,12 +43,7 @@ fn interrupted_measurement_ends_the_exit() {
 
 #[test]
 fn killed_measurement_takes_the_exit_with_it() {
-    let mut running = started(&mut bench("quic --seconds 60"));
-    let mut exits = Vec::new();
-    eventually("the exit runs", || {
-        exits = children(running.id());
-        !exits.is_empty()
-    });
+    let (mut running, exits) = measurement();
 
     running.kill().unwrap();
     running.wait().unwrap();
@@ -63,8 +53,7 @@ fn killed_measurement_takes_the_exit_with_it() {
 
 #[test]
 fn interrupted_copier_removes_its_namespaces() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: this needs root");
+    if !is_root() {
         return;
     }
     let mut running = started(&mut bench("copier"));
@@ -79,8 +68,7 @@ fn interrupted_copier_removes_its_namespaces() {
 
 #[test]
 fn interrupted_wire_removes_its_namespaces_and_its_socket() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: this needs root");
+    if !is_root() {
         return;
     }
     let name = format!("interrupt-{}", std::process::id());
@@ -100,8 +88,7 @@ fn interrupted_wire_removes_its_namespaces_and_its_socket() {
 
 #[test]
 fn next_copier_removes_what_a_killed_one_left() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: this needs root");
+    if !is_root() {
         return;
     }
     let mut killed = started(&mut bench("copier"));
@@ -116,6 +103,17 @@ fn next_copier_removes_what_a_killed_one_left() {
     );
 
     assert_eq!(namespaces(&prefix), 0);
+}
+
+/// Starts a measurement, and returns it with its exits.
+fn measurement() -> (Child, Vec<u32>) {
+    let running = started(&mut bench("quic --seconds 60"));
+    let mut exits = Vec::new();
+    eventually("the exit runs", || {
+        exits = children(running.id());
+        !exits.is_empty()
+    });
+    (running, exits)
 }
 
 fn started(command: &mut Command) -> Child {

@@ -1,4 +1,4 @@
-//! Ctrl-C in the middle of `vpn`, `soak` and `sweep`, at moments drawn anew in every run: no namespace, process, device, rule or file is left.
+//! Ctrl-C during `vpn`, `soak` and `sweep`, at random moments, leaves no namespace, process, device, rule or file behind.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests")]
 
 mod support;
@@ -14,16 +14,16 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{eventually, runs};
+use support::{eventually, is_root, runs};
 
 const MOMENTS: u64 = 4;
-/// Enough for two peers to be brought up, measured and taken down, for a tunnel's capacity to be measured and load to begin,
-/// and for a tunnel over a wire. In milliseconds.
+/// The latest moment in milliseconds. By then, `vpn` has visited two peers, `soak` has measured the capacity and started the load,
+/// and `sweep` has a tunnel over a wire.
 const LATEST: u64 = 4_000;
 const VPN: &str = "vpn --seconds 2 --rounds 3 --tests tcp1-both,udp120-20k,rtt-idle --peers tun-copy,WARREN";
 const SOAK: &str = "soak --minutes 1 --capacity-seconds 1 --peer WARREN";
 const SWEEP: &str = "sweep --seconds 2 --nets 30ms,clean --caps 40/80 --mtus 1280 --connections 1,4 --no-lesson --peer WARREN";
-/// In the environment of every process that a run starts.
+/// An environment variable of every process that a run starts.
 const MARK: &str = "WARREN_BENCH_TEST_RUN";
 
 #[test]
@@ -50,7 +50,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
         let mut run = host.start(arguments, directory.path(), &mark);
         let prefix = format!("wt-{}-bench-", run.id());
         thread::sleep(Duration::from_millis(moment));
-        // A run that has ended by itself would prove nothing.
+        // A run that has already ended would prove nothing.
         assert_eq!(run.try_wait().unwrap(), None, "it ended within {moment} ms");
 
         interrupt(&run);
@@ -64,7 +64,7 @@ fn leaves_nothing(arguments: &str, count: u64) {
     }
 }
 
-/// What the tests look for is there while a run goes on.
+/// Shows that the tests would notice what a run leaves behind.
 #[test]
 fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     let Some(host) = Host::new() else { return };
@@ -84,20 +84,20 @@ fn running_benchmarks_are_seen_by_their_processes_and_namespaces() {
     }
 }
 
-/// A terminal sends it to the whole group in the foreground.
+/// Sends Ctrl-C to the whole group, as a terminal does.
 fn interrupt(run: &Child) {
     kill_process_group(Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap(), Signal::INT).unwrap();
 }
 
-/// A network namespace that stands for a host's own, so that nobody else changes what is compared in it.
+/// A network namespace in the place of the host's own, so that nobody else changes it during a test.
 struct Host {
     holder: Child,
-    /// Built beside this program by tests of the whole workspace.
+    /// The binary beside this program. Tests of the whole workspace build it.
     warren: PathBuf,
 }
 
 impl Host {
-    /// None, with a word, where it cannot be made or `vpn` would install something.
+    /// None, with a message, if it cannot be made or if `vpn` would install something.
     fn new() -> Option<Self> {
         let programs = ["unshare", "nsenter", "ip", "nft", "iperf3", "ping"];
         let missing = programs.iter().find(|program| {
@@ -107,8 +107,7 @@ impl Host {
             eprintln!("skipped: there is no {missing}");
             return None;
         }
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: this needs root");
+        if !is_root() {
             return None;
         }
         let warren = Path::new(env!("CARGO_BIN_EXE_warren-bench")).with_file_name("warren");
@@ -130,7 +129,7 @@ impl Host {
         command
     }
 
-    /// A group of its own, as a terminal makes.
+    /// Starts a run in its own process group, as a terminal does.
     fn start(&self, arguments: &str, directory: &Path, mark: &str) -> Child {
         let temporary = directory.join("tmp");
         fs::create_dir(&temporary).unwrap();
@@ -142,7 +141,7 @@ impl Host {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Devices, rules, routes and firewall of the host itself.
+    /// Returns devices, rules, routes and firewall of the host.
     fn state(&self) -> Vec<String> {
         let tell = |line: &str| {
             let mut words = line.split_whitespace();
@@ -161,9 +160,9 @@ impl Drop for Host {
     }
 }
 
-/// Milliseconds, one from each part of the time.
+/// Draws moments in milliseconds, one from each part of the time.
 fn moments(count: u64) -> Vec<u64> {
-    // Odd, so that it is not zero.
+    // The state must not be zero, so it is made odd.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = since.as_secs() << 32 | u64::from(since.subsec_nanos()) | 1;
     let part = LATEST / count;
@@ -181,7 +180,7 @@ fn names(directory: impl AsRef<Path>) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The processes that run with this mark.
+/// Returns the running processes with this mark.
 fn processes(mark: &str) -> Vec<u32> {
     let wanted = format!("{MARK}={mark}");
     let is_marked = |pid: &u32| {

@@ -1,4 +1,4 @@
-//! `quic` as a user runs it: both processes, over loopback and between namespaces.
+//! `quic` as users run it: both processes, over loopback and between namespaces.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The outcome of a comparison: tables and verdict for a person, JSON for a program.
+//! The outcome of a comparison: tables and a verdict for people, JSON for programs.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use super::variant::{Measurement, Variant};
 use crate::{
-    report::{self, Machine, Table, number},
+    report::{self, Machine, Table, number, number_or_dash},
     stats::{Comparison, Probability, Ratio, Sample},
 };
 
-/// Everything that was measured and what follows from it.
+/// All measurements, and what follows from them.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
-    /// Of this repository's tree.
+    /// The commit of this repository's tree.
     commit: String,
     machine: Machine,
     a: String,
@@ -26,14 +26,14 @@ pub(super) struct Outcome {
     sentence: String,
 }
 
-/// Mbit/s per per cent of a core, where every run says both.
+/// Mbit/s for each per cent of a core. None unless every run gives both figures.
 #[derive(Clone, Debug, Serialize)]
 struct Efficiency {
     sender: Option<PerCpu>,
     receiver: Option<PerCpu>,
 }
 
-/// Means of each variant's Mbit/s per per cent, and their ratio.
+/// Each variant's mean of Mbit/s for each per cent of a core, and the ratio of the means.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PerCpu {
     a: f64,
@@ -77,7 +77,7 @@ impl Outcome {
                 summary.n.to_string(),
                 number(summary.mean),
                 number(summary.median),
-                summary.standard_deviation.map_or_else(|| "-".to_owned(), number),
+                number_or_dash(summary.standard_deviation),
                 percent(summary.variation),
                 number(summary.p10),
                 number(summary.p50),

@@ -1,15 +1,16 @@
-//! The progress bar: rounds so far, rounds expected, how wide the interval still is, and the time left.
+//! The progress bar: rounds done and expected, the current width of the interval, and the time left.
 
 use std::{
     cell::Cell,
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::variant::Side;
+use crate::progress;
 
-/// Draws on standard error, and nothing where that is no terminal.
+/// Draws on standard error. Without a terminal, it draws nothing.
 pub(super) struct Progress {
     bar: ProgressBar,
     start: Instant,
@@ -19,14 +20,11 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new() -> Self {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} round {pos}/{len}  {msg}") {
-            bar.set_style(style);
-        }
+        let bar = progress::bar(0, "{bar:30} round {pos}/{len}  {msg}");
         Self { bar, start: Instant::now(), runs: Cell::new(0), expected_runs: Cell::new(0) }
     }
 
-    /// Shows how far it is: one round more than is kept gets run, the one thrown away.
+    /// Shows the progress. One more round is run than is kept, because the first one is discarded.
     pub(super) fn round(&self, kept: u32, expected: u32, half_width: Option<f64>) {
         self.expected_runs.set(2 * (expected + 1));
         self.bar.set_length(u64::from(expected));
@@ -56,7 +54,7 @@ impl Drop for Progress {
     }
 }
 
-/// The time that the runs still expected take at the pace so far.
+/// Estimates the time that the remaining runs take at the pace so far.
 fn time_left(elapsed: Duration, runs: u32, expected: u32) -> Option<Duration> {
     (runs > 0).then(|| elapsed / runs * expected.saturating_sub(runs))
 }

@@ -1,8 +1,8 @@
-//! Which variant runs when, and for how long the alternation goes on.
+//! The order of the variants, and when to stop.
 
 use super::variant::Side;
 
-/// The order within a round: A B, B A, A B, ... so that what drifts steadily meets both alike.
+/// Returns the order within a round: A B, B A, A B and so on. So a steady drift affects both variants alike.
 pub(super) fn order(round: u32) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::A, Side::B] } else { [Side::B, Side::A] }
 }
@@ -12,23 +12,29 @@ pub(super) fn order(round: u32) -> [Side; 2] {
 pub(super) struct Schedule {
     pub(super) min: u32,
     pub(super) max: u32,
-    /// Half width in per cent that is asked for.
+    /// The requested half width of the interval, in per cent.
     pub(super) precision: f64,
 }
 
 impl Schedule {
-    /// Whether the rounds kept so far are enough. The width decides, never whether a difference shows: to stop on that
-    /// would find one sooner or later in any two equal variants.
+    /// Returns whether there are enough rounds.
+    ///
+    /// The width alone decides. A rule that stops as soon as a difference shows finds one in any two equal variants,
+    /// sooner or later.
     pub(super) fn is_done(&self, kept: u32, half_width: Option<f64>) -> bool {
         kept >= self.max || (kept >= self.min && half_width.is_some_and(|width| width <= self.precision))
     }
 
-    /// How many rounds it will probably be: an interval narrows with the square root of their number.
+    /// Estimates the number of rounds. An interval narrows with the square root of it.
     pub(super) fn expected(&self, kept: u32, half_width: Option<f64>) -> u32 {
         let Some(width) = half_width else { return self.max };
         let rounds = f64::from(kept) * (width / self.precision).powi(2);
         let rounds = rounds.ceil().clamp(f64::from(self.min), f64::from(self.max));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between min and max")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is between min and max"
+        )]
         let rounds = rounds as u32;
         rounds.max(kept.saturating_add(1)).min(self.max)
     }

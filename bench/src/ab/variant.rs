@@ -1,4 +1,4 @@
-//! One variant: how it is run, and which number it gives.
+//! One variant: how it runs, and which number it gives.
 
 use std::{fmt, process::Command, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::child;
 use crate::interrupt::Interrupt;
 
-/// Which of both.
+/// One of the two variants.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Side {
     A,
@@ -25,20 +25,20 @@ impl fmt::Display for Side {
     }
 }
 
-/// What to run.
+/// A variant's command.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Variant {
-    /// This program with these arguments.
+    /// This program, with these arguments.
     Own(Vec<String>),
     /// A shell command.
     Shell(String),
 }
 
-/// What one run gave.
+/// The figures of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Measurement {
     pub(super) value: f64,
-    /// These three where the benchmark says so; CPU is of one core.
+    /// This and the CPU time of both sides, in per cent of one core, are known if the output has them.
     pub(super) goodput_mbit_per_s: Option<f64>,
     pub(super) sender_cpu_percent: Option<f64>,
     pub(super) receiver_cpu_percent: Option<f64>,
@@ -60,9 +60,6 @@ impl Variant {
     }
 
     /// Runs the variant once.
-    ///
-    /// # Errors
-    /// A sentence when it fails, prints no JSON, or the JSON lacks the metric.
     pub(super) fn measure(
         &self,
         metric: &str,

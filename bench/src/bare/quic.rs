@@ -1,4 +1,4 @@
-//! The QUIC endpoint of a side, with the settings that Warren's tunnels have, or near to them.
+//! The QUIC endpoint of a side, with settings close to those of Warren's tunnels.
 
 use std::{
     net::SocketAddr,
@@ -19,16 +19,16 @@ use warren_quic::{
     tls::{self, PresentedKey},
 };
 
-/// A pair of keys that everybody knows: both ends are in namespaces of one benchmark.
+/// Keys that anybody may know, because both ends are in namespaces of one benchmark.
 const EXIT_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 const CLIENT_KEY: &str = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
 
-/// The UDP payload of a full packet: an inner MTU of 1,380 and QUIC's overhead.
+/// The UDP payload of a full packet: the inner MTU of 1,380 and QUIC's overhead.
 const PAYLOAD: u16 = 1_420;
-/// Bytes of datagrams that the connection keeps, to send and received.
+/// Size in bytes of each of the connection's two datagram buffers.
 pub(super) const BUFFER: usize = 1 << 20;
 
-/// A client's endpoint, connecting.
+/// Makes a client's endpoint and starts its connection.
 pub(super) fn client(remote: SocketAddr) -> anyhow::Result<(Endpoint, ConnectionHandle, Connection)> {
     let (identity, exit) = (PrivateKey::from_base64(CLIENT_KEY)?, PrivateKey::from_base64(EXIT_KEY)?);
     let tls = tls::client(&identity, &[exit.public()], PresentedKey::default(), None)?;
@@ -41,7 +41,7 @@ pub(super) fn client(remote: SocketAddr) -> anyhow::Result<(Endpoint, Connection
     Ok((endpoint, handle, connection))
 }
 
-/// An exit's endpoint.
+/// Makes an exit's endpoint.
 pub(super) fn exit() -> anyhow::Result<Endpoint> {
     let tls = tls::exit(&PrivateKey::from_base64(EXIT_KEY)?)?;
     let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));

@@ -1,4 +1,4 @@
-//! The loop of a side: all that came in, then all that is to go out, then sleep.
+//! The loop of a side: receive everything, send everything, sleep.
 
 use std::{
     io::{ErrorKind, IoSlice, IoSliceMut},
@@ -28,19 +28,19 @@ use warren_tun::READ_BUFFER_BYTES;
 use super::quic;
 use crate::{interrupt::Interrupt, tun_device::TunDevice};
 
-/// The port that the exit's side listens at.
+/// The exit's UDP port.
 const PORT: u16 = 4433;
-/// The most segments of one send: 44 packets of 1,420 bytes stay below 64 KiB.
+/// The maximum number of segments of one send. 44 packets of 1,420 bytes stay below 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
-/// The TUN device is not read while the connection holds more than this.
+/// The TUN device is not read while the connection queues more bytes than this.
 const QUEUE: usize = 256 * 1024;
-/// Receives with one system call, and the bytes of each.
+/// Buffers of one `recvmmsg` call, and the size of each.
 const RECEIVES: usize = 8;
 const RECEIVE_BYTES: usize = 65_535;
-/// How long an idle side waits before it looks whether to stop.
+/// How often an idle side checks whether to stop.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A datagram, of which the first byte is not the packet's.
+/// A datagram: one byte of flags, then the packet.
 struct Packet(Bytes);
 
 impl AsRef<[u8]> for Packet {
@@ -62,7 +62,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// The exit's side, or the client's of the exit at `remote`.
+    /// Makes the client's side for the exit at `remote`, or without it the exit's side.
     pub(super) fn new(device: TunDevice, remote: Option<IpAddr>) -> anyhow::Result<Self> {
         let (address, endpoint, connection) = match remote {
             None => (PORT, quic::exit()?, None),
@@ -87,7 +87,7 @@ impl Tunnel {
         })
     }
 
-    /// Carries packets until told to stop.
+    /// Carries packets until interrupted.
     pub(super) fn run(&mut self, stop: &Interrupt) -> anyhow::Result<()> {
         while !stop.is_set() {
             let now = Instant::now();
@@ -99,7 +99,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Takes in what the socket holds, and writes the packets to the device.
+    /// Reads the socket until it is empty, and writes the packets to the device.
     fn receive(&mut self, now: Instant) -> anyhow::Result<()> {
         let mut meta = [RecvMeta::default(); RECEIVES];
         loop {
@@ -124,7 +124,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes in the datagrams of one receive.
+    /// Handles the datagrams of one receive.
     fn take(&mut self, now: Instant, meta: RecvMeta, mut batch: BytesMut) -> anyhow::Result<()> {
         let path = FourTuple::new(meta.addr, None);
         while !batch.is_empty() {
@@ -156,12 +156,12 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Writes what the connection received to the device.
+    /// Writes the received packets to the device.
     fn write(&mut self) {
         let Some((_, connection)) = &mut self.connection else { return };
         while let Some(datagram) = connection.datagrams().recv() {
             let flags = if datagram.first() == Some(&1) { Flags::PARTIAL_CHECKSUM } else { Flags::NONE };
-            // What is no packet is nothing of ours.
+            // The other end sends packets only, so a refused one is not worth an error.
             let _ = self.coalescer.push(flags, Packet(datagram));
         }
         let file = &self.device.file;
@@ -180,7 +180,7 @@ impl Tunnel {
         });
     }
 
-    /// Gives the connection what the device holds, up to its limit.
+    /// Hands packets from the device to the connection, up to its limit.
     fn read(&mut self) -> anyhow::Result<()> {
         let Some((_, connection)) = &mut self.connection else { return Ok(()) };
         while has_room(connection) {
@@ -194,7 +194,7 @@ impl Tunnel {
             let Ok(header) = VirtioNetHeader::parse(header) else { continue };
             let mut arena = BytesMut::with_capacity(length + length / 8 + 256);
             let mut datagrams = connection.datagrams();
-            // What the kernel gives is well-formed; what cannot be sent is lost, as in any tunnel.
+            // The kernel's packets are well-formed. A packet that cannot be sent is lost, as in any tunnel.
             let _ = segment(header, packet, &mut |segment| {
                 arena.put_u8(u8::from(segment.partial_checksum));
                 for part in segment.parts() {
@@ -206,7 +206,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Sends what is to be sent, and tells endpoint and connection of each other.
+    /// Sends what the connection has to send, and exchanges events between endpoint and connection.
     fn transmit(&mut self, now: Instant) -> anyhow::Result<()> {
         let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
         connection.handle_timeout(now);
@@ -228,7 +228,7 @@ impl Tunnel {
                         let mut descriptors = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
                         let _ = poll(&mut descriptors, None);
                     }
-                    // Lost, as on any path.
+                    // A packet that fails to leave is lost, as on any path.
                     _ => break,
                 }
             }
@@ -246,14 +246,14 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Waits for a packet, a datagram, or the connection's next timer.
+    /// Waits for a packet, a UDP datagram or the connection's next timer.
     fn wait(&mut self) -> anyhow::Result<()> {
         let connection = self.connection.as_mut().map(|(_, connection)| connection);
         let takes = connection.is_some_and(has_room);
         let connection = self.connection.as_ref().map(|(_, connection)| connection);
         let due = connection.and_then(Connection::poll_timeout);
         let time = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
-        let time = Timespec::try_from(time).context("a wait is short")?;
+        let time = Timespec::try_from(time).context("the wait is too long")?;
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
         let device = PollFd::from_borrowed_fd(self.device.file.as_fd(), PollFlags::IN);
         let mut descriptors = [socket, device];

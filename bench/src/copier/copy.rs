@@ -1,10 +1,6 @@
-//! One direction: read a super-packet, write it as it is.
+//! One direction: reads super-packets and writes them unchanged.
 
-use std::{
-    fs::File,
-    os::fd::AsFd as _,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::{fs::File, os::fd::AsFd as _};
 
 use anyhow::Context as _;
 use rustix::{
@@ -15,23 +11,24 @@ use serde::Serialize;
 use warren_tun::READ_BUFFER_BYTES;
 
 use crate::{
+    interrupt::Interrupt,
     stats::float,
     usage::{Mark, Usage},
 };
 
-/// How long an idle direction waits before it looks whether to stop.
+/// How often an idle direction checks whether to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What one direction carried.
+/// The traffic of one direction.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Direction {
-    /// Reads that brought something; each is up to 64 KiB of one flow.
+    /// Successful reads. Each is up to 64 KiB of one flow.
     pub(crate) super_packets: u64,
-    /// Bytes of IP packets, headers counted once per super-packet.
+    /// Bytes of IP packets. Headers count once per super-packet.
     pub(crate) bytes: u64,
-    /// Writes that the kernel refused, so dropped packets.
+    /// Writes that the kernel refused: dropped packets.
     pub(crate) refused: u64,
-    /// Of this direction's thread.
+    /// What this direction's thread used.
     pub(crate) usage: Usage,
 }
 
@@ -45,13 +42,13 @@ impl Direction {
     }
 }
 
-/// Copies until told to stop; the virtio-net header in front of each packet goes along unread.
-pub(super) fn copy(from: &File, to: &File, stop: &AtomicBool) -> anyhow::Result<Direction> {
+/// Copies until `stop` is set. The virtio-net header of each packet is passed on unread.
+pub(super) fn copy(from: &File, to: &File, stop: &Interrupt) -> anyhow::Result<Direction> {
     const HEADER: usize = READ_BUFFER_BYTES - 65_536;
     let start = Mark::of_thread()?;
     let mut carried = Direction::default();
     let mut buffer = vec![0; READ_BUFFER_BYTES];
-    while !stop.load(Relaxed) {
+    while !stop.is_set() {
         match read(from, &mut buffer) {
             Ok(length) => {
                 let packet = buffer.get(..length).unwrap_or_default();
@@ -72,7 +69,7 @@ pub(super) fn copy(from: &File, to: &File, stop: &AtomicBool) -> anyhow::Result<
     Ok(carried)
 }
 
-/// Waits until there is something to read, or for a moment.
+/// Waits for a packet, but not longer than [`LOOK`].
 fn wait(file: &File) -> anyhow::Result<()> {
     let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::IN)];
     match poll(&mut descriptors, Some(&LOOK)) {

@@ -1,4 +1,4 @@
-//! A copier between namespaces of its own; as root.
+//! Tests of a copier between its own namespaces. They need root.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The exit's process: it says where it listens, then does what the lines on its standard input say, until they end.
+//! The exit's process. It prints its address, then answers the requests on its standard input until that ends.
 
 use std::io::{BufRead as _, Write as _};
 
@@ -12,7 +12,7 @@ use super::{
     worker::{Role, WorkerHandle},
 };
 
-/// Serves until standard input ends, which it also does when the client's process dies.
+/// Serves until standard input ends, which it does when the client's process ends.
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let identity = PrivateKey::generate().context("cannot draw a key")?;
     let key = identity.public().to_string();

@@ -1,9 +1,9 @@
-//! How well sends and receives batch: which part of them had how many UDP datagrams, in powers of two.
+//! How well sends and receives batch: their share by the number of UDP datagrams, in powers of two.
 
 use super::snapshot::Sockets;
 use crate::{report::Table, stats};
 
-/// A row for each range of datagrams that a send or receive of either side had, with its part of all of them.
+/// Makes a table with a row for each range of datagrams, and its share of each side's sends and receives.
 pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     let columns = [
         by_power_of_two(&client.segments_per_send),
@@ -32,7 +32,7 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     table
 }
 
-/// Adds up counts by number so that place i is what lies from 2^i to 2^(i+1) - 1, as receives are counted.
+/// Sums up counts by number. Place i has the sum of 2^i to 2^(i+1) - 1, as the histogram of receives has.
 fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     let mut places = Vec::new();
     for (number, count) in by_number.iter().enumerate().skip(1) {
@@ -45,7 +45,7 @@ fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
     places
 }
 
-/// The numbers of datagrams that a place stands for.
+/// Formats the numbers of datagrams of a place.
 fn range(place: usize) -> String {
     if place == 0 { "1".to_owned() } else { format!("{}-{}", 1_u64 << place, (2_u64 << place) - 1) }
 }

@@ -1,4 +1,4 @@
-//! What a run of `quic` may vary.
+//! The options of `quic`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, UdpSocket},
@@ -15,83 +15,83 @@ use warren_quic::{
 
 use crate::way::Ways;
 
-/// Options of both sides.
+/// Options of both sides. Has 23 fields because each is an option of the command line.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub(crate) struct Options {
-    /// What carries the payload: unreliable datagrams, as Warren does, or one reliable stream a connection
+    /// What carries the payload: unreliable datagrams, as in Warren, or one reliable stream per connection
     #[arg(long, value_enum, default_value_t = Mode::Datagrams)]
     pub(crate) mode: Mode,
     /// Which way the payload goes
     #[arg(long, value_enum, default_value_t = Ways::Up)]
     pub(crate) direction: Ways,
-    /// Connections, all on one worker thread a side, as a Warren worker has them
+    /// Number of connections, all on one worker thread per side, as in a Warren worker
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) connections: u32,
-    /// Bytes of a stream that may be under way (--mode stream alone)
+    /// Bytes of a stream that may be in flight (only with --mode stream)
     ///
-    /// noq gives a connection up when a stream has more than 1,024 gaps, which a larger window and much loss may make.
+    /// noq closes a connection if a stream has more than 1,024 gaps. A larger window and heavy loss may cause that.
     #[arg(long, default_value_t = 1 << 20, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_024..))]
     pub(crate) stream_window: u32,
-    /// Bytes of a datagram; 32 less than the path carries unless given, so that an ACK fits beside it
+    /// Bytes of a datagram [default: 32 less than the path carries, so that an ACK fits beside it]
     #[arg(long, value_name = "BYTES")]
     pub(crate) datagram_size: Option<u16>,
-    /// UDP payload of the path in bytes, fixed: nothing is searched for
+    /// UDP payload of the path in bytes, without path MTU discovery
     #[arg(long, default_value_t = 1472, value_parser = clap::value_parser!(u16).range(1200..))]
     pub(crate) mtu: u16,
     /// What drives the connections
     ///
-    /// noq: noq's tasks; warren: Warren's own loop straight on noq-proto.
+    /// noq: noq's tasks. warren: Warren's own loop on noq-proto.
     #[arg(long, default_value_t = Driver::default(), value_name = "noq|warren")]
     #[serde(serialize_with = "as_text")]
     pub(crate) driver: Driver,
-    /// Most UDP datagrams in one send
+    /// Maximum number of UDP datagrams in one send
     #[arg(long, default_value_t = 40, value_name = "N")]
     pub(crate) max_segments: usize,
-    /// UDP datagrams after which a drive yields
+    /// Number of UDP datagrams after which a drive yields
     #[arg(long, default_value_t = 80, value_name = "N")]
     pub(crate) max_datagrams: usize,
-    /// Batches taken in one receive (--driver warren alone)
+    /// Batches per receive (only with --driver warren)
     #[arg(long, default_value_t = ReceiveBatches::default().get(), value_name = "N")]
     pub(crate) receive_batches: usize,
     /// The congestion controller
     #[arg(long, default_value_t = Congestion::Cubic, value_name = "cubic|newreno|bbr3|off")]
     #[serde(serialize_with = "as_text")]
     pub(crate) congestion: Congestion,
-    /// The cipher [default: what this CPU is fastest at]
+    /// The cipher [default: the fastest on this CPU]
     #[arg(long, value_name = "aes-128-gcm|aes-256-gcm|chacha20-poly1305")]
     #[serde(serialize_with = "as_text_or_null")]
     pub(crate) cipher: Option<Cipher>,
     /// Packets that may arrive before the peer must acknowledge
     #[arg(long, default_value_t = TransportSettings::default().ack_threshold, value_name = "PACKETS")]
     pub(crate) ack_threshold: u32,
-    /// Longest time in milliseconds that an acknowledgement is held back
+    /// Longest delay of an acknowledgement in milliseconds
     #[arg(long, default_value_t = 5, value_name = "MS")]
     pub(crate) max_ack_delay: u64,
-    /// One datagram a send (no UDP_SEGMENT)
+    /// One datagram per send (no UDP_SEGMENT)
     #[arg(long)]
     pub(crate) no_gso: bool,
-    /// One datagram a receive (no UDP_GRO)
+    /// One datagram per receive (no UDP_GRO)
     #[arg(long)]
     pub(crate) no_gro: bool,
     /// Bytes of each socket buffer
     #[arg(long, default_value_t = warren_quic::socket::DEFAULT_BUFFER_BYTES, value_name = "BYTES")]
     pub(crate) socket_buffer: usize,
-    /// Keep the client on the first and the exit on the last of this process's CPUs
+    /// Pin the client to the first and the exit to the last of this process's CPUs
     #[arg(long)]
     pub(crate) pin: bool,
-    /// Seconds to count
+    /// Seconds to measure
     #[arg(long, default_value_t = 5.0)]
     pub(crate) seconds: f64,
-    /// Seconds to send before the count starts
+    /// Seconds to send before the measurement starts
     #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
     pub(crate) warm_up: f64,
     /// The exit's address
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
     pub(crate) address: IpAddr,
-    /// The network namespace that the client sends from; this process's unless given
+    /// The client's network namespace [default: that of this process]
     #[arg(long, value_name = "NAME")]
     pub(crate) client_namespace: Option<String>,
-    /// The network namespace that the exit listens in; this process's unless given
+    /// The exit's network namespace [default: that of this process]
     #[arg(long, value_name = "NAME")]
     pub(crate) exit_namespace: Option<String>,
 }
@@ -105,7 +105,7 @@ pub(crate) enum Mode {
 }
 
 impl Options {
-    /// Refuses what clap cannot know to be wrong.
+    /// Refuses values that clap cannot check.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         for (name, seconds, least) in [("--seconds", self.seconds, 0.1), ("--warm-up", self.warm_up, 0.0)] {
             if !(least..=3_600.0).contains(&seconds) {
@@ -148,7 +148,7 @@ impl Options {
         }
     }
 
-    /// Binds a UDP socket with the buffers that were asked for to any port of an address.
+    /// Binds a UDP socket to any port of an address, with buffers of the requested size.
     pub(crate) fn bind(&self, address: IpAddr) -> anyhow::Result<UdpSocket> {
         let config =
             SocketConfig { buffer_bytes: self.socket_buffer, ..SocketConfig::new((address, 0).into()) };

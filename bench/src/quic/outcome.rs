@@ -1,4 +1,4 @@
-//! What a run of `quic` showed, from both sides' counters before and after.
+//! The result of a run of `quic`, from both sides' counters before and after.
 
 use std::fmt;
 
@@ -11,42 +11,35 @@ use super::{
     snapshot::Snapshot,
 };
 use crate::{
-    report::{self, Machine, Table, number},
-    stats::{Sample, float},
+    report::{self, Machine, Table, number, number_or_dash},
+    stats::{Sample, float, share},
     way::Ways,
 };
 
-/// Both sides' counters, the client's first: at the start and end of the count, and when the last datagrams had come.
+/// The client's and the exit's counters: at the start and end of the measurement, and after the last datagrams arrived.
 pub(super) struct Run {
     pub(super) start: (Snapshot, Snapshot),
     pub(super) end: (Snapshot, Snapshot),
     pub(super) settled: (Snapshot, Snapshot),
 }
 
-/// The result; what `ab` looks for is at the top.
+/// The result. The figures that `ab` looks for are at the top.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     benchmark: &'static str,
-    /// Of this repository's tree.
+    /// The commit of this repository's tree.
     commit: String,
-    /// Bytes of payload that arrived, by the receiver's count and clock; both ways together where both are used.
+    /// Payload that arrived, by the receiver's count and clock. With `--direction both`, the sum of both ways.
     goodput_mbit_per_s: f64,
-    /// Datagrams that arrived; UDP datagrams where a stream carries the payload.
+    /// Datagrams that arrived. In stream mode, UDP datagrams.
     packets_per_s: f64,
-    /// Of one core, by the whole process; none where both sides do both.
-    sender_cpu_percent: Option<f64>,
-    receiver_cpu_percent: Option<f64>,
-    sender_cpu_seconds_per_gb: Option<f64>,
-    receiver_cpu_seconds_per_gb: Option<f64>,
-    /// Both sides.
-    cpu_seconds_per_gb: Option<f64>,
-    /// ACK frames sent for each UDP datagram with data.
-    acks_per_data_packet: Option<f64>,
-    /// UDP datagrams of the receiver, which has nothing but acknowledgements to send, for each of the sender's.
-    ack_only_per_data_packet: Option<f64>,
+    #[serde(flatten)]
+    cost: Cost,
+    #[serde(flatten)]
+    acknowledgements: Acknowledgements,
     /// QUIC packets that the senders declared lost.
     packets_lost: u64,
-    /// Datagrams that connections took and no application got, over the whole run; none for streams, which lose nothing.
+    /// Datagrams that connections accepted and no application received, over the whole run. None in stream mode.
     datagrams_missing: Option<u64>,
     rtt_ms: Option<Rtt>,
     client: SideOutcome,
@@ -55,7 +48,28 @@ pub(super) struct Outcome {
     machine: Machine,
 }
 
-/// Of the sender's smoothed round-trip time, sampled every 10 ms.
+/// CPU time of whole processes. Only the sum is known where both sides send and receive.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cost {
+    /// Per cent of one core.
+    sender_cpu_percent: Option<f64>,
+    receiver_cpu_percent: Option<f64>,
+    sender_cpu_seconds_per_gb: Option<f64>,
+    receiver_cpu_seconds_per_gb: Option<f64>,
+    /// The sum of both sides.
+    cpu_seconds_per_gb: Option<f64>,
+}
+
+/// What the receivers sent for each UDP datagram of the senders.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Acknowledgements {
+    /// ACK frames.
+    acks_per_data_packet: Option<f64>,
+    /// UDP datagrams. A receiver that sends no payload sends nothing but acknowledgements.
+    ack_only_per_data_packet: Option<f64>,
+}
+
+/// The sender's smoothed round-trip time, sampled every 10 ms.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Rtt {
     min: f64,
@@ -71,54 +85,26 @@ impl Outcome {
         let carried = float(at_client.bytes + at_exit.bytes);
         let client = SideOutcome::new(&run.start.0, &run.end.0, carried);
         let exit = SideOutcome::new(&run.start.1, &run.end.1, carried);
-
+        let direction = options.direction;
+        let [to_client, to_exit] = match options.mode {
+            Mode::Datagrams => [at_client.datagrams, at_exit.datagrams],
+            Mode::Stream => [
+                if direction.is_down() { client.totals.udp_datagrams_received } else { 0 },
+                if direction.is_up() { exit.totals.udp_datagrams_received } else { 0 },
+            ],
+        };
         let rate = |count: u64, side: &SideOutcome| float(count) / side.usage.seconds;
-        let goodput = rate(at_client.bytes, &client) + rate(at_exit.bytes, &exit);
-        let carried_by_datagrams = options.mode == Mode::Datagrams;
-        let packets = if carried_by_datagrams {
-            rate(at_client.datagrams, &client) + rate(at_exit.datagrams, &exit)
-        } else {
-            let arrived = |side: &SideOutcome| rate(side.totals.udp_datagrams_received, side);
-            let (up, down) = (options.direction.is_up(), options.direction.is_down());
-            (if up { arrived(&exit) } else { 0.0 }) + (if down { arrived(&client) } else { 0.0 })
-        };
-
-        let roles = match options.direction {
-            Ways::Up => Some((&client, &exit)),
-            Ways::Down => Some((&exit, &client)),
-            Ways::Both => None,
-        };
-        let data_packets: u64 = match options.direction {
-            Ways::Up => client.totals.udp_datagrams_sent,
-            Ways::Down => exit.totals.udp_datagrams_sent,
-            Ways::Both => client.totals.udp_datagrams_sent + exit.totals.udp_datagrams_sent,
-        };
-        let per_data_packet = |count: u64| (data_packets > 0).then(|| float(count) / float(data_packets));
-        let acks = match options.direction {
-            Ways::Up => exit.totals.acks_sent,
-            Ways::Down => client.totals.acks_sent,
-            Ways::Both => client.totals.acks_sent + exit.totals.acks_sent,
-        };
-        let (client_settled, exit_settled) = &run.settled;
-        let accepted = client_settled.accepted.datagrams + exit_settled.accepted.datagrams;
-        let arrived = client_settled.delivered.datagrams + exit_settled.delivered.datagrams;
-        let rtt_samples = if options.direction.is_up() { &run.end.0 } else { &run.end.1 };
+        let sender = if direction.is_up() { &run.end.0 } else { &run.end.1 };
         Self {
             benchmark: "quic",
             commit: report::commit(),
-            goodput_mbit_per_s: goodput * 8e-6,
-            packets_per_s: packets,
-            sender_cpu_percent: roles.map(|(sender, _)| sender.cpu_percent),
-            receiver_cpu_percent: roles.map(|(_, receiver)| receiver.cpu_percent),
-            sender_cpu_seconds_per_gb: roles.and_then(|(sender, _)| sender.cpu_seconds_per_gb),
-            receiver_cpu_seconds_per_gb: roles.and_then(|(_, receiver)| receiver.cpu_seconds_per_gb),
-            cpu_seconds_per_gb: client.cpu_seconds_per_gb.zip(exit.cpu_seconds_per_gb).map(|(a, b)| a + b),
-            acks_per_data_packet: per_data_packet(acks),
-            ack_only_per_data_packet: roles
-                .and_then(|(_, receiver)| per_data_packet(receiver.totals.udp_datagrams_sent)),
+            goodput_mbit_per_s: (rate(at_client.bytes, &client) + rate(at_exit.bytes, &exit)) * 8e-6,
+            packets_per_s: rate(to_client, &client) + rate(to_exit, &exit),
+            cost: Cost::of(direction, &client, &exit),
+            acknowledgements: Acknowledgements::of(direction, &client, &exit),
             packets_lost: client.totals.packets_lost + exit.totals.packets_lost,
-            datagrams_missing: carried_by_datagrams.then(|| accepted.saturating_sub(arrived)),
-            rtt_ms: Rtt::of(&rtt_samples.rtt_samples),
+            datagrams_missing: (options.mode == Mode::Datagrams).then(|| run.datagrams_missing()),
+            rtt_ms: Rtt::of(&sender.rtt_samples),
             client,
             exit,
             options: options.clone(),
@@ -127,7 +113,6 @@ impl Outcome {
     }
 
     fn totals_table(&self) -> Table {
-        let or_dash = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
         let mut table = Table::new(["both sides", "value"]);
         let rtt = self.rtt_ms.map_or_else(
             || "-".to_owned(),
@@ -136,9 +121,12 @@ impl Outcome {
         for (name, value) in [
             ("goodput at the receiver, Mbit/s", number(self.goodput_mbit_per_s)),
             ("packets per second received", number(self.packets_per_s)),
-            ("CPU seconds per GB, both sides", or_dash(self.cpu_seconds_per_gb)),
-            ("ACK frames per data packet", or_dash(self.acks_per_data_packet)),
-            ("ACK-only packets per data packet", or_dash(self.ack_only_per_data_packet)),
+            ("CPU seconds per GB, both sides", number_or_dash(self.cost.cpu_seconds_per_gb)),
+            ("ACK frames per data packet", number_or_dash(self.acknowledgements.acks_per_data_packet)),
+            (
+                "ACK-only packets per data packet",
+                number_or_dash(self.acknowledgements.ack_only_per_data_packet),
+            ),
             ("QUIC packets lost", self.packets_lost.to_string()),
             (
                 "datagrams taken and not delivered",
@@ -174,6 +162,49 @@ impl fmt::Display for Outcome {
         let Self { machine, commit, .. } = self;
         let batches = histogram::table(&self.client.sockets, &self.exit.sockets);
         write!(f, "{machine}, {commit}\n{}\n{}\n{batches}", self.totals_table(), self.sides_table())
+    }
+}
+
+impl Run {
+    fn datagrams_missing(&self) -> u64 {
+        let (client, exit) = &self.settled;
+        let accepted = client.accepted.datagrams + exit.accepted.datagrams;
+        accepted.saturating_sub(client.delivered.datagrams + exit.delivered.datagrams)
+    }
+}
+
+impl Cost {
+    fn of(direction: Ways, client: &SideOutcome, exit: &SideOutcome) -> Self {
+        let (sender, receiver) = match direction {
+            Ways::Up => (Some(client), Some(exit)),
+            Ways::Down => (Some(exit), Some(client)),
+            Ways::Both => (None, None),
+        };
+        Self {
+            sender_cpu_percent: sender.map(|side| side.cpu_percent),
+            receiver_cpu_percent: receiver.map(|side| side.cpu_percent),
+            sender_cpu_seconds_per_gb: sender.and_then(|side| side.cpu_seconds_per_gb),
+            receiver_cpu_seconds_per_gb: receiver.and_then(|side| side.cpu_seconds_per_gb),
+            cpu_seconds_per_gb: client.cpu_seconds_per_gb.zip(exit.cpu_seconds_per_gb).map(|(a, b)| a + b),
+        }
+    }
+}
+
+impl Acknowledgements {
+    fn of(direction: Ways, client: &SideOutcome, exit: &SideOutcome) -> Self {
+        let (client, exit) = (&client.totals, &exit.totals);
+        let (data_packets, acks, ack_only) = match direction {
+            Ways::Up => (client.udp_datagrams_sent, exit.acks_sent, Some(exit.udp_datagrams_sent)),
+            Ways::Down => (exit.udp_datagrams_sent, client.acks_sent, Some(client.udp_datagrams_sent)),
+            Ways::Both => {
+                (client.udp_datagrams_sent + exit.udp_datagrams_sent, client.acks_sent + exit.acks_sent, None)
+            }
+        };
+        let per_data_packet = |count| (data_packets > 0).then(|| share(count, data_packets));
+        Self {
+            acks_per_data_packet: per_data_packet(acks),
+            ack_only_per_data_packet: ack_only.and_then(per_data_packet),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The exit's process as the client sees it: requests and answers, one JSON line each.
+//! The exit's process, as the client sees it. Requests and answers are one line of JSON each.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -14,8 +14,9 @@ use warren_quic::key::PublicKey;
 
 use super::snapshot::Snapshot;
 
-/// How long the exit may take to close its connections.
+/// Longest time that the exit may take to close its connections.
 const PATIENCE: Duration = Duration::from_secs(3);
+const OTHER: &str = "the exit answered another request";
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -33,7 +34,7 @@ pub(super) enum Answer {
     Failed(String),
 }
 
-/// Where the exit is, and how it proves that it is the one.
+/// The exit's address and public key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Listening {
     pub(super) address: SocketAddr,
@@ -42,21 +43,21 @@ pub(super) struct Listening {
 
 impl Listening {
     pub(super) fn key(&self) -> anyhow::Result<PublicKey> {
-        self.key.parse().context("the exit's key is not one")
+        self.key.parse().context("the exit's key is not valid")
     }
 }
 
-/// The exit's process; dropping it ends it.
+/// The exit's process. Dropping it ends the process.
 pub(super) struct Remote {
     child: Child,
-    /// Closed to make it stop.
+    /// Closing it makes the exit stop.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     listening: Listening,
 }
 
 impl Remote {
-    /// Starts this program with the same arguments as the other side, and waits until it listens.
+    /// Starts this program again as the exit, with the same arguments, and waits until it listens.
     pub(super) fn start() -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's file")?;
         Self::spawn(Command::new(program).args(std::env::args_os().skip(1)).args(["--side", "exit"]))
@@ -73,11 +74,9 @@ impl Remote {
             output,
             listening: Listening { address: ([0; 4], 0).into(), key: String::new() },
         };
-        match answer? {
-            Answer::Listening(listening) => remote.listening = listening,
-            Answer::Failed(reason) => bail!("{reason}"),
-            Answer::Done | Answer::Snapshot(_) => bail!("the exit did not say where it listens"),
-        }
+        // `remote` exists by now, so that an error ends the exit.
+        let Answer::Listening(listening) = answer? else { bail!(OTHER) };
+        remote.listening = listening;
         Ok(remote)
     }
 
@@ -86,24 +85,16 @@ impl Remote {
     }
 
     pub(super) fn send(&mut self, on: bool) -> anyhow::Result<()> {
-        match self.ask(&Request::Send(on))? {
-            Answer::Done => Ok(()),
-            Answer::Failed(reason) => bail!("{reason}"),
-            Answer::Listening(_) | Answer::Snapshot(_) => {
-                bail!("the exit gave an answer to another question")
-            }
-        }
+        let Answer::Done = self.ask(&Request::Send(on))? else { bail!(OTHER) };
+        Ok(())
     }
 
     pub(super) fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
-        match self.ask(&Request::Snapshot)? {
-            Answer::Snapshot(snapshot) => Ok(*snapshot),
-            Answer::Failed(reason) => bail!("{reason}"),
-            Answer::Listening(_) | Answer::Done => bail!("the exit gave an answer to another question"),
-        }
+        let Answer::Snapshot(snapshot) = self.ask(&Request::Snapshot)? else { bail!(OTHER) };
+        Ok(*snapshot)
     }
 
-    /// Lets the exit end by itself.
+    /// Waits for the exit to end by itself.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         self.input = None;
         let start = Instant::now();
@@ -138,10 +129,16 @@ impl Drop for Remote {
     }
 }
 
+/// Reads an answer. Fails if it is [`Answer::Failed`].
 fn receive(output: &mut BufReader<ChildStdout>) -> anyhow::Result<Answer> {
     let mut line = String::new();
     if output.read_line(&mut line).context("cannot read the exit's answer")? == 0 {
         bail!("the exit ended without an answer");
     }
-    serde_json::from_str(&line).with_context(|| format!("the exit gave an answer that is none: {line:?}"))
+    let answer = serde_json::from_str(&line)
+        .with_context(|| format!("cannot understand the exit's answer {line:?}"))?;
+    if let Answer::Failed(reason) = answer {
+        bail!("{reason}");
+    }
+    Ok(answer)
 }

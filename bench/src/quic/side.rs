@@ -1,22 +1,22 @@
-//! One side's part of the result.
+//! The result of one side.
 
 use serde::Serialize;
 
 use super::snapshot::{Snapshot, Sockets, Totals};
-use crate::{report::number, stats::float, usage::Usage};
+use crate::{report::number_or_dash, stats::float, usage::Usage};
 
-/// What one side did and used while both were counted.
+/// The work and the resource use of one side during the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SideOutcome {
     pub(super) usage: Usage,
     pub(super) cpu_percent: f64,
-    /// Of all payload that was carried, either way.
+    /// For all payload, in either direction.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) peak_rss_kib: Option<u64>,
     pub(super) segments_per_send: Option<f64>,
     pub(super) datagrams_per_receive: Option<f64>,
     pub(super) totals: Totals,
-    /// The histograms behind both means, and the sockets' rarer counters.
+    /// The histograms behind both means, and the sockets' other counters.
     pub(super) sockets: Sockets,
 }
 
@@ -38,17 +38,16 @@ impl SideOutcome {
         }
     }
 
-    /// Names and values for a table.
+    /// Returns names and values for a table.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let or_dash = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
         let whole = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         let Usage { cpu_user_seconds, cpu_system_seconds, voluntary_switches, involuntary_switches, .. } =
             self.usage;
         vec![
             ("CPU, % of one core", format!("{:.1}", self.cpu_percent)),
             ("CPU seconds, user / kernel", format!("{cpu_user_seconds:.2} / {cpu_system_seconds:.2}")),
-            ("CPU seconds per GB", or_dash(self.cpu_seconds_per_gb)),
-            ("peak RSS, MiB", or_dash(self.peak_rss_kib.map(|kib| float(kib) / 1024.0))),
+            ("CPU seconds per GB", number_or_dash(self.cpu_seconds_per_gb)),
+            ("peak RSS, MiB", number_or_dash(self.peak_rss_kib.map(|kib| float(kib) / 1024.0))),
             ("context switches, own / forced", format!("{voluntary_switches} / {involuntary_switches}")),
             ("sends", self.sockets.sends().to_string()),
             ("segments per send", whole(self.segments_per_send)),

@@ -1,22 +1,22 @@
-//! One side's counters at a moment, in a form that goes from the exit's process to the client's.
+//! One side's counters at one moment, in a form that the exit's process sends to the client's.
 
 use serde::{Deserialize, Serialize};
 use warren_quic::driver::{ConnectionStats, SocketStats};
 
 use crate::usage::Mark;
 
-/// All counters of a side; sums are over its connections.
+/// All counters of a side.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Snapshot {
     pub(crate) mark: Mark,
     pub(crate) peak_rss_kib: Option<u64>,
-    /// Datagrams, or pieces of streams, that reached the application here, and their bytes: what goodput is.
+    /// Payload that reached the application here. Goodput is computed from it.
     pub(crate) delivered: Count,
-    /// What the connections took here.
+    /// Payload that the connections accepted here.
     pub(crate) accepted: Count,
     pub(crate) totals: Totals,
     pub(crate) sockets: Sockets,
-    /// Smoothed round-trip times in microseconds since the last snapshot, taken every 10 ms.
+    /// Smoothed round-trip times in microseconds since the last snapshot, sampled every 10 ms.
     pub(crate) rtt_samples: Vec<u32>,
     pub(crate) connections: usize,
 }
@@ -39,7 +39,7 @@ impl Count {
     }
 }
 
-/// Sums over the connections.
+/// Sums over all connections of a side.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Totals {
     pub(crate) packets_lost: u64,
@@ -72,31 +72,28 @@ impl Totals {
     }
 
     pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let less = u64::saturating_sub;
         Self {
-            packets_lost: self.packets_lost.saturating_sub(earlier.packets_lost),
-            congestion_events: self.congestion_events.saturating_sub(earlier.congestion_events),
-            udp_datagrams_sent: self.udp_datagrams_sent.saturating_sub(earlier.udp_datagrams_sent),
-            udp_datagrams_received: self
-                .udp_datagrams_received
-                .saturating_sub(earlier.udp_datagrams_received),
-            udp_bytes_sent: self.udp_bytes_sent.saturating_sub(earlier.udp_bytes_sent),
-            acks_sent: self.acks_sent.saturating_sub(earlier.acks_sent),
-            datagram_frames_sent: self.datagram_frames_sent.saturating_sub(earlier.datagram_frames_sent),
-            datagram_frames_received: self
-                .datagram_frames_received
-                .saturating_sub(earlier.datagram_frames_received),
-            send_drops: self.send_drops.saturating_sub(earlier.send_drops),
-            receive_drops: self.receive_drops.saturating_sub(earlier.receive_drops),
+            packets_lost: less(self.packets_lost, earlier.packets_lost),
+            congestion_events: less(self.congestion_events, earlier.congestion_events),
+            udp_datagrams_sent: less(self.udp_datagrams_sent, earlier.udp_datagrams_sent),
+            udp_datagrams_received: less(self.udp_datagrams_received, earlier.udp_datagrams_received),
+            udp_bytes_sent: less(self.udp_bytes_sent, earlier.udp_bytes_sent),
+            acks_sent: less(self.acks_sent, earlier.acks_sent),
+            datagram_frames_sent: less(self.datagram_frames_sent, earlier.datagram_frames_sent),
+            datagram_frames_received: less(self.datagram_frames_received, earlier.datagram_frames_received),
+            send_drops: less(self.send_drops, earlier.send_drops),
+            receive_drops: less(self.receive_drops, earlier.receive_drops),
         }
     }
 }
 
-/// The sockets' counters, taken together.
+/// Sums over all sockets of a side.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Sockets {
     /// Index i counts sends of i datagrams.
     pub(crate) segments_per_send: Vec<u64>,
-    /// Index i counts receives of 2^i up to 2^(i+1) - 1 datagrams.
+    /// Index i counts receives of 2^i to 2^(i+1) - 1 datagrams.
     pub(crate) datagrams_per_receive: Vec<u64>,
     pub(crate) would_block: u64,
     pub(crate) unsegmented: u64,
@@ -115,12 +112,13 @@ impl Sockets {
     }
 
     pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let less = u64::saturating_sub;
         Self {
             segments_per_send: difference(&self.segments_per_send, &earlier.segments_per_send),
             datagrams_per_receive: difference(&self.datagrams_per_receive, &earlier.datagrams_per_receive),
-            would_block: self.would_block.saturating_sub(earlier.would_block),
-            unsegmented: self.unsegmented.saturating_sub(earlier.unsegmented),
-            send_errors: self.send_errors.saturating_sub(earlier.send_errors),
+            would_block: less(self.would_block, earlier.would_block),
+            unsegmented: less(self.unsegmented, earlier.unsegmented),
+            send_errors: less(self.send_errors, earlier.send_errors),
         }
     }
 
@@ -137,7 +135,7 @@ impl Sockets {
     }
 }
 
-/// Per place, without the empty end.
+/// Subtracts place by place, and removes the zeros at the end.
 fn difference(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
     let mut counts: Vec<u64> =

@@ -1,4 +1,4 @@
-//! One side's turn: take what came, fill every connection that takes more. The shape is that of Warren's own worker.
+//! The loop of one side: handle what arrived, then fill every connection. It has the shape of Warren's own worker.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -26,31 +26,31 @@ use crate::usage::{Mark, peak_rss_kib};
 
 /// Datagrams are copied into slabs of this size, as the packet path does.
 const ARENA: usize = 64 * 1024;
-/// Datagrams that a connection is given in one turn at most.
+/// Maximum number of datagrams for a connection in one turn.
 const DATAGRAMS_PER_TURN: usize = 256;
-/// Writes to a connection's stream in one turn at most, each of up to what may wait in front of it.
+/// Maximum number of writes to a connection's stream in one turn. Each fills the stream's backlog.
 const WRITES_PER_TURN: usize = 4;
-/// By how much a datagram is smaller than the path carries unless the user says otherwise.
+/// Bytes that a datagram leaves free unless the user gives its size, so that an ACK fits beside it.
 const SLACK: usize = 32;
 const RTT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a side is told.
+/// A command to a side.
 pub(super) enum Command {
     Connect(Connect),
-    /// Send as much as the connections take, or stop.
+    /// Start sending as much as the connections accept, or stop.
     Send(bool),
     Snapshot(oneshot::Sender<anyhow::Result<Snapshot>>),
     Stop,
 }
 
-/// Where to connect; the answer comes once all connections stand, or one failed.
+/// Where to connect. The answer comes once all connections are up or one has failed.
 pub(super) struct Connect {
     pub(super) remote: SocketAddr,
     pub(super) exit_key: PublicKey,
     pub(super) done: oneshot::Sender<anyhow::Result<()>>,
 }
 
-/// All that one side's thread owns.
+/// Everything that one side's thread owns.
 pub(super) struct Traffic {
     endpoint: Endpoint,
     options: Options,
@@ -63,13 +63,19 @@ pub(super) struct Traffic {
     arena: BytesMut,
     delivered: Count,
     accepted: Count,
-    /// Of connections that ended.
+    /// The totals of connections that have ended.
     past: Totals,
-    rtt_tick: Pin<Box<Interval>>,
-    rtt_samples: Vec<u32>,
-    /// Why the run cannot be counted.
+    rtt: RttSampler,
+    /// Why the run is not valid.
     failure: Option<String>,
     stopping: bool,
+}
+
+/// Round-trip times of all connections, sampled at an interval.
+struct RttSampler {
+    tick: Pin<Box<Interval>>,
+    /// Microseconds.
+    samples: Vec<u32>,
 }
 
 struct Link {
@@ -78,26 +84,24 @@ struct Link {
     blocked: bool,
 }
 
-/// Whether a connection takes more.
+/// Whether a connection accepts more payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Filled {
-    /// At once.
+    /// It does so at once.
     More,
-    /// When an event says so.
+    /// It does so after an event.
     Blocked,
-    /// When something has left; this thread is woken then, without an event.
+    /// It does so once something has left. This thread is woken then, without an event.
     Full,
 }
 
 impl Traffic {
-    /// To be called inside the side's runtime.
+    /// Must be called inside the side's runtime.
     pub(super) fn new(
         endpoint: Endpoint,
         options: Options,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Self {
-        let mut rtt_tick = interval(RTT_INTERVAL);
-        rtt_tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Self {
             endpoint,
             options,
@@ -111,14 +115,13 @@ impl Traffic {
             delivered: Count::default(),
             accepted: Count::default(),
             past: Totals::default(),
-            rtt_tick: Box::pin(rtt_tick),
-            rtt_samples: Vec::new(),
+            rtt: RttSampler::new(),
             failure: None,
             stopping: false,
         }
     }
 
-    /// Runs until told to stop, then closes every connection.
+    /// Runs until the stop command, then closes every connection.
     pub(super) async fn run(mut self) {
         std::future::poll_fn(|cx| self.turn(cx)).await;
         self.endpoint.shutdown().await;
@@ -132,7 +135,7 @@ impl Traffic {
         let mut busy = self.take_carrier(cx);
         busy |= self.fill_connections();
         self.endpoint.flush(cx);
-        self.sample_rtt(cx);
+        self.rtt.sample(cx, &self.endpoint, &self.links);
         // Yielding between turns lets the transport's own tasks on this thread run.
         if busy {
             cx.waker().wake_by_ref();
@@ -159,7 +162,7 @@ impl Traffic {
             match self.connect_one(&connect) {
                 Ok(connection) => self.links.push(Link { connection, connected: false, blocked: false }),
                 Err(error) => {
-                    // Nobody waits for the answer when the run was given up meanwhile.
+                    // Nobody waits for the answer if the run was cancelled meanwhile.
                     drop(connect.done.send(Err(error)));
                     return;
                 }
@@ -229,7 +232,7 @@ impl Traffic {
         }
     }
 
-    /// Lets the exit know of the client's stream, on which either side may then send.
+    /// Opens the client's stream. The exit learns of it by the first byte, and either side may then send on it.
     fn open_stream(&mut self, connection: ConnectionId) {
         const HELLO: [u8; 1] = [0];
         if self.options.mode == Mode::Stream {
@@ -242,7 +245,7 @@ impl Traffic {
         }
     }
 
-    /// Returns whether some connection would take still more.
+    /// Fills all connections, and returns whether one would accept more at once.
     fn fill_connections(&mut self) -> bool {
         if !self.sending {
             return false;
@@ -269,7 +272,7 @@ impl Traffic {
         more
     }
 
-    /// Gives a connection the datagrams that it takes.
+    /// Fills a connection with datagrams.
     fn fill(&mut self, connection: ConnectionId) -> anyhow::Result<Filled> {
         let Some(largest) = self.endpoint.max_datagram_size(connection) else { return Ok(Filled::Blocked) };
         let size = self.options.datagram_size.map_or_else(|| largest.saturating_sub(SLACK), usize::from);
@@ -277,7 +280,7 @@ impl Traffic {
         for _ in 0..DATAGRAMS_PER_TURN {
             match self.endpoint.send_datagram(connection, copy(&mut self.arena, payload)) {
                 Ok(()) => self.accepted.add(size),
-                // The next attempt makes the same datagram anew.
+                // The next attempt makes the same datagram again.
                 Err(SendError::Blocked(_)) => return Ok(Filled::Blocked),
                 Err(SendError::TooLarge(_)) => {
                     bail!(
@@ -290,11 +293,11 @@ impl Traffic {
         Ok(Filled::More)
     }
 
-    /// Gives a connection's stream what it takes.
+    /// Fills a connection's stream.
     fn fill_stream(&mut self, connection: ConnectionId) -> anyhow::Result<Filled> {
         for _ in 0..WRITES_PER_TURN {
             let Some(backlog) = self.endpoint.control_backlog(connection) else { return Ok(Filled::Full) };
-            // Not for a few bytes.
+            // A write of only a few bytes costs as much as a large one.
             if backlog > MAX_CONTROL_BACKLOG / 2 {
                 return Ok(Filled::Full);
             }
@@ -309,19 +312,7 @@ impl Traffic {
         Ok(Filled::More)
     }
 
-    fn sample_rtt(&mut self, cx: &mut Context<'_>) {
-        let mut due = false;
-        while self.rtt_tick.poll_tick(cx).is_ready() {
-            due = true;
-        }
-        if due {
-            let rtt = |link: &Link| self.endpoint.stats(link.connection).map(|stats| stats.rtt.as_micros());
-            let samples = self.links.iter().filter_map(rtt);
-            self.rtt_samples.extend(samples.map(|micros| u32::try_from(micros).unwrap_or(u32::MAX)));
-        }
-    }
-
-    /// Fails with the reason why the run does not count, if there is one.
+    /// Takes a snapshot. Fails if the run is not valid.
     fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         if let Some(failure) = &self.failure {
             bail!("{failure}");
@@ -337,13 +328,34 @@ impl Traffic {
             accepted: self.accepted,
             totals,
             sockets: Sockets::of(&self.endpoint.socket_stats()),
-            rtt_samples: std::mem::take(&mut self.rtt_samples),
+            rtt_samples: std::mem::take(&mut self.rtt.samples),
             connections: self.links.len(),
         })
     }
 }
 
-/// The copy that a packet makes on its way from the TUN's buffer.
+impl RttSampler {
+    fn new() -> Self {
+        let mut tick = interval(RTT_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        Self { tick: Box::pin(tick), samples: Vec::new() }
+    }
+
+    fn sample(&mut self, cx: &mut Context<'_>, endpoint: &Endpoint, links: &[Link]) {
+        let mut is_due = false;
+        // Polling until pending registers the waker for the next tick.
+        while self.tick.poll_tick(cx).is_ready() {
+            is_due = true;
+        }
+        if is_due {
+            let rtt = |link: &Link| endpoint.stats(link.connection).map(|stats| stats.rtt.as_micros());
+            let micros = links.iter().filter_map(rtt);
+            self.samples.extend(micros.map(|micros| u32::try_from(micros).unwrap_or(u32::MAX)));
+        }
+    }
+}
+
+/// Copies a payload, as the packet path copies each packet out of the TUN's buffer.
 fn copy(arena: &mut BytesMut, payload: &[u8]) -> Bytes {
     if arena.capacity() < payload.len() {
         arena.reserve(ARENA.max(payload.len()));

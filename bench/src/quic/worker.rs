@@ -1,4 +1,4 @@
-//! A side's thread: a runtime, an endpoint and its traffic, with a handle to tell it what to do.
+//! A side's thread with a runtime, an endpoint and its traffic, and the handle that commands it.
 
 use std::{net::SocketAddr, thread::JoinHandle, time::Duration};
 
@@ -15,29 +15,29 @@ use super::{
 };
 use crate::namespace::Namespace;
 
-/// As a Warren worker's, so that both meet their sockets equally often.
+/// The same as a Warren worker's, so that both poll their sockets equally often.
 const EVENT_INTERVAL: u32 = 16;
-/// How long all handshakes together may take.
+/// Longest time of all handshakes together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which side a worker is.
+/// The side of a worker.
 pub(super) enum Role {
     Client,
-    /// Listens, with a key of its own.
+    /// Listens with its own key.
     Exit {
         identity: PrivateKey,
         started: oneshot::Sender<SocketAddr>,
     },
 }
 
-/// The handle of a side's thread; dropping it ends the thread.
+/// The handle of a side's thread. Dropping it ends the thread.
 pub(super) struct WorkerHandle {
     commands: mpsc::UnboundedSender<Command>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl WorkerHandle {
-    /// Starts the thread, in its namespace, and waits until its endpoint stands.
+    /// Starts the thread in its namespace, and waits until its endpoint is ready.
     pub(super) fn start(options: &Options, role: Role) -> anyhow::Result<Self> {
         let namespace = match role {
             Role::Client => &options.client_namespace,
@@ -81,7 +81,7 @@ impl WorkerHandle {
         snapshot.blocking_recv().context("its thread ended")?
     }
 
-    /// Closes the connections and waits for the thread.
+    /// Closes the connections and waits for the thread to end.
     pub(super) fn stop(self) {
         drop(self);
     }
@@ -118,7 +118,7 @@ fn run(
             .build()
             .context("cannot start a runtime")
     });
-    // Whoever started the thread waits for this answer.
+    // The caller of `start` waits for this answer.
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return drop(started.send(Err(error))),
@@ -134,9 +134,9 @@ fn run(
     });
 }
 
-/// Ties the calling thread to the CPU that its side has to itself.
+/// Pins the calling thread to the CPU of its side.
 fn pin(role: &Role) -> anyhow::Result<()> {
-    let allowed = sched_getaffinity(None).context("cannot ask for this process's CPUs")?;
+    let allowed = sched_getaffinity(None).context("cannot get this process's CPUs")?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let cpu = match role {
         Role::Client => cpus.next(),
@@ -157,7 +157,7 @@ fn endpoint(options: &Options, role: Role) -> anyhow::Result<Endpoint> {
             let socket = options.bind(options.address)?;
             let address = socket.local_addr()?;
             let endpoint = Endpoint::exit(options.settings(), vec![identity], vec![socket], [0x77; 64])?;
-            // Whoever asked is waiting.
+            // Nobody waits for the address if the caller has given up.
             let _ = started.send(address);
             Ok(endpoint)
         }

@@ -1,19 +1,18 @@
-//! What a result was measured on.
+//! The machine that a result was measured on.
 
 use std::{fmt, fs, thread};
 
 use serde::Serialize;
 
-/// The machine, as far as it bears on speed.
+/// What matters for speed about the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// The congestion control of test traffic's TCP, which new namespaces take over.
+    /// TCP's congestion control. New namespaces inherit it.
     pub(crate) tcp: String,
-    /// Processes that ran or wanted to, over the last minute: anything above what the benchmark itself needs is a
-    /// neighbour.
+    /// The load average of the last minute. Load beyond what the benchmark itself causes comes from other programs.
     pub(crate) load: String,
 }
 

@@ -1,8 +1,8 @@
-//! Tables that read well on a terminal and are Markdown.
+//! Markdown tables that are aligned for a terminal.
 
 use std::fmt;
 
-/// A table: the first column is left-aligned, the others right-aligned.
+/// A table. The first column is left-aligned, the others are right-aligned.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -13,7 +13,7 @@ impl Table {
         Self { rows: vec![header.map(str::to_owned).to_vec()] }
     }
 
-    /// A table whose number of columns is known at run time; the first row is the header.
+    /// Makes a table whose number of columns is known only at run time. The first row is the header.
     pub(crate) fn from_rows(rows: Vec<Vec<String>>) -> Self {
         Self { rows }
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with about four digits that mean something.
+/// Formats a number with about four significant digits.
 pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 1_000.0 || size == 0.0 => 0,
@@ -65,6 +65,10 @@ pub(crate) fn number(value: f64) -> String {
         _ => 6,
     };
     format!("{value:.decimals$}")
+}
+
+pub(crate) fn number_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
 }
 
 #[cfg(test)]

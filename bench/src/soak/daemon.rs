@@ -1,4 +1,4 @@
-//! What a daemon says of itself: `warren status --json`, and its log.
+//! What a daemon reports about itself: `warren status --json` and its log.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +23,13 @@ const ANSWER: Duration = Duration::from_secs(20);
 pub(super) struct Daemon<'a> {
     host: &'a Namespace,
     program: String,
-    /// With its configuration, runtime and state directories.
+    /// The parent of its configuration, runtime and state directories.
     directory: PathBuf,
-    /// Where its log is somewhere.
+    /// Its log, or a directory that contains its logs.
     logs: PathBuf,
 }
 
-/// The counters of `warren status --json`, as docs/counters.md explains them.
+/// The counters of `warren status --json`. docs/counters.md explains them.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Counters {
     totals: BTreeMap<String, u64>,
@@ -38,7 +38,7 @@ pub(super) struct Counters {
     transport_drops: BTreeMap<String, u64>,
 }
 
-/// What must be equal.
+/// Two values that must be equal.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Sum {
     pub(super) name: &'static str,
@@ -46,14 +46,14 @@ pub(super) struct Sum {
     pub(super) right: u64,
 }
 
-/// A daemon's account at the end.
+/// A daemon's counters and warnings at the end.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Balance {
     pub(super) sums: Vec<Sum>,
     pub(super) drops: BTreeMap<String, u64>,
     pub(super) quic_datagrams_sent: u64,
     pub(super) quic_datagrams_received: u64,
-    /// Lines of its log with WARN or ERROR.
+    /// Number of WARN and ERROR lines in its log.
     pub(super) warnings: usize,
     /// The first few of them.
     pub(super) first_warnings: Vec<String>,
@@ -77,7 +77,7 @@ impl<'a> Daemon<'a> {
         let mut command = self.host.command(&self.program);
         command.args(["config", "runtime", "state"].map(option)).args(["status", "--json"]);
         let said = process::run(&mut command, ANSWER, interrupt)?;
-        serde_json::from_str(&said).context("warren status printed other JSON than was expected")
+        serde_json::from_str(&said).context("warren status printed unexpected JSON")
     }
 
     pub(super) fn balance(&self, interrupt: &Interrupt) -> anyhow::Result<Balance> {
@@ -103,7 +103,7 @@ impl Counters {
         self.totals.get(name).copied().unwrap_or(0)
     }
 
-    /// By reason, those that are not 0.
+    /// Returns the drops by reason. Reasons without drops are left out.
     fn drops(&self) -> BTreeMap<String, u64> {
         let mut drops = BTreeMap::new();
         for (reason, &count) in
@@ -116,7 +116,7 @@ impl Counters {
         drops
     }
 
-    /// The sums of docs/counters.md; the last two hold once nothing is under way.
+    /// Returns the sums of docs/counters.md. The last two hold only while nothing is in flight.
     fn sums(&self) -> Vec<Sum> {
         let all = |drops: &BTreeMap<String, u64>| drops.values().sum::<u64>();
         let of = |reason: &str| self.transport_drops.get(reason).copied().unwrap_or(0);
@@ -165,18 +165,18 @@ impl fmt::Display for Sum {
 
 impl Balance {
     pub(super) fn holds(&self) -> bool {
-        // A tunnel through which nothing went balances as well, and proves nothing.
+        // The sums of an unused tunnel hold too, and prove nothing.
         self.sums.iter().all(Sum::holds) && self.sums.iter().all(|sum| sum.left > 0)
     }
 
-    /// As in `queue_full 12, no_route 1`.
+    /// Formats the drops, as in `queue_full 12, no_route 1`.
     pub(super) fn drops(&self) -> String {
         let all: Vec<_> = self.drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     }
 }
 
-/// The text of a log, or of all logs below a directory.
+/// Reads a log, or all logs below a directory.
 fn log(path: &Path) -> anyhow::Result<String> {
     if path.is_file() {
         return fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));

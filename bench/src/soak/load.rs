@@ -1,43 +1,42 @@
-//! What goes through the tunnel: four TCP flows and a stream of UDP at a rate, and connections that come and go.
+//! The load of a soak: four TCP flows and one UDP stream at fixed rates, and short connections.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     interrupt::Interrupt,
-    namespace::join,
+    namespace::{finished, join},
     vpn::{
-        load::{Rate, Sizes, carry},
+        load::{Rate, Sizes, Stream, carry, iperf_result},
         plan::Bed,
         process,
     },
 };
 
 pub(super) const FLOWS: u32 = 4;
-/// Of the load, what is UDP.
+/// The share of UDP in the load.
 const UDP_SHARE: f64 = 0.1;
 const UDP_PAYLOAD: u16 = 1_200;
 const PORT: u16 = 5_300;
-/// Between the end of one short connection and the next.
+/// Pause between two short connections.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Bytes that each of them sends and must get back.
+/// Bytes that each short connection sends and must get back.
 const ECHO: usize = 16_384;
-/// No echo takes longer, unless the tunnel is stuck.
+/// An echo takes longer only if the tunnel is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// iperf3 takes a while to end under load.
+/// Extra time for iperf3, which ends slowly under load.
 const SLACK: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the ends got.
+/// What was sent and what arrived.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Carried {
     pub(super) tcp_offered_mbit_per_s: f64,
@@ -48,11 +47,11 @@ pub(super) struct Carried {
     pub(super) udp_received: u64,
     pub(super) connections: u64,
     pub(super) connections_failed: u64,
-    /// Other bytes came back than were sent.
+    /// Connections that got back other bytes than they sent.
     pub(super) connections_damaged: u64,
 }
 
-/// Connections that came and went.
+/// Counts of short connections.
 #[derive(Clone, Copy, Debug, Default)]
 struct Churn {
     made: u64,
@@ -60,10 +59,7 @@ struct Churn {
     damaged: u64,
 }
 
-/// Offers so many Mbit/s, up, for a time, and watches meanwhile; `watch` is given whether data still flows.
-///
-/// # Errors
-/// A sentence when TCP, UDP or the watching failed.
+/// Sends at a rate to the exit for a time, and calls `watch` meanwhile with a function that tells whether data still flows.
 pub(super) fn carry_while<T>(
     bed: &Bed<'_>,
     mbit_per_s: f64,
@@ -71,9 +67,9 @@ pub(super) fn carry_while<T>(
     watch: impl FnOnce(&dyn Fn() -> bool) -> anyhow::Result<T>,
 ) -> anyhow::Result<(T, Carried)> {
     let (udp_mbit_per_s, tcp_mbit_per_s) = (mbit_per_s * UDP_SHARE, mbit_per_s * (1.0 - UDP_SHARE));
-    // Ends the load before its time, whether the user wants that or the watching failed.
+    // Ends the load early, after an interrupt or an error of `watch`.
     let halt = Interrupt::default();
-    let (stop, stop_echo) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (stop, stop_echo) = (Interrupt::default(), Interrupt::default());
     let listener = {
         let address = bed.tunnel.client_address.clone();
         let listen = move || TcpListener::bind((address.as_str(), PORT)).context("cannot listen");
@@ -93,10 +89,10 @@ pub(super) fn carry_while<T>(
             halt.set();
         }
         let (tcp, udp) = (finished(tcp.join()), finished(udp.join()));
-        // The last connection is still to be given its bytes back.
-        stop.store(true, Relaxed);
+        // The echo goes on until the last connection has its bytes back.
+        stop.set();
         let churn = finished(churn.join());
-        stop_echo.store(true, Relaxed);
+        stop_echo.set();
         let echo = finished(echo.join());
         let watched = watched?;
         bed.interrupt.check()?;
@@ -119,11 +115,7 @@ pub(super) fn carry_while<T>(
     })
 }
 
-fn finished<T>(joined: thread::Result<anyhow::Result<T>>) -> anyhow::Result<T> {
-    joined.unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")))
-}
-
-/// The rate that was received in Mbit/s, and the segments sent again.
+/// Returns the received rate in Mbit/s and the number of retransmissions.
 fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(f64, u64)> {
     let mut command = bed.topology.exit.command("iperf3");
     command.args([
@@ -142,32 +134,28 @@ fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyh
 }
 
 fn of_iperf(json: &str) -> anyhow::Result<(f64, u64)> {
-    let result: Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
-    if let Some(error) = result.get("error").and_then(Value::as_str) {
-        bail!("iperf3: {error}");
-    }
+    let result = iperf_result(json)?;
     let rate = result.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
     let retransmits = result.pointer("/end/sum_sent/retransmits").and_then(Value::as_u64);
     Ok((rate.context("iperf3 printed no rate")? / 1e6, retransmits.unwrap_or(0)))
 }
 
-/// Packets sent and received.
+/// Returns the numbers of packets sent and received.
 fn udp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(u64, u64)> {
     let per_second = mbit_per_s * 1e6 / 8.0 / f64::from(UDP_PAYLOAD);
     let (client, exit) = (&bed.tunnel.client_address, &bed.tunnel.exit_address);
     let seconds = u32::try_from(time.as_secs().max(1)).unwrap_or(u32::MAX);
-    let sizes = Sizes::Fixed(UDP_PAYLOAD.into());
-    let rate = Rate::PacketsPerSecond(per_second);
-    let delivered = carry(bed.topology, client, exit, sizes, rate, seconds, halt)?;
+    let (sizes, rate) = (Sizes::Fixed(UDP_PAYLOAD.into()), Rate::PacketsPerSecond(per_second));
+    let delivered = carry(bed.topology, client, exit, Stream { sizes, rate, seconds }, halt)?;
     Ok((delivered.sent, delivered.received))
 }
 
-/// Gives back what comes, connection by connection.
-fn echo(listener: &TcpListener, stop: &AtomicBool) -> anyhow::Result<()> {
+/// Echoes the bytes of each connection.
+fn echo(listener: &TcpListener, stop: &Interrupt) -> anyhow::Result<()> {
     listener.set_nonblocking(true).context("cannot set up the listener")?;
-    while !stop.load(Relaxed) {
+    while !stop.is_set() {
         match listener.accept() {
-            // The other side counts what fails.
+            // The other side counts failures.
             Ok((stream, _)) => drop(give_back(stream)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(error) => return Err(error).context("cannot accept connections"),
@@ -185,10 +173,10 @@ fn give_back(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(&bytes)
 }
 
-fn churn(to: SocketAddr, stop: &AtomicBool) -> Churn {
+fn churn(to: SocketAddr, stop: &Interrupt) -> Churn {
     let mut churn = Churn::default();
     let mut number = 0_u8;
-    while !stop.load(Relaxed) {
+    while !stop.is_set() {
         number = number.wrapping_add(1);
         let sent: Vec<u8> = (0..ECHO).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
         match exchange(to, &sent) {
@@ -230,12 +218,12 @@ mod tests {
     fn connections_come_back_with_their_bytes_and_failures_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
-        let stop = AtomicBool::new(false);
+        let stop = Interrupt::default();
         let counted = thread::scope(|scope| {
             scope.spawn(|| echo(&listener, &stop).unwrap());
             let churn = scope.spawn(|| churn(to, &stop));
             thread::sleep(PAUSE * 3);
-            stop.store(true, Relaxed);
+            stop.set();
             churn.join().unwrap()
         });
         assert!(counted.made >= 1 && counted.damaged == 0, "{counted:?}");

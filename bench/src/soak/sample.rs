@@ -1,4 +1,4 @@
-//! A look at both daemons' processes: memory, descriptors, threads, and what was dropped so far.
+//! Samples of both daemons' processes: memory, descriptors, threads and drops.
 
 use std::{fs, time::Duration};
 
@@ -6,16 +6,16 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::daemon::Daemon;
-use crate::{interrupt::Interrupt, vpn::peers::Tunnel};
+use crate::{interrupt::Interrupt, usage::status_field, vpn::peers::Tunnel};
 
-/// The processes of the tunnel's two ends.
+/// The process IDs of the tunnel's two ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     client: u32,
     exit: u32,
 }
 
-/// One process at one moment.
+/// The state of one process at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub(super) struct ProcessSample {
     pub(super) rss_kib: u64,
@@ -23,7 +23,7 @@ pub(super) struct ProcessSample {
     pub(super) threads: u64,
 }
 
-/// Both at one moment.
+/// The state of both processes at one moment.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Sample {
     pub(super) seconds: f64,
@@ -41,8 +41,6 @@ impl Ends {
 }
 
 impl Sample {
-    /// # Errors
-    /// A sentence when a daemon is gone or does not answer.
     pub(super) fn take(
         ends: &Ends,
         daemons: &[Daemon<'_>; 2],
@@ -63,15 +61,11 @@ impl Sample {
 impl ProcessSample {
     fn of(pid: u32) -> anyhow::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let field = |name: &str| {
-            let value = status.lines().find_map(|line| line.strip_prefix(name));
-            value.and_then(|value| value.split_whitespace().next()?.parse().ok())
-        };
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
         Ok(Self {
-            rss_kib: field("VmRSS:").context("it has no memory any more")?,
+            rss_kib: status_field(&status, "VmRSS:").context("it has no memory left")?,
             descriptors: u64::try_from(descriptors)?,
-            threads: field("Threads:").context("it has no threads any more")?,
+            threads: status_field(&status, "Threads:").context("it has no threads left")?,
         })
     }
 }

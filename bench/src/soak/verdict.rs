@@ -1,6 +1,7 @@
-//! What a soak amounts to: a pure function of what was seen.
+//! The verdict on a soak: a pure function of what was measured.
 
 use serde::Serialize;
+use statrs::statistics::Statistics as _;
 
 use super::{
     daemon::Balance,
@@ -9,34 +10,34 @@ use super::{
 };
 use crate::stats::float;
 
-/// Of the run, what is warm-up, and at most how much.
+/// The share of the run that is warm-up, and its maximum.
 const WARM_UP_SHARE: f64 = 0.2;
 const WARM_UP_SECONDS: f64 = 60.0;
-/// Memory may grow by so much after warm-up.
+/// The share by which memory may grow after warm-up.
 const GROWTH_SHARE: f64 = 0.1;
-/// And by so much an hour, by the straight line through the samples after warm-up.
+/// The limit for growth by the hour, as the slope of the line through the samples after warm-up.
 const GROWTH_MIB_PER_HOUR: f64 = 1.0;
-/// From when on a run says something of an hour: in ten minutes a single step of 150 KiB would be too much. Half an hour, whose last
-/// look is some seconds before its end.
+/// The shortest run whose growth by the hour is judged: half an hour, less the seconds after its last sample. In ten minutes, a
+/// single step of 150 KiB would exceed the limit.
 const GROWTH_SECONDS: f64 = 1_780.0;
-/// Of the capacity before the load, what must be left after it: phases of a machine take less than that.
+/// The share of the capacity that must be left after the load. The machine itself varies by less.
 const LEFT_SHARE: f64 = 0.5;
-/// Of the TCP that was offered, what must arrive: 70 % of the capacity is no overload.
+/// The share of the offered TCP that must arrive. 70 % of the capacity is not an overload.
 const CARRIED_SHARE: f64 = 0.9;
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) passed: bool,
-    /// With the figures.
+    /// The verdict with its figures.
     pub(super) sentence: String,
-    /// By the straight line through the samples after warm-up.
+    /// The slope of the line through the samples after warm-up.
     pub(super) client_growth_mib_per_hour: f64,
     pub(super) exit_growth_mib_per_hour: f64,
-    /// Whether these two were judged, for which the run must be long enough.
+    /// Whether the run was long enough to judge the growth by the hour.
     pub(super) growth_is_judged: bool,
 }
 
-/// `before` and `after` are the capacity before the load, a share of which was offered, and after it, in Mbit/s.
+/// Judges a soak. `before` and `after` are the capacity in Mbit/s before and after the load, which was a share of `before`.
 pub(super) fn judge(
     samples: &[Sample],
     [before, after]: [f64; 2],
@@ -44,20 +45,79 @@ pub(super) fn judge(
     client: &Balance,
     exit: &Balance,
 ) -> Verdict {
-    let end = samples.last().map_or(0.0, |sample| sample.seconds);
-    let warm = (end * WARM_UP_SHARE).min(WARM_UP_SECONDS);
-    let kept: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm).collect();
-    let growth_is_judged = end >= GROWTH_SECONDS;
+    let seconds = samples.last().map_or(0.0, |sample| sample.seconds);
+    let warm_up = (seconds * WARM_UP_SHARE).min(WARM_UP_SECONDS);
+    let kept: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= warm_up).collect();
+    let growth_is_judged = seconds >= GROWTH_SECONDS;
+    let ends =
+        [End::new("client", &kept, |sample| sample.client), End::new("exit", &kept, |sample| sample.exit)];
+    let growth = ends.each_ref().map(End::growth_mib_per_hour);
+
     let mut faults = Vec::new();
     if kept.len() < 3 {
         faults.push("it was too short for a judgement".to_owned());
     }
-    let mut growth = [0.0; 2];
-    let sides: [(&str, Side); 2] = [("client", |sample| sample.client), ("exit", |sample| sample.exit)];
-    for ((name, of), growth) in sides.into_iter().zip(&mut growth) {
-        let all = || kept.iter().map(|sample| of(sample));
-        let first = all().next().unwrap_or_default();
-        let most = |of: fn(ProcessSample) -> u64| all().map(of).max().unwrap_or(0);
+    for (end, growth) in ends.iter().zip(growth) {
+        faults.extend(end.faults());
+        if growth_is_judged && growth > GROWTH_MIB_PER_HOUR {
+            faults.push(format!("the {}'s memory grew by {growth:.1} MiB an hour", end.name));
+        }
+    }
+    faults.extend(faults_of_balance("client", client));
+    faults.extend(faults_of_balance("exit", exit));
+    faults.extend(faults_of_load([before, after], carried));
+
+    let drops = client.drops.values().chain(exit.drops.values()).sum::<u64>();
+    let packets: u64 = client.sums.iter().take(2).map(|sum| sum.left).sum();
+    let sentence = if faults.is_empty() {
+        let growth = if growth_is_judged {
+            // Adding 0 removes the sign of a negative zero.
+            let [client, exit] = growth.map(|growth| (growth * 10.0).round() / 10.0 + 0.0);
+            format!("which is {client:+} and {exit:+} MiB an hour")
+        } else {
+            "too short to be judged by the hour".to_owned()
+        };
+        let [client, exit] = ends.each_ref().map(End::rss_range);
+        format!(
+            "passed: {seconds:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
+             {after:.0} after it, {packets} packets through the client's TUN, all accounted for, {drops} dropped; memory \
+             {client} (client) and {exit} (exit), {growth}, no descriptor or thread more, no warning, {} short \
+             connections whole",
+            carried.tcp_mbit_per_s, carried.udp_offered_mbit_per_s, carried.connections,
+        )
+    } else {
+        format!(
+            "failed after {seconds:.0} s: {}; {drops} of {packets} packets were dropped",
+            faults.join("; ")
+        )
+    };
+    let [client_growth_mib_per_hour, exit_growth_mib_per_hour] = growth;
+    Verdict {
+        passed: faults.is_empty(),
+        sentence,
+        client_growth_mib_per_hour,
+        exit_growth_mib_per_hour,
+        growth_is_judged,
+    }
+}
+
+/// One end's samples after warm-up, each with its time in seconds.
+struct End {
+    name: &'static str,
+    samples: Vec<(f64, ProcessSample)>,
+}
+
+impl End {
+    fn new(name: &'static str, samples: &[&Sample], of: fn(&Sample) -> ProcessSample) -> Self {
+        Self { name, samples: samples.iter().map(|sample| (sample.seconds, of(sample))).collect() }
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let name = self.name;
+        let first = self.samples.first().map(|(_, first)| *first).unwrap_or_default();
+        let most =
+            |of: fn(&ProcessSample) -> u64| self.samples.iter().map(|(_, one)| of(one)).max().unwrap_or(0);
+        let mut faults = Vec::new();
         let rss = most(|sample| sample.rss_kib);
         if float(rss) > float(first.rss_kib) * (1.0 + GROWTH_SHARE) {
             faults.push(format!("the {name}'s memory grew from {} to {rss} KiB", first.rss_kib));
@@ -70,28 +130,41 @@ pub(super) fn judge(
         if threads > first.threads {
             faults.push(format!("the {name}'s threads rose from {} to {threads}", first.threads));
         }
-        let points: Vec<_> = kept
-            .iter()
-            .map(|sample| (sample.seconds / 3_600.0, float(of(sample).rss_kib) / 1_024.0))
-            .collect();
-        *growth = slope(&points);
-        if growth_is_judged && *growth > GROWTH_MIB_PER_HOUR {
-            faults.push(format!("the {name}'s memory grew by {growth:.1} MiB an hour"));
-        }
+        faults
     }
-    let [client_growth_mib_per_hour, exit_growth_mib_per_hour] = growth;
-    for (name, balance) in [("client", client), ("exit", exit)] {
-        if !balance.holds() {
-            faults.push(format!("the {name}'s counters do not add up"));
-        }
-        if let Some(warning) = balance.first_warnings.first() {
-            faults.push(format!("the {name} logged {} warnings, the first: {warning}", balance.warnings));
-        }
+
+    /// Returns the slope of the line that fits the samples best, by least squares.
+    fn growth_mib_per_hour(&self) -> f64 {
+        let point = |(seconds, one): &(f64, ProcessSample)| (seconds / 3_600.0, float(one.rss_kib) / 1_024.0);
+        let (hours, mib): (Vec<_>, Vec<_>) = self.samples.iter().map(point).unzip();
+        let spread = hours.iter().variance();
+        // The variance of fewer than two samples is not a number.
+        if spread > 0.0 { hours.iter().covariance(mib.iter()) / spread } else { 0.0 }
     }
+
+    fn rss_range(&self) -> String {
+        let rss = || self.samples.iter().map(|(_, one)| one.rss_kib);
+        format!("{}-{} KiB", rss().min().unwrap_or(0), rss().max().unwrap_or(0))
+    }
+}
+
+fn faults_of_balance(name: &str, balance: &Balance) -> Vec<String> {
+    let mut faults = Vec::new();
+    if !balance.holds() {
+        faults.push(format!("the {name}'s counters do not add up"));
+    }
+    if let Some(warning) = balance.first_warnings.first() {
+        faults.push(format!("the {name} logged {} warnings, the first: {warning}", balance.warnings));
+    }
+    faults
+}
+
+fn faults_of_load([before, after]: [f64; 2], carried: &Carried) -> Vec<String> {
+    let mut faults = Vec::new();
     if after < before * LEFT_SHARE {
         faults.push(format!("the capacity fell from {before:.0} to {after:.0} Mbit/s"));
     }
-    // Where the machine has become slower, the same share of what it carries now.
+    // A machine that became slower owes the same share of what it carries now.
     let due = carried.tcp_offered_mbit_per_s * (after / before).min(1.0);
     if carried.tcp_mbit_per_s < due * CARRIED_SHARE {
         faults.push(format!(
@@ -105,56 +178,7 @@ pub(super) fn judge(
             carried.connections, carried.connections_failed, carried.connections_damaged
         ));
     }
-    let drops = client.drops.values().chain(exit.drops.values()).sum::<u64>();
-    let of_client = |sum: usize| client.sums.get(sum).map_or(0, |sum| sum.left);
-    let packets = of_client(0) + of_client(1);
-    let sentence = if faults.is_empty() {
-        let range = |of: fn(&Sample) -> ProcessSample| {
-            let rss = || kept.iter().map(|sample| of(sample).rss_kib);
-            format!("{}-{} KiB", rss().min().unwrap_or(0), rss().max().unwrap_or(0))
-        };
-        let growth = if growth_is_judged {
-            // Without the sign of nothing at all.
-            let [client, exit] = growth.map(|growth| (growth * 10.0).round() / 10.0 + 0.0);
-            format!("which is {client:+} and {exit:+} MiB an hour")
-        } else {
-            "too short to be judged by the hour".to_owned()
-        };
-        format!(
-            "passed: {:.0} s at {:.0} Mbit/s of TCP and {:.0} of UDP, of a capacity of {before:.0} before it and \
-             {after:.0} after it, {packets} packets through the client's TUN, all \
-             accounted for, {drops} dropped; memory {} (client) and {} (exit), {growth}, no descriptor or thread more, no \
-             warning, {} short connections whole",
-            end,
-            carried.tcp_mbit_per_s,
-            carried.udp_offered_mbit_per_s,
-            range(|sample| sample.client),
-            range(|sample| sample.exit),
-            carried.connections,
-        )
-    } else {
-        format!("failed after {end:.0} s: {}; {drops} of {packets} packets were dropped", faults.join("; "))
-    };
-    Verdict {
-        passed: faults.is_empty(),
-        sentence,
-        client_growth_mib_per_hour,
-        exit_growth_mib_per_hour,
-        growth_is_judged,
-    }
-}
-
-/// One of a sample's processes.
-type Side = fn(&Sample) -> ProcessSample;
-
-/// By least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = float(u64::try_from(points.len()).unwrap_or(u64::MAX)).max(1.0);
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let over = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum::<f64>();
-    let under = points.iter().map(|point| (point.0 - x).powi(2)).sum::<f64>();
-    if under > 0.0 { over / under } else { 0.0 }
+    faults
 }
 
 #[cfg(test)]
@@ -163,7 +187,7 @@ mod tests {
 
     const STEADY: [f64; 2] = [150.0, 150.0];
 
-    /// Ten minutes.
+    /// The samples of ten minutes.
     fn samples(change: impl Fn(f64, &mut ProcessSample)) -> Vec<Sample> {
         samples_of(600, change)
     }
@@ -206,7 +230,7 @@ mod tests {
         assert!((verdict.client_growth_mib_per_hour - 36.0).abs() < 0.1, "{verdict:?}");
     }
 
-    /// As if it began with 14,000 KiB.
+    /// Judges a client that starts with 14,000 KiB and grows.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
     fn growing(seconds: u32, mib_per_hour: f64) -> Verdict {
         let grown = |at: f64| 14_000 + (at / 3_600.0 * mib_per_hour * 1_024.0) as u64;
@@ -229,7 +253,7 @@ mod tests {
         let short = growing(600, 1.2);
         assert!(short.passed && !short.growth_is_judged, "{short:?}");
         assert!(short.sentence.contains("too short to be judged by the hour"), "{}", short.sentence);
-        // One step, which by the hour would be more than is allowed.
+        // By the hour, this one step would exceed the limit.
         let step = samples(|at, client| client.rss_kib = if at < 300.0 { 14_000 } else { 14_150 });
         let verdict = judge(&step, STEADY, &carried(), &balance(7), &balance(7));
         assert!(verdict.passed && verdict.client_growth_mib_per_hour > 1.0, "{verdict:?}");

@@ -1,4 +1,4 @@
-//! Everything there is to say about two samples of one metric.
+//! The comparison of two samples of one metric.
 
 use serde::Serialize;
 
@@ -9,17 +9,17 @@ use super::{Better, Ratio, Sample, Verdict, Welch, sample::Summary};
 pub(crate) struct Comparison {
     pub(crate) a: Summary,
     pub(crate) b: Summary,
-    /// Of the means; the verdict rests on it.
+    /// The ratio of the means. The verdict is based on it.
     pub(crate) ratio: Ratio,
-    /// Of each round; none unless both were measured equally often.
+    /// The ratio by rounds. None unless both samples have the same size.
     pub(crate) paired_ratio: Option<Ratio>,
     pub(crate) welch: Welch,
     pub(crate) verdict: Verdict,
 }
 
 impl Comparison {
-    /// Compares two samples whose measurements of equal place were taken in the same round; none while either is too
-    /// small, or holds what has no ratio.
+    /// Compares two samples. Measurements at the same place belong to the same round. None if a sample is too small or a
+    /// mean is not positive.
     pub(crate) fn new(a: &Sample, b: &Sample, precision: f64, better: Better) -> Option<Self> {
         let ratio = Ratio::of_means(a, b)?;
         let welch = Welch::test(a, b)?;
@@ -33,7 +33,7 @@ impl Comparison {
 mod tests {
     use super::*;
 
-    /// Draws from two equal distributions are called different about as often as the confidence allows.
+    /// Samples of equal distributions are called different about as often as the confidence allows.
     #[test]
     fn equal_variants_are_rarely_called_different() {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;

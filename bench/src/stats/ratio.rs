@@ -1,10 +1,10 @@
-//! How many times the first mean the second is, with an interval that holds the truth 95 times in 100.
+//! The ratio of two means, with its 95 % confidence interval.
 //!
-//! By the delta method on logarithms: the interval is symmetric around ln(b / a), with the standard error
+//! It comes from the delta method on logarithms. The interval is symmetric around ln(b / a), with the standard error
 //! sqrt(cv_a^2 / n_a + cv_b^2 / n_b) and Student's t at Welch-Satterthwaite degrees of freedom. It is always finite and
-//! positive, and exchanging the variants gives the reciprocal interval. Fieller's is exact for normal data but unbounded
-//! when the first mean is not clearly apart from zero; at the few per cent of variation of a throughput both agree to a
-//! small part of their width (a test holds them together).
+//! positive, and exchanging the variants gives the reciprocal interval. Fieller's interval is exact for normal data, but
+//! unbounded if the first mean is not clearly different from zero. At a throughput's variation of a few per cent, both
+//! agree within a small part of their width, which a test checks.
 
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Estimates mean(b) / mean(a) of independent samples; none if a mean is not positive or a sample too small.
+    /// Estimates mean(b) / mean(a) of independent samples. None if a mean is not positive or a sample is too small.
     pub(crate) fn of_means(a: &Sample, b: &Sample) -> Option<Self> {
         let share = |sample: &Sample| Some(sample.variation()?.powi(2) / sample.n());
         let (share_a, share_b) = (share(a)?, share(b)?);
@@ -35,9 +35,9 @@ impl Ratio {
         Some(Self::around(center, t * error))
     }
 
-    /// Estimates the ratio from rounds that each measured both, as the geometric mean of the rounds' ratios.
+    /// Estimates the ratio as the geometric mean of the rounds' ratios. Each round has measured both variants.
     ///
-    /// What slows both runs of a round alike cancels, so on a machine whose speed drifts this interval is the narrower one.
+    /// Effects on both runs of a round cancel, so this interval is narrower on a machine whose speed drifts.
     pub(crate) fn of_rounds(a: &Sample, b: &Sample) -> Option<Self> {
         let logarithms: Option<Vec<f64>> =
             a.values().iter().zip(b.values()).map(|(a, b)| positive_ratio(*a, *b).map(f64::ln)).collect();
@@ -47,22 +47,22 @@ impl Ratio {
         Some(Self::around(logarithms.mean(), t * error))
     }
 
-    /// The difference in per cent of the first mean.
+    /// Returns the difference in per cent of the first mean.
     pub(crate) fn percent(&self) -> f64 {
         (self.estimate - 1.0) * 100.0
     }
 
-    /// The interval as differences in per cent.
+    /// Returns the interval as differences in per cent.
     pub(crate) fn percent_interval(&self) -> (f64, f64) {
         ((self.low - 1.0) * 100.0, (self.high - 1.0) * 100.0)
     }
 
-    /// Half the interval's width in per cent of the estimate.
+    /// Returns half the interval's width in per cent of the estimate.
     pub(crate) fn half_width_percent(&self) -> f64 {
         (self.high - self.low) / self.estimate * 50.0
     }
 
-    /// Whether "no difference" lies within the interval.
+    /// Returns whether the interval contains 1, "no difference".
     pub(crate) fn holds_one(&self) -> bool {
         self.low <= 1.0 && self.high >= 1.0
     }
@@ -84,7 +84,7 @@ mod tests {
         Sample::new(values.to_vec()).unwrap()
     }
 
-    /// Fieller's interval for independent means, with the same t.
+    /// Computes Fieller's interval for independent means, with the same t.
     fn fieller(a: &Sample, b: &Sample) -> (f64, f64) {
         let (va, vb) = (a.variance().unwrap() / a.n(), b.variance().unwrap() / b.n());
         let t = t_quantile(CONFIDENCE, satterthwaite((va, a.n()), (vb, b.n()))).unwrap();

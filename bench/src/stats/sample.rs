@@ -1,8 +1,9 @@
-//! One sample: repeated measurements of one thing.
+//! A sample: repeated measurements of the same figure.
 
 use serde::Serialize;
+use statrs::statistics::Statistics as _;
 
-/// At least one finite measurement, in the order of measuring.
+/// One or more finite measurements, in the order in which they were taken.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     values: Vec<f64>,
@@ -10,7 +11,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Takes measurements; none if there are none, or one is not finite.
+    /// Makes a sample. None without measurements, or if one of them is not finite.
     pub(crate) fn new(values: Vec<f64>) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -28,7 +29,7 @@ impl Sample {
         self.values.len()
     }
 
-    /// The count as a number to calculate with.
+    /// Returns the count for a calculation.
     #[expect(clippy::cast_precision_loss, reason = "nobody measures 2^52 times")]
     pub(crate) fn n(&self) -> f64 {
         self.values.len() as f64
@@ -38,27 +39,22 @@ impl Sample {
         self.values.iter().sum::<f64>() / self.n()
     }
 
-    /// The unbiased estimate, with n - 1 below the line; none for a single measurement.
+    /// Returns the unbiased estimate, with n - 1 in the denominator. None for a single measurement.
     pub(crate) fn variance(&self) -> Option<f64> {
-        if self.values.len() < 2 {
-            return None;
-        }
-        let mean = self.mean();
-        let squares: f64 = self.values.iter().map(|value| (value - mean).powi(2)).sum();
-        Some(squares / (self.n() - 1.0))
+        (self.count() > 1).then(|| self.values.iter().variance())
     }
 
     pub(crate) fn standard_deviation(&self) -> Option<f64> {
         self.variance().map(f64::sqrt)
     }
 
-    /// The coefficient of variation: the standard deviation as a part of the mean.
+    /// Returns the coefficient of variation: the standard deviation divided by the mean.
     pub(crate) fn variation(&self) -> Option<f64> {
         let mean = self.mean();
         self.standard_deviation().filter(|_| mean != 0.0).map(|deviation| deviation / mean.abs())
     }
 
-    /// The quantile by linear interpolation between order statistics (type 7 of Hyndman and Fan, what R and NumPy give).
+    /// Returns a quantile, interpolated linearly (type 7 of Hyndman and Fan, the default of R and NumPy).
     pub(crate) fn quantile(&self, part: f64) -> f64 {
         let place = part.clamp(0.0, 1.0) * (self.n() - 1.0);
         let at = |place: f64| {
@@ -92,7 +88,7 @@ impl Sample {
     }
 }
 
-/// What a table shows of a sample.
+/// The figures of a sample in a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) n: usize,

@@ -1,4 +1,4 @@
-//! The verdict on two variants, in a sentence.
+//! The verdict on two variants, as a sentence.
 
 use std::fmt;
 
@@ -6,28 +6,27 @@ use serde::Serialize;
 
 use super::{CONFIDENCE, Ratio, Welch};
 
-/// Which way a metric is good.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// Whether a higher or a lower metric is better.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Better {
     Higher,
     Lower,
 }
 
-/// What the measurements allow to be said.
+/// The conclusion that the measurements allow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// The interval excludes "no difference", and so does Welch's test.
+    /// The interval excludes 1, and Welch's test finds a difference.
     Real { percent: f64, low: f64, high: f64, p: f64, improvement: bool },
-    /// The interval holds "no difference" and is as narrow as was asked: what difference there may be is below that.
+    /// The interval contains 1 and is as narrow as requested. Any difference is smaller than that.
     Noise { low: f64, high: f64, p: f64 },
-    /// The interval holds "no difference" but is wider than was asked: a difference may hide in it.
+    /// The interval contains 1 but is wider than requested. It may hide a difference.
     TooSmallToTell { low: f64, high: f64, p: f64, precision: f64 },
 }
 
 impl Verdict {
-    /// Judges a ratio; `precision` is the half width, in per cent, that was asked of its interval.
+    /// Judges a ratio. `precision` is the requested half width of its interval in per cent.
     pub(crate) fn new(ratio: Ratio, welch: Welch, precision: f64, better: Better) -> Self {
         let (low, high) = ratio.percent_interval();
         let p = welch.p;
@@ -72,7 +71,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A probability as tables print it.
+/// A probability, formatted for tables.
 pub(crate) struct Probability(pub(crate) f64);
 
 impl fmt::Display for Probability {

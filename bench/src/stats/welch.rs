@@ -1,27 +1,27 @@
-//! Welch's test: whether two means differ, without taking the variances to be equal.
+//! Welch's t-test: whether two means differ, without assuming equal variances.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::Sample;
 
-/// The outcome of the two-sided test that both means are the same.
+/// The result of the two-sided test for equal means.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Welch {
-    /// Positive where the second mean is the larger.
+    /// Positive if the second mean is larger.
     pub(crate) t: f64,
     pub(crate) degrees_of_freedom: f64,
     pub(crate) p: f64,
 }
 
 impl Welch {
-    /// Tests two samples; none if one has fewer than two measurements.
+    /// Tests two samples. None if one has fewer than two measurements.
     pub(crate) fn test(a: &Sample, b: &Sample) -> Option<Self> {
         let (share_a, share_b) = (a.variance()? / a.n(), b.variance()? / b.n());
         let difference = b.mean() - a.mean();
         let error = (share_a + share_b).sqrt();
         if error == 0.0 {
-            // Nothing varied: the means are equal for sure, or different for sure.
+            // Without any variation, the means are certainly equal or certainly different.
             let (t, p) = if difference == 0.0 { (0.0, 1.0) } else { (f64::MAX.copysign(difference), 0.0) };
             return Some(Self { t, degrees_of_freedom: a.n() + b.n() - 2.0, p });
         }
@@ -31,13 +31,13 @@ impl Welch {
     }
 }
 
-/// The degrees of freedom of a sum of two variances, each with its sample's size (Welch and Satterthwaite).
+/// Returns the degrees of freedom of a sum of two variances (Welch and Satterthwaite). Each comes with its sample's size.
 pub(super) fn satterthwaite(a: (f64, f64), b: (f64, f64)) -> f64 {
     let below = a.0.powi(2) / (a.1 - 1.0) + b.0.powi(2) / (b.1 - 1.0);
     (a.0 + b.0).powi(2) / below
 }
 
-/// The distance from the middle, in standard errors, within which Student's t lies with the given confidence.
+/// Returns the number of standard errors around the mean within which Student's t lies with the given confidence.
 pub(super) fn t_quantile(confidence: f64, degrees_of_freedom: f64) -> Option<f64> {
     let distribution = StudentsT::new(0.0, 1.0, degrees_of_freedom).ok()?;
     Some(distribution.inverse_cdf(f64::midpoint(1.0, confidence)))

@@ -1,4 +1,4 @@
-//! Which values to choose, and why: pairs of cells that differ in one axis alone, by the ratio of what they gave.
+//! The choice of values, by the ratios of pairs of cells that differ in one axis alone.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::stats::{Ratio, Sample};
 
-/// What an axis's values are worth against its first.
+/// An axis with its values compared to the first one.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Choice {
     pub(super) axis: &'static str,
@@ -19,13 +19,13 @@ pub(super) struct Choice {
     pub(super) effects: Vec<Effect>,
 }
 
-/// One value against the first of its axis, everything else equal.
+/// One value compared to the first of its axis, everything else equal.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Effect {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) pairs: usize,
-    /// With 95 % intervals; none where too few pairs gave a figure.
+    /// This and the next two have 95 % intervals. None if too few pairs have the figure.
     pub(super) goodput: Option<Ratio>,
     pub(super) cpu_per_gb: Option<Ratio>,
     pub(super) rtt: Option<Ratio>,
@@ -49,7 +49,7 @@ fn names<T: ToString>(values: &[T]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// The value that a setting has on an axis.
+/// Returns a setting's value on an axis.
 type Axis = fn(&Setting) -> Option<String>;
 
 fn choice(axis: &'static str, values: &[String], value: Axis, measured: &[Measured]) -> Option<Choice> {
@@ -76,7 +76,7 @@ fn choice(axis: &'static str, values: &[String], value: Axis, measured: &[Measur
     Some(Choice { axis, chosen, reason, effects })
 }
 
-/// The ratio, if 1 is not within its interval.
+/// Returns the ratio, unless its interval contains 1.
 fn is_clear(ratio: Option<Ratio>) -> Option<f64> {
     ratio.filter(|ratio| !ratio.holds_one()).map(|ratio| ratio.estimate)
 }

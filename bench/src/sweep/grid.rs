@@ -1,22 +1,22 @@
-//! What a sweep goes through: every combination of the values of its axes, on every wire.
+//! The grid of a sweep: every combination of the axes' values, on every network.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Serialize, Serializer};
 
-use crate::{vpn::peers::Peer, wire::Change};
+use crate::{report::value_name, vpn::peers::Peer, wire::Change};
 
-/// The caps of one transmit: segments and datagrams.
+/// The caps of one transmit, in segments and datagrams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Caps {
     segments: u32,
     datagrams: u32,
 }
 
-/// The networks that a tunnel is put over.
+/// The networks below a tunnel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub(crate) enum Net {
-    /// A veth pair: nothing but the machine limits.
+    /// A veth pair: only the machine limits
     Clean,
     /// 30 ms of RTT and 200 Mbit/s
     #[value(name = "30ms")]
@@ -37,13 +37,13 @@ pub(super) struct Axes {
     pub(super) queues: Vec<String>,
 }
 
-/// One combination.
+/// A combination of values.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Setting {
     pub(super) caps: Caps,
     pub(super) mtu: u16,
     pub(super) connections: u32,
-    /// Of the wire's bottleneck; none where there is no bottleneck.
+    /// The queue of the wire's bottleneck. None without a bottleneck.
     pub(super) queue: Option<String>,
 }
 
@@ -58,13 +58,8 @@ pub(super) struct Cell {
 impl Net {
     pub(super) const ALL: [Self; 4] = [Self::Clean, Self::Near, Self::Far, Self::Lossy];
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Clean => "clean",
-            Self::Near => "30ms",
-            Self::Far => "100ms",
-            Self::Lossy => "lossy",
-        }
+    pub(super) fn name(self) -> String {
+        value_name(&self)
     }
 
     pub(super) fn title(self) -> &'static str {
@@ -76,7 +71,7 @@ impl Net {
         }
     }
 
-    /// The wire's settings each way, without its queue; none for a veth pair.
+    /// Returns the wire's settings for each direction, without its queue. None for a veth pair.
     fn wire(self) -> Option<&'static str> {
         match self {
             Self::Clean => None,
@@ -88,7 +83,7 @@ impl Net {
 }
 
 impl Axes {
-    /// Every cell once, network by network.
+    /// Returns every cell once, network by network.
     pub(super) fn cells(&self, nets: &[Net]) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &net in nets {
@@ -112,7 +107,7 @@ impl Axes {
 }
 
 impl Cell {
-    /// What the wire is set to; none for a veth pair.
+    /// Returns the wire's settings. None for a veth pair.
     pub(super) fn wire(&self) -> Option<String> {
         let queue = self.setting.queue.as_ref().map(|queue| format!(" queue={queue}")).unwrap_or_default();
         self.net.wire().map(|wire| format!("{wire}{queue}"))
@@ -120,7 +115,7 @@ impl Cell {
 }
 
 impl Setting {
-    /// Warren with these settings.
+    /// Returns Warren with these settings.
     pub(super) fn peer(&self, base: &Peer) -> Peer {
         base.with("max_transmit_segments", &self.caps.segments.to_string())
             .with("max_transmit_datagrams", &self.caps.datagrams.to_string())
@@ -155,10 +150,10 @@ impl Serialize for Caps {
 }
 
 fn by_name<S: Serializer>(net: &Net, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(net.name())
+    serializer.serialize_str(&net.name())
 }
 
-/// Accepts a length of the wire's queue, as it is written.
+/// Checks the length of a wire's queue and returns it unchanged.
 pub(super) fn parse_queue(text: &str) -> Result<String, String> {
     format!("queue={text}").parse::<Change>().map(|_| text.to_owned())
 }
@@ -201,6 +196,6 @@ mod tests {
         for wrong in ["40", "0/80", "40/0", "200/80", "a/b"] {
             assert!(wrong.parse::<Caps>().is_err(), "{wrong}");
         }
-        assert!(parse_queue("50ms").is_ok() && parse_queue("50").unwrap_err().contains("no length"));
+        assert!(parse_queue("50ms").is_ok() && parse_queue("50").unwrap_err().contains("not a length"));
     }
 }

@@ -13,11 +13,11 @@ pub(super) struct Measured {
     pub(super) cell: Cell,
     pub(super) round: u32,
     pub(super) goodput_mbit_per_s: f64,
-    /// Of both ends.
+    /// The sum of both ends.
     pub(super) cpu_seconds_per_gb: Option<f64>,
     pub(super) rtt_median_ms: Option<f64>,
     pub(super) rtt_p99_ms: Option<f64>,
-    /// Of the frames that reached the bottleneck, what its queue had no room for.
+    /// The share of frames that found the bottleneck's queue full.
     pub(super) dropped_at_queue: Option<f64>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Median {
 }
 
 impl Median {
-    /// None if the cell gave nothing.
+    /// None if the cell was not measured.
     pub(super) fn of(cell: &Cell, measured: &[Measured]) -> Option<Self> {
         let rounds: Vec<_> = measured.iter().filter(|one| one.cell == *cell).collect();
         let median = |figure: fn(&Measured) -> Option<f64>| {
@@ -48,7 +48,7 @@ impl Median {
     }
 }
 
-/// The cells that were measured, each once, in their first order.
+/// Returns the measured cells, each once, in the order of their first measurement.
 pub(super) fn cells(measured: &[Measured]) -> Vec<&Cell> {
     let mut cells: Vec<&Cell> = Vec::new();
     for one in measured {

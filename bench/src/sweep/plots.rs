@@ -1,137 +1,153 @@
-//! SVG plots of a sweep: goodput as a heat map, and the queue-size lesson.
+//! SVG plots of a sweep: the heat map of goodput, and the lesson about queue size.
 
 use std::path::Path;
 
-use anyhow::anyhow;
-use plotters::{
-    coord::Shift,
-    prelude::{
-        BLACK, ChartBuilder, Circle, Color as _, DrawingArea, IntoDrawingArea as _, IntoFont as _,
-        IntoLogRange as _, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend, SeriesLabelPosition,
-        Text, WHITE,
-    },
+use anyhow::Context as _;
+use plotters::prelude::{
+    BLACK, ChartBuilder, Circle, Color as _, IntoFont as _, IntoLogRange as _, LineSeries, PathElement,
+    Rectangle, SeriesLabelPosition, Text, WHITE,
 };
 
 use super::{
-    grid::{Cell, Net},
+    grid::{Caps, Cell, Net},
     measured::{Median, cells},
     results::Results,
 };
+use crate::plot::{self, Area, BLUE, FONT, SKY, VERMILION};
 
-const FONT: &str = "sans-serif";
 const SIZE: (i32, i32) = (1_100, 760);
-/// Of Okabe and Ito's colours, which people with any colour vision can tell apart.
-const BLUE: RGBColor = RGBColor(0, 114, 178);
-const SKY: RGBColor = RGBColor(86, 180, 233);
-const ORANGE: RGBColor = RGBColor(213, 94, 0);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// Writes what the run has figures for.
-///
-/// # Errors
-/// A sentence when a file cannot be written.
+/// Writes the plots that the run has figures for.
 pub(super) fn write(results: &Results, directory: &Path) -> anyhow::Result<()> {
+    let size = (SIZE.0.unsigned_abs(), SIZE.1.unsigned_abs());
     if !results.cells.is_empty() {
-        draw(&directory.join("heat-map.svg"), |area| heat_map(area, results))?;
+        plot::write(&directory.join("heat-map.svg"), size, |area| heat_map(area, results))?;
     }
     if results.lesson.len() > 1 {
-        draw(&directory.join("queue.svg"), |area| lesson(area, results))?;
+        plot::write(&directory.join("queue.svg"), size, |area| lesson(area, results))?;
     }
     Ok(())
 }
 
-fn draw(path: &Path, draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let size = (SIZE.0.unsigned_abs(), SIZE.1.unsigned_abs());
-    let area = SVGBackend::new(path, size).into_drawing_area();
-    let failed = |error: String| anyhow!("cannot write {}: {error}", path.display());
-    area.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
-    draw(&area).map_err(|error| failed(error.to_string()))?;
-    area.present().map_err(|error| failed(error.to_string()))
-}
-
-/// A row for each combination of connections, MTU and queue, a column for each network and caps: the darker, the
-/// nearer to the best of the network.
+/// Draws the heat map: the darker a cell, the nearer its goodput to the best of its network.
 fn heat_map(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let all = cells(&results.cells);
-    let (mut columns, mut rows): (Vec<(Net, String)>, Vec<String>) = (Vec::new(), Vec::new());
+    let map = HeatMap::new(&all)?;
+    map.draw_names(area)?;
     for cell in &all {
-        let column = (cell.net, cell.setting.caps.to_string());
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-    }
-    // Cells without a queue stand in the rows of all queues.
-    for cell in all
-        .iter()
-        .filter(|cell| cell.setting.queue.is_some() || all.iter().all(|cell| cell.setting.queue.is_none()))
-    {
-        let row = row_name(cell, cell.setting.queue.as_deref());
-        if !rows.contains(&row) {
-            rows.push(row);
-        }
-    }
-    let (left, top, bottom) = (250, 90, 60);
-    let width = (SIZE.0 - left - 20) / i32::try_from(columns.len().max(1))?;
-    let height = (SIZE.1 - top - bottom) / i32::try_from(rows.len().max(1))?;
-    let title =
-        "TCP x8 up through Warren, Mbit/s received; the darker, the nearer to the best of its network";
-    area.draw(&Text::new(title, (20, 16), (FONT, 18)))?;
-    for (index, (net, caps)) in columns.iter().enumerate() {
-        let x = left + width * i32::try_from(index)?;
-        let is_first = columns.iter().position(|(other, _)| other == net) == Some(index);
-        if is_first {
-            area.draw(&Text::new(net.title(), (x + 4, 44), (FONT, 14)))?;
-        }
-        area.draw(&Text::new(format!("caps {caps}"), (x + 4, 66), (FONT, 13)))?;
-    }
-    for (index, row) in rows.iter().enumerate() {
-        let y = top + height * i32::try_from(index)?;
-        area.draw(&Text::new(row.clone(), (20, y + height / 2 - 7), (FONT, 13)))?;
-    }
-    for cell in all {
         let Some(median) = Median::of(cell, &results.cells) else { continue };
-        let best = cells(&results.cells)
-            .into_iter()
+        let best = all
+            .iter()
             .filter(|other| other.net == cell.net)
             .filter_map(|other| Some(Median::of(other, &results.cells)?.goodput_mbit_per_s))
             .fold(f64::MIN_POSITIVE, f64::max);
-        let part = median.goodput_mbit_per_s / best;
-        let column = (cell.net, cell.setting.caps.to_string());
-        let Some(column) = columns.iter().position(|other| *other == column) else { continue };
-        for (index, row) in rows.iter().enumerate() {
-            let queue = cell.setting.queue.as_deref();
-            let is_here = match queue {
-                Some(_) => *row == row_name(cell, queue),
-                None => row.starts_with(&row_name(cell, None)),
-            };
-            if !is_here {
-                continue;
-            }
-            let (x, y) = (left + width * i32::try_from(column)?, top + height * i32::try_from(index)?);
-            let colour = BLUE.mix(shade(part));
-            area.draw(&Rectangle::new([(x, y), (x + width - 3, y + height - 3)], colour.filled()))?;
-            let text = format!("{:.0} ({:.0} %)", median.goodput_mbit_per_s, part * 100.0);
-            let ink = if shade(part) > 0.5 { WHITE } else { BLACK };
-            area.draw(&Text::new(text, (x + 6, y + height / 2 - 8), (FONT, 13).into_font().color(&ink)))?;
-        }
+        map.draw_cell(area, cell, median.goodput_mbit_per_s, median.goodput_mbit_per_s / best)?;
     }
     Ok(())
 }
 
-/// How dark a cell is: from half of the best on, so that differences show.
+/// The layout of the heat map in pixels.
+struct HeatMap {
+    /// One for each network and caps.
+    columns: Vec<(Net, Caps)>,
+    /// One for each combination of connections, MTU and queue, by name.
+    rows: Vec<String>,
+    width: i32,
+    height: i32,
+}
+
+impl HeatMap {
+    const LEFT: i32 = 250;
+    const TOP: i32 = 90;
+    const BOTTOM: i32 = 60;
+
+    fn new(cells: &[&Cell]) -> anyhow::Result<Self> {
+        let (mut columns, mut rows) = (Vec::new(), Vec::new());
+        let has_queues = cells.iter().any(|cell| cell.setting.queue.is_some());
+        for cell in cells {
+            let column = (cell.net, cell.setting.caps);
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+            let row = row_name(cell);
+            // A cell without a queue stands in the rows of all queues.
+            if (cell.setting.queue.is_some() || !has_queues) && !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+        let width = (SIZE.0 - Self::LEFT - 20) / i32::try_from(columns.len().max(1))?;
+        let height = (SIZE.1 - Self::TOP - Self::BOTTOM) / i32::try_from(rows.len().max(1))?;
+        Ok(Self { columns, rows, width, height })
+    }
+
+    /// Draws the title and the names of columns and rows.
+    fn draw_names(&self, area: &Area<'_>) -> anyhow::Result<()> {
+        let title =
+            "TCP x8 up through Warren, Mbit/s received; the darker, the nearer to the best of its network";
+        area.draw(&Text::new(title, (20, 16), (FONT, 18)))?;
+        let mut last = None;
+        for (index, (net, caps)) in self.columns.iter().enumerate() {
+            let x = self.x(index)?;
+            if last.replace(*net) != Some(*net) {
+                area.draw(&Text::new(net.title(), (x + 4, 44), (FONT, 14)))?;
+            }
+            area.draw(&Text::new(format!("caps {caps}"), (x + 4, 66), (FONT, 13)))?;
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            area.draw(&Text::new(row.clone(), (20, self.y(index)? + self.height / 2 - 7), (FONT, 13)))?;
+        }
+        Ok(())
+    }
+
+    /// Draws a cell in each of its rows. `part` is its goodput as a part of the best.
+    fn draw_cell(
+        &self,
+        area: &Area<'_>,
+        cell: &Cell,
+        goodput_mbit_per_s: f64,
+        part: f64,
+    ) -> anyhow::Result<()> {
+        let column = self.columns.iter().position(|column| *column == (cell.net, cell.setting.caps));
+        let x = self.x(column.context("every cell has a column")?)?;
+        let name = row_name(cell);
+        let is_here = |row: &str| {
+            if cell.setting.queue.is_some() { row == name } else { row.starts_with(&name) }
+        };
+        for (index, _) in self.rows.iter().enumerate().filter(|(_, row)| is_here(row)) {
+            let y = self.y(index)?;
+            let colour = BLUE.mix(shade(part));
+            let corners = [(x, y), (x + self.width - 3, y + self.height - 3)];
+            area.draw(&Rectangle::new(corners, colour.filled()))?;
+            let text = format!("{goodput_mbit_per_s:.0} ({:.0} %)", part * 100.0);
+            let ink = if shade(part) > 0.5 { WHITE } else { BLACK };
+            let style = (FONT, 13).into_font().color(&ink);
+            area.draw(&Text::new(text, (x + 6, y + self.height / 2 - 8), style))?;
+        }
+        Ok(())
+    }
+
+    fn x(&self, column: usize) -> anyhow::Result<i32> {
+        Ok(Self::LEFT + self.width * i32::try_from(column)?)
+    }
+
+    fn y(&self, row: usize) -> anyhow::Result<i32> {
+        Ok(Self::TOP + self.height * i32::try_from(row)?)
+    }
+}
+
+/// Returns how dark a cell is. The scale starts at half of the best, so that differences show.
 fn shade(part: f64) -> f64 {
     0.08 + 0.92 * ((part - 0.5) / 0.5).clamp(0.0, 1.0)
 }
 
-fn row_name(cell: &Cell, queue: Option<&str>) -> String {
+fn row_name(cell: &Cell) -> String {
     let of = &cell.setting;
-    let queue = queue.map(|queue| format!(", queue {queue}")).unwrap_or_default();
+    let queue = of.queue.as_ref().map(|queue| format!(", queue {queue}")).unwrap_or_default();
     let plural = if of.connections == 1 { "" } else { "s" };
     format!("{} connection{plural}, MTU {}{queue}", of.connections, of.mtu)
 }
 
-/// Left what the queue drops, right the round-trip time, by the length of the queue.
+/// Draws the queue's drops (left axis) and the round-trip time (right axis) by the length of the queue.
 fn lesson(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
     let points: Vec<_> = cells(&results.lesson)
         .into_iter()
@@ -171,10 +187,10 @@ fn lesson(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
         .draw()?;
     chart.configure_secondary_axes().y_desc("RTT under load, ms").label_style((FONT, 13)).draw()?;
     chart
-        .draw_series(LineSeries::new(dropped.iter().copied(), ORANGE.stroke_width(3)))?
+        .draw_series(LineSeries::new(dropped.iter().copied(), VERMILION.stroke_width(3)))?
         .label("dropped (left)")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], ORANGE.stroke_width(3)));
-    chart.draw_series(dropped.iter().map(|&point| Circle::new(point, 4, ORANGE.filled())))?;
+        .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], VERMILION.stroke_width(3)));
+    chart.draw_series(dropped.iter().map(|&point| Circle::new(point, 4, VERMILION.filled())))?;
     for (name, points, colour) in [("RTT median (right)", &middle, BLUE), ("RTT p99 (right)", &late, SKY)] {
         chart
             .draw_secondary_series(LineSeries::new(points.iter().copied(), colour.stroke_width(3)))?
@@ -182,17 +198,10 @@ fn lesson(area: &Area<'_>, results: &Results) -> anyhow::Result<()> {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
         chart.draw_secondary_series(points.iter().map(|&point| Circle::new(point, 4, colour.filled())))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperMiddle)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.2))
-        .label_font((FONT, 13))
-        .draw()?;
-    Ok(())
+    plot::draw_legend(&mut chart, SeriesLabelPosition::UpperMiddle)
 }
 
-/// The length of a cell's queue; none if it is not a time.
+/// Returns the length of a cell's queue. None if it is not a time.
 fn milliseconds(cell: &Cell) -> Option<f64> {
     cell.setting.queue.as_ref()?.strip_suffix("ms")?.parse().ok()
 }

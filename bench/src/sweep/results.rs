@@ -7,9 +7,9 @@ use super::{
     grid::{Cell, Net, Setting},
     measured::{Measured, Median, cells},
 };
-use crate::report::{Machine, Table, number};
+use crate::report::{Machine, Table, number, number_or_dash};
 
-/// A run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Results {
     pub(super) machine: Machine,
@@ -17,7 +17,7 @@ pub(super) struct Results {
     pub(super) seed: u64,
     pub(super) seconds: u32,
     pub(super) cells: Vec<Measured>,
-    /// One network, one combination, the bottleneck's queue from small to large.
+    /// One combination on one network, with bottleneck queues from small to large.
     pub(super) lesson: Vec<Measured>,
     pub(super) choices: Vec<Choice>,
     pub(super) remarks: Vec<String>,
@@ -58,7 +58,6 @@ fn table(cells: &[&Cell], measured: &[Measured]) -> Table {
         "RTT median / p99, ms",
         "dropped at the queue, %",
     ]);
-    let optional = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), number);
     for cell in cells {
         let Some(median) = Median::of(cell, measured) else { continue };
         let Setting { caps, mtu, connections, queue } = &cell.setting;
@@ -68,9 +67,9 @@ fn table(cells: &[&Cell], measured: &[Measured]) -> Table {
             connections.to_string(),
             queue.clone().unwrap_or_else(|| "-".to_owned()),
             number(median.goodput_mbit_per_s),
-            optional(median.cpu_seconds_per_gb),
-            format!("{} / {}", optional(median.rtt_median_ms), optional(median.rtt_p99_ms)),
-            optional(median.dropped_at_queue.map(|share| share * 100.0)),
+            number_or_dash(median.cpu_seconds_per_gb),
+            format!("{} / {}", number_or_dash(median.rtt_median_ms), number_or_dash(median.rtt_p99_ms)),
+            number_or_dash(median.dropped_at_queue.map(|share| share * 100.0)),
         ]);
     }
     table

@@ -1,14 +1,14 @@
-//! What goes through a tunnel while it is measured: iperf3's TCP, own UDP, and ping.
+//! The load of a tunnel while it is measured: TCP by iperf3, UDP, and pings.
 //!
-//! Connections are opened from the exit to the client, whichever way the data then goes: an exit that lets clients
-//! reach the internet alone drops what they would open to itself, and it is the product as shipped that is measured.
+//! Connections are opened from the exit to the client, whichever way the data goes. Warren's exit lets clients reach the
+//! internet but drops connections to the exit itself, and the product is measured as shipped.
 
 mod iperf;
 mod ping;
 mod udp;
 
 pub(crate) use self::{
-    iperf::Iperf,
+    iperf::{Iperf, iperf_result},
     ping::{Ping, first_reply},
-    udp::{Delivered, Rate, Sizes, carry},
+    udp::{Delivered, Rate, Sizes, Stream, carry},
 };

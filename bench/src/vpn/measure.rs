@@ -1,22 +1,24 @@
-//! What the VPN processes of both ends used, from /proc: CPU seconds, context switches, peak memory.
+//! The resource use of the VPN processes of both ends, from /proc: CPU seconds, context switches, peak memory.
 //!
-//! Kernel work done on behalf of a process outside of it (softirqs that another process's send runs) is not seen here;
-//! on a veth pair most of it runs in the sender's own system call.
+//! It does not include kernel work for a process that runs outside of it (softirqs in another process's send call). On a
+//! veth pair, most of that work runs in the sender's own system call.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// Use of a group of processes: up to a moment, or between two.
+use crate::usage::status_field;
+
+/// The use of a group of processes, up to a moment or between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Used {
     pub(crate) cpu_seconds: f64,
-    /// Of threads that live; voluntary and not.
+    /// Voluntary and involuntary switches of living threads.
     pub(crate) context_switches: u64,
 }
 
 impl Used {
-    /// Reads the counters of the processes; one that ended counts nothing.
+    /// Reads the counters of the processes. One that has ended counts as 0.
     pub(crate) fn by(pids: &[u32]) -> Self {
         let ticks = ticks_per_second();
         let mut used = Self::default();
@@ -39,12 +41,12 @@ impl Used {
     }
 }
 
-/// The most memory that the processes ever had resident, in MiB; none if there is no process.
+/// Returns the sum of the processes' peak resident memory in MiB. None without a process.
 pub(crate) fn peak_rss_mib(pids: &[u32]) -> Option<f64> {
     let mut sum = None;
     for pid in pids {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if let Some(kib) = field(&status, "VmHWM:") {
+        if let Some(kib) = status_field(&status, "VmHWM:") {
             sum = Some(sum.unwrap_or(0.0) + f64::from(u32::try_from(kib).unwrap_or(u32::MAX)) / 1024.0);
         }
     }
@@ -56,9 +58,9 @@ fn ticks_per_second() -> f64 {
     u32::try_from(ticks).map_or(100.0, f64::from).max(1.0)
 }
 
-/// User and system time of all of a process's threads, dead ones too: fields 14 and 15 of proc_pid_stat(5).
+/// Returns user and system time of all threads of a process, including dead ones (fields 14 and 15 of proc_pid_stat(5)).
 fn cpu_ticks(stat: &str) -> Option<f64> {
-    // The name, in parentheses, may hold anything.
+    // The name in parentheses may contain anything.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;
@@ -66,14 +68,8 @@ fn cpu_ticks(stat: &str) -> Option<f64> {
 }
 
 fn context_switches(status: &str) -> u64 {
-    let count = |name| field(status, name).unwrap_or(0);
+    let count = |name| status_field(status, name).unwrap_or(0);
     count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:")
-}
-
-/// A number of a proc_pid_status(5) file.
-fn field(status: &str, name: &str) -> Option<u64> {
-    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    value.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -97,7 +93,6 @@ mod tests {
 
     #[test]
     fn memory_is_that_of_all_processes_that_exist() {
-        assert_eq!(field("VmPeak:\t   9 kB\nVmHWM:\t    5120 kB\n", "VmHWM:"), Some(5120));
         assert!(peak_rss_mib(&[std::process::id()]).unwrap() > 0.5);
         assert_eq!(peak_rss_mib(&[]), None);
         assert_eq!(peak_rss_mib(&[u32::MAX]), None);

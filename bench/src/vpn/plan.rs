@@ -1,17 +1,18 @@
-//! Which tests there are, and what one of them gives for one tunnel.
+//! All tests, and the outcome of one test of one tunnel.
 
 use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
 use super::{
-    load::{Delivered, Iperf, Ping, Rate, Sizes, carry},
+    load::{Delivered, Iperf, Ping, Rate, Sizes, Stream, carry},
     measure::Used,
     peers::Tunnel,
     topology::Topology,
 };
 use crate::{
     interrupt::Interrupt,
+    namespace::finished,
     stats::{float, share},
     usage::GB,
     way::{Way, Ways},
@@ -25,11 +26,11 @@ pub(crate) enum Test {
     IdleRtt,
 }
 
-/// Flows during whose upload the round-trip time is measured too.
+/// Number of flows of the TCP test that also measures the round-trip time.
 pub(crate) const RTT_UNDER_FLOWS: u32 = 8;
 
 const UDP_SLOW: Rate = Rate::PacketsPerSecond(20_000.0);
-/// 300 Mbit/s of 1,200 bytes.
+/// 300 Mbit/s of 1,200-byte payloads.
 const UDP_300_MBIT: Rate = Rate::PacketsPerSecond(31_250.0);
 
 const fn tcp(flows: u32, ways: Ways) -> Test {
@@ -40,7 +41,7 @@ const fn udp(size: usize, rate: Rate) -> Test {
     Test::Udp { sizes: Sizes::Fixed(size), rate }
 }
 
-/// All tests by name, with what a person reads; those of a run without `--full` first.
+/// All tests with name and title. Those of a run without `--full` come first.
 const TESTS: [(&str, Test, &str); 15] = [
     ("tcp1-up", tcp(1, Ways::Up), "TCP x1 up"),
     ("tcp1-down", tcp(1, Ways::Down), "TCP x1 down"),
@@ -81,7 +82,7 @@ impl Test {
         TESTS.iter().find(|(_, test, _)| *test == self)
     }
 
-    /// Whether a round-trip time comes out of it.
+    /// Returns whether the test measures the round-trip time.
     pub(crate) fn measures_rtt(self) -> bool {
         matches!(self, Self::IdleRtt | Self::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up })
     }
@@ -93,7 +94,7 @@ impl FromStr for Test {
     fn from_str(name: &str) -> Result<Self, String> {
         let names: Vec<_> = TESTS.iter().map(|(name, ..)| *name).collect();
         let found = TESTS.iter().find(|(known, ..)| *known == name).map(|(_, test, _)| *test);
-        found.ok_or_else(|| format!("there is no test {name}; there are {}", names.join(", ")))
+        found.ok_or_else(|| format!("there is no test {name}; tests are {}", names.join(", ")))
     }
 }
 
@@ -103,16 +104,16 @@ impl fmt::Display for Test {
     }
 }
 
-/// What one test of one tunnel gave. Rates are the receiver's.
+/// The outcome of one test of one tunnel. Rates are the receiver's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) up_gbit_per_s: Option<f64>,
     pub(crate) down_gbit_per_s: Option<f64>,
     pub(crate) packets_per_s: Option<f64>,
     pub(crate) offered_packets_per_s: Option<f64>,
-    /// Part of what the sender's kernel took.
+    /// The share of the packets that the sender's kernel accepted.
     pub(crate) lost: Option<f64>,
-    /// Received payload, in GB of 10^9 bytes.
+    /// Received payload in GB of 10^9 bytes.
     pub(crate) gigabytes: f64,
     pub(crate) client: Used,
     pub(crate) exit: Used,
@@ -127,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// Of both ends.
+    /// Returns the CPU time of both ends.
     pub(crate) fn cpu_seconds_per_gb(&self) -> Option<f64> {
         let cpu = self.client.cpu_seconds + self.exit.cpu_seconds;
         (self.gigabytes > 0.0).then(|| cpu / self.gigabytes)
@@ -144,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// What tests run against.
+/// What a test runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bed<'a> {
     pub(crate) topology: &'a Topology,
@@ -155,9 +156,6 @@ pub(crate) struct Bed<'a> {
 
 impl Bed<'_> {
     /// Runs one test.
-    ///
-    /// # Errors
-    /// A sentence when it gave no figure, or the user interrupts.
     pub(crate) fn run(&self, test: Test, seconds: u32) -> anyhow::Result<Outcome> {
         let start = self.used();
         let outcome = match test {
@@ -166,7 +164,7 @@ impl Bed<'_> {
                 let way = if ways == Ways::Up { Way::Up } else { Way::Down };
                 self.tcp(flows, way, seconds, test.measures_rtt())
             }
-            Test::Udp { sizes, rate } => self.udp(sizes, rate, seconds),
+            Test::Udp { sizes, rate } => self.udp(Stream { sizes, rate, seconds }),
             Test::IdleRtt => self.ping(seconds).map(|rtt_ms| Outcome { rtt_ms, ..Outcome::default() }),
         }?;
         let (client, exit) = self.used();
@@ -190,16 +188,16 @@ impl Bed<'_> {
         let (up, down) = std::thread::scope(|scope| {
             let up = scope.spawn(|| carry(Way::Up));
             let down = carry(Way::Down);
-            (up.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread of the benchmark panicked"))), down)
+            (finished(up.join()), down)
         });
         let (up, down) = (up?, down?);
         let up_only = one_way(Way::Up, up, seconds);
         Ok(Outcome { down_gbit_per_s: Some(gbit_per_s(down, seconds)), ..up_only }.received(up + down))
     }
 
-    fn udp(&self, sizes: Sizes, rate: Rate, seconds: u32) -> anyhow::Result<Outcome> {
+    fn udp(&self, stream: Stream) -> anyhow::Result<Outcome> {
         let Tunnel { client_address, exit_address, .. } = self.tunnel;
-        let found = carry(self.topology, client_address, exit_address, sizes, rate, seconds, self.interrupt)?;
+        let found = carry(self.topology, client_address, exit_address, stream, self.interrupt)?;
         let Delivered { sent, received, received_bytes, in_time, in_time_bytes, seconds } = found;
         let outcome = Outcome {
             up_gbit_per_s: Some(float(in_time_bytes) * 8.0 / GB / seconds),

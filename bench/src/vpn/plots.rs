@@ -1,14 +1,10 @@
-//! SVG plots of a run: bars by peer, and round-trip times as cumulative distributions.
+//! SVG plots of a run: bars by peer, and cumulative distributions of round-trip times.
 
 use std::path::Path;
 
-use anyhow::anyhow;
-use plotters::{
-    coord::Shift,
-    prelude::{
-        BLACK, ChartBuilder, Color as _, DrawingArea, IntoDrawingArea as _, IntoLogRange as _, LineSeries,
-        PathElement, RGBColor, Rectangle, SVGBackend, SeriesLabelPosition, Text, WHITE,
-    },
+use plotters::prelude::{
+    BLACK, ChartBuilder, Color as _, IntoLogRange as _, LineSeries, PathElement, RGBColor, Rectangle,
+    SeriesLabelPosition, Text,
 };
 
 use super::{
@@ -17,22 +13,16 @@ use super::{
     report::Report,
     results::{Figure, Metric, round_trip_times},
 };
-use crate::way::Ways;
+use crate::{
+    plot::{self, Area, FONT},
+    way::Ways,
+};
 
-/// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(153, 153, 153),
-    RGBColor(86, 180, 233),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 114, 178),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 0, 0),
-];
-const FONT: &str = "sans-serif";
+/// The colours of peers, which repeat if there are more peers.
+const COLOURS: [RGBColor; 8] =
+    [plot::GREY, plot::SKY, plot::VERMILION, plot::BLUE, plot::GREEN, plot::PURPLE, plot::ORANGE, BLACK];
 const SIZE: (u32, u32) = (960, 480);
-/// The part of a bar chart's width, at its right, where the peers' names stand beside the bars instead of on them.
+/// The share of a bar chart's width, at its right, that is left free for the legend.
 const LEGEND: f64 = 0.16;
 
 const fn tcp(flows: u32, ways: Ways) -> Metric {
@@ -44,9 +34,6 @@ const fn udp(sizes: Sizes) -> Metric {
 }
 
 /// Writes all plots that the run has figures for.
-///
-/// # Errors
-/// A sentence when a file cannot be written.
 pub(super) fn write(report: &Report, directory: &Path) -> anyhow::Result<()> {
     let up = Test::Tcp { flows: 1, ways: Ways::Up };
     let down = Test::Tcp { flows: 1, ways: Ways::Down };
@@ -73,7 +60,7 @@ pub(super) fn write(report: &Report, directory: &Path) -> anyhow::Result<()> {
         let metrics: Vec<_> = metrics.into_iter().filter(|metric| report.has(*metric)).collect();
         if !metrics.is_empty() {
             let path = directory.join(format!("{name}.svg"));
-            draw(&path, |area| draw_bars(area, report, title, &metrics))?;
+            plot::write(&path, SIZE, |area| draw_bars(area, report, title, &metrics))?;
         }
     }
     for (name, title, test) in [
@@ -86,23 +73,13 @@ pub(super) fn write(report: &Report, directory: &Path) -> anyhow::Result<()> {
             .collect();
         if !lines.is_empty() {
             let path = directory.join(format!("{name}.svg"));
-            draw(&path, |area| draw_distributions(area, report, title, &lines))?;
+            plot::write(&path, SIZE, |area| draw_distributions(area, report, title, &lines))?;
         }
     }
     Ok(())
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-fn draw(path: &Path, draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    let failed = |error: String| anyhow!("cannot write {}: {error}", path.display());
-    area.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
-    draw(&area).map_err(|error| failed(error.to_string()))?;
-    area.present().map_err(|error| failed(error.to_string()))
-}
-
-/// A group of bars for each figure, a bar for each peer.
+/// Draws a group of bars for each figure, with a bar for each peer.
 fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) -> anyhow::Result<()> {
     let figure = |metric: Metric, peer| Figure::of(metric, peer, &report.visits);
     let peers = report.peers.len();
@@ -115,7 +92,7 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
         .x_label_area_size(30)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..groups / (1.0 - LEGEND), 0.0..top)?;
-    // Names of groups stand under their middles, drawn below; the axis itself has no numbers.
+    // The axis has no numbers. The names of the groups are drawn below it at the end.
     chart.configure_mesh().disable_x_mesh().x_labels(0).max_light_lines(1).label_style((FONT, 13)).draw()?;
     let width = 0.8 / position(peers.max(1));
     for (peer, of) in report.peers.iter().enumerate() {
@@ -145,17 +122,10 @@ fn draw_bars(area: &Area<'_>, report: &Report, title: &str, metrics: &[Metric]) 
         let middle = (position(group) + 0.1) * step;
         area.draw(&Text::new(name, (left + round(middle), bottom), (FONT, 14)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.2))
-        .label_font((FONT, 13))
-        .draw()?;
-    Ok(())
+    plot::draw_legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
-/// A line for each peer: which part of the times was at most so long.
+/// Draws a line for each peer: the share of round-trip times up to each time.
 fn draw_distributions(
     area: &Area<'_>,
     report: &Report,
@@ -186,17 +156,10 @@ fn draw_distributions(
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.2))
-        .label_font((FONT, 13))
-        .draw()?;
-    Ok(())
+    plot::draw_legend(&mut chart, SeriesLabelPosition::LowerRight)
 }
 
-/// The cumulative distribution in at most 500 points.
+/// Returns the cumulative distribution in about 500 points at most.
 fn distribution(mut times: Vec<f64>) -> Vec<(f64, f64)> {
     const POINTS: usize = 500;
     times.sort_by(f64::total_cmp);
@@ -210,12 +173,12 @@ fn colour(peer: usize) -> RGBColor {
     COLOURS.iter().cycle().nth(peer).copied().unwrap_or(BLACK)
 }
 
-/// A count as a coordinate.
+/// Converts a count to a coordinate.
 fn position(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a pixel of a picture of a few hundred")]
+#[expect(clippy::cast_possible_truncation, reason = "a picture has fewer than 1,000 pixels")]
 fn round(pixel: f64) -> i32 {
     pixel.round() as i32
 }

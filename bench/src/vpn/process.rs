@@ -1,8 +1,8 @@
-//! Programs that a visit starts: daemons whose output goes to a file, and commands that run to their end.
+//! Programs that a benchmark starts: daemons whose output goes to a file, and commands that run to their end.
 
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -11,54 +11,102 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::topology::wait_for;
 use crate::interrupt::Interrupt;
 
-/// Between asking a program to end and killing it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between SIGTERM and SIGKILL.
+const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A program that runs until this is dropped, in a process group of its own: Ctrl-C is for this program alone, which
-/// then ends the others in order.
+/// A child and the process group that it leads. Dropping it ends the whole group.
+///
+/// The group also keeps Ctrl-C from the child: it reaches this program alone, which then ends the others in order.
+#[derive(Debug)]
+struct Group {
+    child: Child,
+    /// Whether the group outlives this.
+    is_spared: bool,
+}
+
+impl Group {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        let child = command.process_group(0).stdin(Stdio::null()).spawn()?;
+        Ok(Self { child, is_spared: false })
+    }
+
+    fn try_wait(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.child.try_wait().context("cannot look at a child")
+    }
+
+    /// Waits for the last process of the group and returns whether it is gone.
+    fn is_gone_within(&mut self, group: Pid, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            // A dead child stays in its group until somebody has waited for it.
+            let ended = !matches!(self.child.try_wait(), Ok(None));
+            if ended && test_kill_process_group(group).is_err() {
+                return true;
+            }
+            if start.elapsed() >= patience {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return };
+        if self.is_spared {
+            return;
+        }
+        // SIGTERM first: a process may have namespaces and devices to remove.
+        for signal in [Signal::TERM, Signal::KILL] {
+            if self.is_gone_within(group, Duration::ZERO) {
+                return;
+            }
+            // It fails if the group is gone by now.
+            let _ = kill_process_group(group, signal);
+            if self.is_gone_within(group, PATIENCE) {
+                return;
+            }
+        }
+    }
+}
+
+/// A program that runs until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
-    child: Child,
+    group: Group,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts a program; its output goes to the file NAME.log in `directory`.
-    ///
-    /// # Errors
-    /// A sentence when it cannot be started.
+    /// Starts a program. Its output goes to NAME.log in `directory`.
     pub(crate) fn start(name: &str, directory: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let errors = file.try_clone().context("cannot duplicate a descriptor")?;
-        let child = command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(errors)
-            .spawn()
+        let group = Group::start(command.stdout(file).stderr(errors))
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        Ok(Self { name: name.to_owned(), child, log })
+        Ok(Self { name: name.to_owned(), group, log })
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.group.child.id()
     }
 
-    /// What it printed so far.
+    /// Returns what it has printed so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Fails with its last words if it ended.
+    /// Fails with its last words if it has ended.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.child.try_wait().context("cannot look at a child")? {
+        if let Some(status) = self.group.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, last_words(&self.output()));
         }
         Ok(())
@@ -80,24 +128,48 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        end(&mut self.child, PATIENCE);
+/// A command that runs and whose output is collected.
+#[derive(Debug)]
+pub(crate) struct Running {
+    group: Group,
+    output: Option<JoinHandle<String>>,
+    errors: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+        // Both pipes are read while the command runs, because a full pipe would stop it.
+        let (output, errors) = (group.child.stdout.take().map(read), group.child.stderr.take().map(read));
+        Ok(Self { group, output, errors })
+    }
+
+    pub(crate) fn try_wait(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.group.try_wait()
+    }
+
+    /// Ends the command and all that it started, and returns its standard output and standard error.
+    pub(crate) fn end(self) -> (String, String) {
+        let Self { group, output, errors } = self;
+        // A process that is left in the group may hold the pipes open, and the readers would wait for it.
+        drop(group);
+        let text = |reader: Option<JoinHandle<String>>| reader.and_then(|reader| reader.join().ok());
+        (text(output).unwrap_or_default(), text(errors).unwrap_or_default())
+    }
+
+    /// As [`Self::end`], but leaves processes alone that the command has started.
+    fn end_alone(mut self) -> (String, String) {
+        self.group.is_spared = true;
+        self.end()
     }
 }
 
-/// Runs a command to its end and returns what it printed on standard output.
-///
-/// # Errors
-/// A sentence with the last thing it said when it fails; when it takes longer than `limit`; when interrupted.
+/// Runs a command to its end and returns its standard output. Fails with its last words.
 pub(crate) fn run(command: &mut Command, limit: Duration, interrupt: &Interrupt) -> anyhow::Result<String> {
     Ok(run_to_success(command, limit, interrupt)?.output)
 }
 
-/// As [`run`], with what it printed on standard error.
-///
-/// # Errors
-/// As [`run`].
+/// As [`run`], but also returns standard error.
 pub(crate) fn run_to_success(
     command: &mut Command,
     limit: Duration,
@@ -111,7 +183,7 @@ pub(crate) fn run_to_success(
     Ok(ended)
 }
 
-/// How a command ended and what it printed.
+/// The exit status and the output of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     name: String,
@@ -121,77 +193,36 @@ pub(crate) struct Ended {
 }
 
 /// Runs a command to its end, whatever its exit code.
-///
-/// # Errors
-/// A sentence when it cannot be started or takes longer than `limit`; when interrupted.
 pub(crate) fn run_whatever_it_returns(
     command: &mut Command,
     limit: Duration,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Ended> {
-    // `ip netns exec NAMESPACE PROGRAM` is about the program.
+    // Of `ip netns exec NAMESPACE PROGRAM`, the program is named.
     let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
     let program =
         if words.get(1).is_some_and(|word| *word == "netns") { words.get(4) } else { words.first() };
     let name = program.map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
-    let mut child = command
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {name}"))?;
-    // Both are read while it runs, or a full pipe would stop it.
-    let output = child.stdout.take().map(read);
-    let errors = child.stderr.take().map(read);
-    let status = wait_for(&format!("the end of {name}"), limit, interrupt, || {
-        child.try_wait().context("cannot look at a child")
-    });
-    // What still holds the pipes open ends here, so that the readers do; a daemon that was left behind has closed them.
-    if status.is_err() {
-        end(&mut child, PATIENCE);
-    }
-    let status = status?;
-    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
-        let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    Ok(Ended { name, status, output: text(output), errors: text(errors) })
+    let mut running = Running::start(command).with_context(|| format!("cannot start {name}"))?;
+    let status = wait_for(&format!("the end of {name}"), limit, interrupt, || running.try_wait())?;
+    // A daemon that the command left behind is meant to stay. It has closed the pipes.
+    let (output, errors) = running.end_alone();
+    Ok(Ended { name, status, output, errors })
 }
 
-fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth showing.
+        // What was read before an error is still worth showing.
         let _ = pipe.read_to_end(&mut bytes);
-        bytes
+        String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// The last line with something in it.
-fn last_words(text: &str) -> &str {
+/// Returns the last line that is not empty.
+pub(crate) fn last_words(text: &str) -> &str {
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing")
-}
-
-/// Ends a child and its group: politely, then not.
-fn end(child: &mut Child, patience: Duration) {
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let signal = |signal| {
-        if let Some(group) = group {
-            // Nobody left in the group is what is wanted.
-            let _ = kill_process_group(group, signal);
-        }
-    };
-    if matches!(child.try_wait(), Ok(None)) {
-        signal(Signal::TERM);
-        let start = Instant::now();
-        while start.elapsed() < patience && matches!(child.try_wait(), Ok(None)) {
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-    signal(Signal::KILL);
-    let _ = child.wait();
 }
 
 #[cfg(test)]

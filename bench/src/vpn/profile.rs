@@ -1,4 +1,4 @@
-//! Where the VPN processes spend their time: perf's samples of one run as a flame graph and as a table of symbols.
+//! Where the VPN processes spend their time: perf's samples of one test, as a flame graph and a table of symbols.
 
 mod flame;
 mod stacks;
@@ -23,26 +23,23 @@ use crate::{
     stats::share,
 };
 
-/// Not a divisor of what else ticks.
+/// A prime number, so that it does not follow other periodic work.
 const SAMPLES_PER_SECOND: &str = "499";
-/// Optimised code keeps no frame pointers; this many bytes of stack are unwound instead.
+/// Optimised code has no frame pointers, so perf unwinds this many bytes of stack.
 const CALL_GRAPH: &str = "dwarf,16384";
-/// Attaching to all threads of both ends may take that long.
+/// Longest time for attaching to all threads of both ends.
 const STARTING: Duration = Duration::from_secs(30);
-/// Reading samples back takes its time.
+/// Longest time for reading the samples, which is slow.
 const READING: Duration = Duration::from_secs(300);
 const TOP: usize = 15;
 
-/// The samples of one run.
+/// The samples of one test.
 #[derive(Debug)]
 pub(super) struct Profile {
     stacks: Stacks,
 }
 
 /// Runs a test while perf samples the VPN processes.
-///
-/// # Errors
-/// A sentence when perf is not there or gives no samples, or the test fails.
 pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<Profile> {
     let perf =
         on_path("perf").context("perf is not on this machine; Debian's package linux-perf brings it")?;
@@ -52,7 +49,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let mut command = Command::new(&perf);
     command.args(["record", "-e", "cpu-clock", "-F", SAMPLES_PER_SECOND, "--call-graph", CALL_GRAPH]);
     command.args(["-p", &pids.join(","), "-o"]).arg(&data);
-    // It starts its command once it has attached to each thread and counts; on a busy machine that takes seconds.
+    // perf starts its command once it has attached to all threads, which takes seconds on a busy machine.
     let ready = bed.topology.path().join("perf-is-ready");
     command
         .args(["--", "sh", "-c", "touch \"$0\" && exec sleep \"$1\""])
@@ -87,9 +84,6 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
 
 impl Profile {
     /// Prints the table if `show`, and writes it and the flame graph as `profile-PEER`.
-    ///
-    /// # Errors
-    /// A sentence when a file cannot be written.
     pub(super) fn publish(&self, peer: &str, directory: &Path, show: bool) -> anyhow::Result<()> {
         let mut text = String::new();
         for Top { process, samples, symbols } in self.stacks.top(TOP) {
@@ -103,7 +97,7 @@ impl Profile {
         if show {
             print(&text)?;
         }
-        // What a variant is set to may hold slashes and colons.
+        // The name of a variant may contain slashes and colons.
         let safe =
             |char: char| if char.is_ascii_alphanumeric() || "-.=+".contains(char) { char } else { '_' };
         let name: String = peer.chars().map(safe).collect();

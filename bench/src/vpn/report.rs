@@ -1,4 +1,4 @@
-//! What a run says: tables for the terminal and Markdown, JSON with every figure of every round.
+//! The report of a run: tables for terminal and Markdown, and JSON with every figure of every round.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -11,19 +11,19 @@ use super::{
 };
 use crate::report::{Machine, Table, commit, json, number, write};
 
-/// A machine whose load is above this before the run starts has neighbours.
+/// A higher load before the run means that other programs are running.
 const BUSY: f64 = 0.7;
 
-/// All there is to say about a run.
+/// The report of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Of this repository's tree, which Warren and the copier were built from.
+    /// The commit of this repository's tree, which Warren and the copier were built from.
     pub(super) commit: String,
     pub(super) machine: Machine,
     pub(super) busy: bool,
     pub(super) seed: u64,
     pub(super) seconds: u32,
-    /// Rounds that were kept.
+    /// Number of rounds that were kept.
     pub(super) rounds: u32,
     pub(super) peers: Vec<PeerReport>,
     /// What was skipped or failed.
@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) visits: Vec<Visit>,
     #[serde(skip)]
     rows: Vec<Metric>,
-    /// Position of the peer whose figures are set against the others'.
+    /// Index of the peer that is compared to the others.
     #[serde(skip)]
     base: Option<usize>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Report {
 pub(super) struct PeerReport {
     pub(super) name: String,
     pub(super) version: String,
-    /// SHA-256 of its programs, hexadecimal.
+    /// SHA-256 of its programs in hexadecimal.
     programs: Vec<String>,
     figures: BTreeMap<String, Figure>,
 }
@@ -79,12 +79,12 @@ impl Report {
         }
     }
 
-    /// Medians: a row for each figure, a column for each peer.
+    /// Makes the table of medians, with a row for each figure and a column for each peer.
     pub(super) fn table(&self) -> Table {
         self.by_peer("median of rounds", |figure| cell(figure.median))
     }
 
-    /// One peer's medians as multiples of the others': of Warren, if it is among them.
+    /// Makes the table of Warren's medians divided by the others'. None without Warren or other peers.
     pub(super) fn ratios(&self) -> Option<Table> {
         let base = self.peers.get(self.base?)?;
         if self.peers.len() < 2 {
@@ -98,7 +98,7 @@ impl Report {
             let Some(own) = base.figures.get(&row.key()) else { continue };
             let ratio = |peer: &&PeerReport| {
                 let other = peer.figures.get(&row.key());
-                // Nothing lost, no CPU used: there is no multiple of that.
+                // There is no ratio to 0, as without losses or CPU time.
                 let other = other.map(|figure| figure.median).filter(|median| *median > 0.0);
                 other.map_or_else(|| "-".to_owned(), |other| cell(own.median / other))
             };
@@ -111,11 +111,11 @@ impl Report {
 
     pub(super) fn conditions(&self) -> String {
         let mut text = format!(
-            "{}, {}\n{} rounds of {} s a test after one that is thrown away, order shuffled with seed {}\n",
+            "{}, {}\n{} rounds of {} s a test after a discarded one, order shuffled with seed {}\n",
             self.machine, self.commit, self.rounds, self.seconds, self.seed
         );
         if self.busy {
-            text += "The machine was busy with something else: only ratios within this run mean anything, and they are noisy.\n";
+            text += "The machine was busy with other programs: compare figures within this run only. They are noisy.\n";
         }
         text
     }
@@ -123,7 +123,7 @@ impl Report {
     pub(super) fn markdown(&self) -> String {
         let mut text =
             format!("# VPN comparison\n\n{}\n", self.conditions().trim_end().replace('\n', "  \n"));
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(text, "\n{}", self.table());
         if let Some(ratios) = self.ratios() {
             let _ = write!(text, "\n{ratios}");
@@ -142,7 +142,7 @@ impl Report {
         text
     }
 
-    /// Every peer's medians, by the names that JSON has for them.
+    /// Returns every peer's medians by their JSON names.
     pub(super) fn medians(&self) -> BTreeMap<&str, BTreeMap<&str, f64>> {
         let mut medians: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
         for peer in &self.peers {
@@ -153,15 +153,12 @@ impl Report {
     }
 
     /// Writes the Markdown and JSON files.
-    ///
-    /// # Errors
-    /// A sentence when a file cannot be written.
     pub(super) fn write(&self, directory: &Path) -> anyhow::Result<()> {
         write(&directory.join("vpn.md"), &self.markdown())?;
         write(&directory.join("vpn.json"), &(json(self)? + "\n"))
     }
 
-    /// Whether any peer has this figure.
+    /// Returns whether any peer has this figure.
     pub(super) fn has(&self, metric: Metric) -> bool {
         self.peers.iter().any(|peer| peer.figures.contains_key(&metric.key()))
     }
@@ -182,7 +179,7 @@ impl Report {
     }
 }
 
-/// Three digits that mean something.
+/// Formats a number with about three significant digits.
 fn cell(value: f64) -> String {
     match value.abs() {
         size if size >= 1_000.0 => number(value),

@@ -1,4 +1,4 @@
-//! What all visits gave, and the figures made of it: medians over rounds.
+//! The results of all visits, and the figures computed from them: medians over rounds.
 
 use serde::Serialize;
 
@@ -8,16 +8,16 @@ use super::{
 };
 use crate::{stats::Sample, way::Ways};
 
-/// One peer's turn in one round.
+/// The visit to one peer in one round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Visit {
-    /// Which of the peers that are compared.
+    /// Index of the peer.
     pub(super) peer: usize,
     pub(super) round: u32,
     pub(super) setup_ms: Option<f64>,
     pub(super) client_peak_rss_mib: Option<f64>,
     pub(super) exit_peak_rss_mib: Option<f64>,
-    /// In the order of measuring.
+    /// In the order in which they were measured.
     #[serde(serialize_with = "by_name")]
     pub(super) outcomes: Vec<(Test, Outcome)>,
 }
@@ -32,7 +32,7 @@ fn by_name<S: serde::Serializer>(outcomes: &[(Test, Outcome)], serializer: S) ->
     serializer.collect_map(outcomes.iter().map(|(test, outcome)| (test.name(), outcome)))
 }
 
-/// A figure of a peer: a row of the table.
+/// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Metric {
     Gbit(Test),
@@ -49,7 +49,7 @@ pub(super) enum Metric {
 }
 
 impl Metric {
-    /// The rows for these tests, in the order of the table.
+    /// Returns the rows for these tests, in the order of the table.
     pub(super) fn of(tests: &[Test]) -> Vec<Self> {
         let mut rows = Vec::new();
         for &test in tests {
@@ -103,7 +103,7 @@ impl Metric {
         }
     }
 
-    /// For JSON.
+    /// Returns the name in the JSON.
     pub(super) fn key(self) -> String {
         match self {
             Self::Gbit(test) => format!("{test}/gbit_per_s"),
@@ -127,7 +127,7 @@ impl Metric {
         };
         match self {
             Self::Gbit(test) => visit.outcome(test)?.gbit_per_s(),
-            // Without VPN processes there is no cost of theirs.
+            // A peer without VPN processes has no cost.
             Self::CpuPerGb(test) => visit.outcome(test)?.cpu_seconds_per_gb().filter(|cost| *cost > 0.0),
             Self::SwitchesPerGb(test) => {
                 visit.outcome(test)?.context_switches_per_gb().filter(|count| *count > 0.0)
@@ -144,7 +144,7 @@ impl Metric {
     }
 }
 
-/// A figure over the rounds.
+/// The values of a figure over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Figure {
     pub(super) median: f64,
@@ -154,7 +154,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// None where no round gave it.
+    /// None if no round has the figure.
     pub(super) fn of(metric: Metric, peer: usize, visits: &[Visit]) -> Option<Self> {
         let visits = visits.iter().filter(|visit| visit.peer == peer);
         let sample = Sample::new(visits.filter_map(|visit| metric.value(visit)).collect())?;
@@ -167,7 +167,7 @@ impl Figure {
     }
 }
 
-/// All round-trip times of a peer in a test, over all rounds.
+/// Returns all round-trip times of a peer in a test, over all rounds.
 pub(super) fn round_trip_times(test: Test, peer: usize, visits: &[Visit]) -> Vec<f64> {
     let visits = visits.iter().filter(|visit| visit.peer == peer);
     visits

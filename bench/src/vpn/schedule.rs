@@ -1,68 +1,63 @@
-//! In which order peers and tests come, and how long the whole takes.
+//! The order of peers and tests, and the planned time.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Beyond its seconds, what a test takes to start and end.
+use crate::random::Random;
+
+/// What a test takes beyond its seconds, to start and end.
 const TEST_OVERHEAD: Duration = Duration::from_millis(700);
-/// Making hosts, bringing a tunnel up, taking both down.
+/// Time to make hosts, bring a tunnel up and take both down.
 const VISIT_OVERHEAD: Duration = Duration::from_secs(3);
 
-/// Shuffles with a seed, the same way for the same seed (SplitMix64 and Fisher-Yates).
+/// Shuffles by Fisher and Yates, the same way for the same seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Shuffle {
-    state: u64,
-}
+pub(crate) struct Shuffle(Random);
 
 impl Shuffle {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self(Random::new(seed))
+    }
+
+    /// Returns a seed that differs from run to run.
+    pub(crate) fn seed_from_clock() -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
 
     pub(crate) fn shuffled<T: Clone>(&mut self, items: &[T]) -> Vec<T> {
         let mut items = items.to_vec();
         for end in (1..items.len()).rev() {
-            let span = u64::try_from(end).unwrap_or(u64::MAX).saturating_add(1);
-            let pick = usize::try_from(self.next() % span).unwrap_or(0);
-            items.swap(end, pick);
+            items.swap(end, self.0.below(end + 1));
         }
         items
     }
-
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 }
 
-/// What is planned of a run, in time.
+/// The planned size of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) peers: u32,
     pub(crate) tests: u32,
-    /// Of one test in a round that is kept.
+    /// Seconds of a test in a round that is kept.
     pub(crate) seconds: u32,
     /// Rounds that are kept.
     pub(crate) rounds: u32,
 }
 
 impl Plan {
-    /// Seconds of a test in the round that is thrown away: enough to warm up what there is to warm up.
+    /// Seconds of a test in the discarded round, which is enough for warm-up.
     const FIRST_ROUND_SECONDS: u32 = 1;
 
-    /// The seconds of each test in a round; round 0 is the one that is thrown away.
+    /// Returns the seconds of each test in a round. Round 0 is discarded.
     pub(crate) fn test_seconds(&self, round: u32) -> u32 {
         if round == 0 { Self::FIRST_ROUND_SECONDS.min(self.seconds) } else { self.seconds }
     }
 
-    /// The time of one test.
+    /// Returns the time of one test.
     pub(crate) fn test(&self, round: u32) -> Duration {
         Duration::from_secs(self.test_seconds(round).into()) + TEST_OVERHEAD
     }
 
-    /// The time of one peer's turn in a round.
+    /// Returns the time of a visit to one peer.
     pub(crate) fn visit(&self, round: u32) -> Duration {
         VISIT_OVERHEAD + self.test(round) * self.tests
     }

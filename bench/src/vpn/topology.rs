@@ -1,4 +1,4 @@
-//! The two hosts of a visit: a client and an exit in namespaces of their own, joined by one veth pair or a wire.
+//! The two hosts of a visit: a client and an exit, each in its own namespace, joined by a veth pair or a wire.
 //!
 //! ```text
 //! client 192.0.2.2 ----- 192.0.2.1 exit        MTU 1500, default offloads (a wire has none)
@@ -20,11 +20,11 @@ use crate::{
     wire::{Change, Ends, Wire},
 };
 
-/// Where implementations of WireGuard put their control sockets, whatever namespace they run in.
+/// The directory of WireGuard's control sockets, which all namespaces share.
 pub(crate) const WIREGUARD_SOCKETS: &str = "/var/run/wireguard";
-/// How temporary directories begin, before the number of the process that made them.
+/// The start of the names of temporary directories. The process ID follows.
 const DIRECTORY: &str = "warren-bench-";
-/// A rule that asks for a packet's connection; that one does is enough.
+/// A rule that matches the state of connections, which is enough to turn tracking on.
 const TRACKING: &str = "table inet tracking {
     chain input {
         type filter hook input priority filter;
@@ -35,14 +35,14 @@ const TRACKING: &str = "table inet tracking {
 /// The link's name at both ends.
 const DEVICE: &str = "eth0";
 
-/// Dropping it ends every process in the namespaces and removes these, their devices and the files.
+/// Two hosts. Dropping this ends every process in the namespaces and removes them, their devices and the files.
 #[derive(Debug)]
 pub(crate) struct Topology {
     pub(crate) client: Namespace,
     pub(crate) exit: Namespace,
-    /// For configurations, keys and logs; the owner's alone.
+    /// Configurations, keys and logs. Only the owner can read it.
     pub(crate) directory: TempDir,
-    /// None where a veth pair joins the hosts.
+    /// None if a veth pair joins the hosts.
     pub(crate) wire: Option<Wire>,
 }
 
@@ -52,8 +52,7 @@ impl Topology {
 
     /// Makes the hosts and a veth pair between them.
     ///
-    /// # Errors
-    /// A sentence when a namespace or the link cannot be made; nothing is left behind.
+    /// Leaves nothing behind if it fails.
     pub(crate) fn create() -> anyhow::Result<Self> {
         let topology = Self::hosts()?;
         let peer = topology.exit.name();
@@ -61,10 +60,7 @@ impl Topology {
         topology.with_addresses()
     }
 
-    /// Makes the hosts and a wire between them that has these settings each way.
-    ///
-    /// # Errors
-    /// As [`Topology::create`].
+    /// Makes the hosts and a wire between them with these settings in each direction.
     pub(crate) fn create_over(settings: &Change) -> anyhow::Result<Self> {
         let mut topology = Self::hosts()?;
         let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
@@ -91,15 +87,13 @@ impl Topology {
         Ok(self)
     }
 
-    /// Has both hosts' kernels track connections, as any host with NAT or a stateful firewall does.
-    ///
-    /// # Errors
-    /// A sentence when the rule cannot be put there.
+    /// Makes both hosts' kernels track connections, as any host with NAT or a stateful firewall does.
     pub(crate) fn track_connections(&self) -> anyhow::Result<()> {
         let rules = self.path().join("tracking.nft");
         fs::write(&rules, TRACKING).context("cannot write a rule")?;
         for host in [&self.client, &self.exit] {
-            execute(host.command("nft").arg("-f").arg(&rules)).context("cannot have connections tracked")?;
+            execute(host.command("nft").arg("-f").arg(&rules))
+                .context("cannot turn connection tracking on")?;
         }
         Ok(())
     }
@@ -117,14 +111,14 @@ impl Drop for Topology {
     }
 }
 
-/// Removes what runs of this program that were killed left: control sockets and directories.
+/// Removes the control sockets and directories that killed runs of this program left.
 ///
-/// Namespaces with the processes in them go when the next one is made.
+/// [`Namespace::create`] removes their namespaces and the processes inside.
 pub(crate) fn remove_leftovers() {
     let sockets = Path::new(WIREGUARD_SOCKETS);
     for name in names(sockets) {
         if device_owner(&name).is_some_and(is_dead) {
-            // Somebody else may have removed it by now.
+            // It fails if somebody else has removed it by now.
             let _ = fs::remove_file(sockets.join(&name));
         }
     }
@@ -137,12 +131,12 @@ pub(crate) fn remove_leftovers() {
     }
 }
 
-/// The name of a WireGuard device of this process at one end; control sockets are told apart by it.
+/// Returns the name of this process's WireGuard device at one end. Control sockets have the same name.
 pub(crate) fn device_name(end: char) -> String {
     format!("wt{}{end}", std::process::id())
 }
 
-/// The process that [`device_name`] named in a control socket's name.
+/// Returns the process ID in the name of a control socket that [`device_name`] made.
 fn device_owner(socket: &str) -> Option<u32> {
     socket.strip_prefix("wt")?.strip_suffix(".sock")?.strip_suffix(['c', 'e'])?.parse().ok()
 }
@@ -152,10 +146,7 @@ fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Waits until `condition` gives something.
-///
-/// # Errors
-/// A sentence when it takes longer than `limit`, the condition fails, or the user interrupts.
+/// Waits until `condition` returns a value. Fails after `limit`, on an interrupt, or if the condition fails.
 pub(crate) fn wait_for<T>(
     what: &str,
     limit: Duration,
@@ -195,7 +186,7 @@ mod tests {
         let reply = topology.client.command("ping").args(["-c1", "-W2", Topology::EXIT]).output().unwrap();
         assert!(reply.status.success());
         let directory = topology.path().to_owned();
-        // Somebody must wait for the child, or it stays as a dead process; that one is in no namespace.
+        // Without somebody who waits for it, the child would stay as a zombie.
         let waiter = std::thread::spawn(move || sleeper.wait().unwrap());
         drop(topology);
         assert!(!waiter.join().unwrap().success());

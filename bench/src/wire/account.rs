@@ -1,50 +1,52 @@
-//! What became of every frame of one direction.
+//! The account of one direction: what happened to every frame.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts since the start; [`Account::is_balanced`] holds at any moment.
+/// Counts of frames since the start. [`Account::is_balanced`] holds at any moment.
+///
+/// It has 17 fields because each is one thing that can happen to a frame, and a key of the JSON.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Account {
-    /// Frames that came in.
+    /// Frames that the wire read.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    /// Frames that were made by doubling one.
+    /// Copies that the wire made.
     pub(crate) duplicated: u64,
-    /// Frames that the other end got.
+    /// Frames that the other end received.
     pub(crate) delivered: u64,
     pub(crate) delivered_bytes: u64,
-    /// By random loss.
+    /// Lost at random.
     pub(crate) lost: u64,
-    /// By the bad state of the burst model.
+    /// Lost in the bad state of the burst model.
     pub(crate) lost_in_burst: u64,
-    /// While nothing passed.
+    /// Dropped in a blackout.
     pub(crate) blacked_out: u64,
-    /// Their packet was larger than the MTU.
+    /// Dropped because the packet was larger than the MTU.
     pub(crate) too_large: u64,
-    /// The queue before the rate was full.
+    /// Dropped because the queue before the rate was full.
     pub(crate) queue_full: u64,
-    /// The device at the other end did not take them.
+    /// Refused by the device at the other end.
     pub(crate) refused: u64,
-    /// Frames that wait for the rate now.
+    /// Frames that are waiting for the rate.
     pub(crate) queued: u64,
-    /// Frames that are under way now.
+    /// Frames that are in flight.
     pub(crate) in_flight: u64,
 
-    // What happened to frames that are counted above as well.
+    // The frames of these counts are counted above as well.
     pub(crate) marked: u64,
     pub(crate) corrupted: u64,
     pub(crate) held_back: u64,
-    /// Messages to the sender of a frame that was too large; they are no frames of any direction.
+    /// Messages to senders of frames that were too large. They are not counted as frames.
     pub(crate) told: u64,
 }
 
 impl Account {
-    /// Frames that are gone, whatever for.
+    /// Returns the frames that were dropped for any reason.
     pub(crate) fn dropped(&self) -> u64 {
         self.lost + self.lost_in_burst + self.blacked_out + self.too_large + self.queue_full + self.refused
     }
 
-    /// Whether what came in and was doubled is what went out, is gone, or is still here.
+    /// Returns whether every frame is accounted for: delivered, dropped, queued or in flight.
     pub(crate) fn is_balanced(&self) -> bool {
         self.received + self.duplicated == self.delivered + self.dropped() + self.queued + self.in_flight
     }

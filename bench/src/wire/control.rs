@@ -1,14 +1,10 @@
-//! A running wire's Unix socket: one line in (`stats`, `set up delay=30ms`), one line of JSON or `error: ...` out.
+//! A running wire's Unix socket. A request is one line (`stats`, `set up delay=30ms`), an answer is one line of JSON or `error: ...`.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -20,41 +16,38 @@ use super::{
     request::{Handle, State},
     settings::Change,
 };
-use crate::{report, way::Ways};
+use crate::{interrupt::Interrupt, report, way::Ways};
 
-/// Where sockets are, by name.
+/// The directory of all sockets.
 const DIRECTORY: &str = "/run/warren-bench";
-/// How often the listener looks whether it is to stop.
+/// How often the listener checks whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long one side waits for the other's line.
+/// Longest wait for the other side's line.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// No request is longer.
+/// Longest request in bytes.
 const LINE: u64 = 4_096;
 
-/// A listener; dropping it removes the socket.
+/// A listener. Dropping it removes the socket.
 #[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
-    stop: Arc<AtomicBool>,
+    stop: Interrupt,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Listens under a name.
-    ///
-    /// # Errors
-    /// A sentence when a wire of that name runs, or the socket cannot be made.
+    /// Listens under a name. Fails if a wire of that name runs.
     pub(super) fn start(name: &str, handle: Handle) -> anyhow::Result<Self> {
         let path = path(name)?;
         fs::create_dir_all(DIRECTORY).with_context(|| format!("cannot make {DIRECTORY}"))?;
         if UnixStream::connect(&path).is_ok() {
             bail!("a wire {name} runs already; choose another name with --name");
         }
-        // What a killed wire left.
+        // A killed wire leaves its socket behind.
         let _ = fs::remove_file(&path);
         let listener =
             UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Interrupt::default();
         let mut control = Self { path, stop: stop.clone(), thread: None };
         listener.set_nonblocking(true).context("cannot set up the listener")?;
         let thread = thread::Builder::new().name("wire-control".to_owned());
@@ -66,24 +59,21 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.stop.set();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The directory stays as long as others have sockets in it.
+        // This fails as long as other wires have sockets in the directory.
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir(DIRECTORY);
     }
 }
 
-/// Asks the wire of that name.
-///
-/// # Errors
-/// A sentence when there is none, or what it says is wrong with the request.
+/// Sends a request to the wire of a name. Fails if no such wire runs, or with the wire's own error.
 pub(super) fn ask(name: &str, request: &str) -> anyhow::Result<State> {
     let path = path(name)?;
     let mut stream = UnixStream::connect(&path)
-        .with_context(|| format!("no wire {name} runs here; those that do have sockets in {DIRECTORY}"))?;
+        .with_context(|| format!("no wire {name} runs here; running wires have sockets in {DIRECTORY}"))?;
     let mut answer = String::new();
     let exchange = |stream: &mut UnixStream, answer: &mut String| {
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -94,13 +84,13 @@ pub(super) fn ask(name: &str, request: &str) -> anyhow::Result<State> {
     if let Some(error) = answer.strip_prefix("error: ") {
         bail!("{}", error.trim());
     }
-    serde_json::from_str(&answer).with_context(|| format!("the wire {name} answered with what is no state"))
+    serde_json::from_str(&answer).with_context(|| format!("cannot understand the answer of the wire {name}"))
 }
 
-fn serve(listener: &UnixListener, handle: &Handle, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
+fn serve(listener: &UnixListener, handle: &Handle, stop: &Interrupt) {
+    while !stop.is_set() {
         match listener.accept() {
-            // Who asked may be gone before the answer; that is theirs to know.
+            // The other side may have gone away. Then nobody needs the answer.
             Ok((stream, _)) => drop(converse(stream, handle)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
             Err(_) => return,
@@ -132,7 +122,7 @@ fn answer(line: &str, handle: &Handle) -> anyhow::Result<String> {
             let change: Change = settings.parse().map_err(|error: String| anyhow!(error))?;
             handle.change(&change.each_way(ways))?
         }
-        _ => bail!("\"{line}\" is no request; there are \"stats\" and \"set up|down|both SETTINGS\""),
+        _ => bail!("\"{line}\" is not a request; requests are \"stats\" and \"set up|down|both SETTINGS\""),
     };
     report::json(&state)
 }
@@ -140,7 +130,7 @@ fn answer(line: &str, handle: &Handle) -> anyhow::Result<String> {
 fn path(name: &str) -> anyhow::Result<PathBuf> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(allowed) {
-        bail!("a wire cannot be called \"{name}\"; letters, digits, \"-\", \"_\" and \".\" are allowed");
+        bail!("\"{name}\" cannot be the name of a wire; use letters, digits, \"-\", \"_\" and \".\"");
     }
     Ok(Path::new(DIRECTORY).join(format!("wire-{name}.sock")))
 }

@@ -22,7 +22,7 @@ use crate::{
     way::Way,
 };
 
-/// The namespaces that a wire joins, and what its devices are called.
+/// The namespaces that a wire joins, and the name of its devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends<'a> {
     pub(crate) client: &'a Namespace,
@@ -30,7 +30,7 @@ pub(crate) struct Ends<'a> {
     pub(crate) device: &'a str,
 }
 
-/// A wire that runs; dropping it stops it and removes its devices.
+/// A running wire. Dropping it stops it and removes its devices.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(super) handle: Handle,
@@ -39,11 +39,10 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Makes a device in each namespace, without addresses and up, and a thread between them that as yet does nothing
-    /// to frames.
+    /// Makes a device in each namespace and a thread between them. The devices are up and have no addresses, and frames
+    /// pass unchanged.
     ///
-    /// # Errors
-    /// A sentence when a device cannot be made; nothing is left behind.
+    /// Leaves nothing behind if it fails.
     pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
         let Ends { client, exit, device } = ends;
         if client.name() == exit.name() {
@@ -55,33 +54,24 @@ impl Wire {
         let wake = Arc::new(eventfd(0, flags).context("cannot make an event descriptor")?);
         let handle = Handle { requests: sender, wake: wake.clone() };
         let start = Instant::now();
-        // Each direction has draws of its own.
+        // Each direction has its own random numbers.
         let links = [Link::new(seed.wrapping_mul(2), start), Link::new(seed.wrapping_mul(2) + 1, start)];
         let pump = Pump { taps, links, requests, wake, start };
         let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
         Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
     }
 
-    /// Changes settings, all in one moment and in this order.
-    ///
-    /// # Errors
-    /// A sentence when the wire has failed.
+    /// Changes settings, all at the same moment and in this order.
     pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
         self.handle.change(changes)
     }
 
-    /// What became of all frames so far.
-    ///
-    /// # Errors
-    /// A sentence when the wire has failed.
+    /// Returns the account of all frames so far.
     pub(crate) fn state(&self) -> anyhow::Result<State> {
         self.handle.state()
     }
 
-    /// Takes requests from other processes under this name.
-    ///
-    /// # Errors
-    /// A sentence when the name is in use.
+    /// Accepts requests from other processes under a name. Fails if the name is in use.
     pub(crate) fn listen(&mut self, name: &str) -> anyhow::Result<()> {
         self.control = Some(Control::start(name, self.handle.clone())?);
         Ok(())
@@ -91,13 +81,10 @@ impl Wire {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Stops it, which removes the devices, and gives the last account.
-    ///
-    /// # Errors
-    /// A sentence when a device failed while the wire ran.
+    /// Stops the wire, which removes the devices, and returns the last account.
     pub(crate) fn stop(mut self) -> anyhow::Result<State> {
         self.control = None;
-        // One that failed takes no requests, and says why below.
+        // A failed wire accepts no requests. Its error is returned below.
         let _ = self.handle.send(Request::Stop);
         join(self.thread.take().context("the wire was stopped before")?).context("the wire failed")
     }

@@ -1,24 +1,25 @@
-//! What the wire does inside an Ethernet frame: marking, corrupting, measuring its packet.
+//! Work inside an Ethernet frame: marking it, corrupting it, measuring its packet.
 
 use warren_packet::{checksum, ip::protocol};
 
-use super::random::Random;
+use crate::random::Random;
 
-/// A frame without preamble and check sequence, as a TAP device has it.
+/// A frame as a TAP device has it, without preamble and check sequence.
 pub(crate) type Frame = Vec<u8>;
 
-/// Both addresses and the type (IEEE 802.3).
+/// Bytes of both addresses and the type (IEEE 802.3).
 pub(super) const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// The packet's version by the frame's type; none for ARP and other things.
+/// The IP version of a frame's packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Version {
     Four,
     Six,
 }
 
+/// Returns the IP version by the frame's type. None for ARP and other protocols.
 pub(super) fn version(frame: &[u8]) -> Option<Version> {
     match frame.get(12..ETHERNET)?.try_into().ok()? {
         IPV4 => Some(Version::Four),
@@ -27,7 +28,7 @@ pub(super) fn version(frame: &[u8]) -> Option<Version> {
     }
 }
 
-/// The length of the IP packet by its header; none if there is none.
+/// Returns the length of the IP packet by its header. None without an IP packet.
 pub(super) fn packet_bytes(frame: &[u8]) -> Option<usize> {
     let word = |at| Some(usize::from(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?)));
     match version(frame)? {
@@ -36,7 +37,7 @@ pub(super) fn packet_bytes(frame: &[u8]) -> Option<usize> {
     }
 }
 
-/// Sets "congestion experienced" on a packet whose sender takes part in ECN; false for any other.
+/// Marks a packet as "congestion experienced". Returns false if its sender does not use ECN.
 pub(super) fn mark(frame: &mut [u8]) -> bool {
     const BITS: u8 = 0b11;
     match version(frame) {
@@ -51,7 +52,7 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
             amend(frame, ETHERNET + 10, old, new);
             true
         }
-        // The class is split over two bytes; its last bits are bits 4 and 5 of the second.
+        // The traffic class is split over two bytes. Its last bits are bits 4 and 5 of the second.
         Some(Version::Six) => match frame.get_mut(ETHERNET + 1) {
             Some(byte) if *byte >> 4 & BITS != 0 => {
                 *byte |= BITS << 4;
@@ -63,7 +64,7 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
     }
 }
 
-/// Flips one bit somewhere behind the Ethernet header.
+/// Flips one random bit after the Ethernet header.
 pub(super) fn corrupt(frame: &mut [u8], random: &mut Random) {
     if let Some(packet) = frame.get_mut(ETHERNET..) {
         let at = random.below(packet.len());
@@ -73,7 +74,7 @@ pub(super) fn corrupt(frame: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Flips one bit of a UDP payload and amends the checksum, so that the program gets it; false for other packets.
+/// Flips one random bit of a UDP payload and corrects the checksum, so that the program gets it. Returns false for other packets.
 pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     const HEADER: usize = 8;
     let Some(udp) = udp(frame) else { return false };
@@ -86,7 +87,7 @@ pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     let Some(byte) = frame.get_mut(at) else { return false };
     let (old, new) = (*byte, *byte ^ bit);
     *byte = new;
-    // The checksum is of words; the header before the payload has a whole number of them.
+    // The checksum is a sum of 16-bit words. The headers before the payload have a whole number of words.
     let word =
         |byte: u8| if (at - payload).is_multiple_of(2) { u16::from(byte) << 8 } else { u16::from(byte) };
     let has_checksum = frame.get(udp + 6..udp + 8).is_some_and(|checksum| checksum != [0, 0]);
@@ -96,13 +97,13 @@ pub(super) fn corrupt_udp(frame: &mut [u8], random: &mut Random) -> bool {
     true
 }
 
-/// Where the UDP header is, in a packet that is no fragment and has no IPv6 extensions.
+/// Returns the offset of the UDP header. None for fragments and IPv6 extension headers.
 fn udp(frame: &[u8]) -> Option<usize> {
     match version(frame)? {
         Version::Four => {
             let header = usize::from(frame.get(ETHERNET)? & 0x0f) * 4;
             let fragment = u16::from_be_bytes(frame.get(ETHERNET + 6..ETHERNET + 8)?.try_into().ok()?);
-            // More fragments, or an offset.
+            // "More fragments" or a fragment offset.
             let whole = fragment & 0x3fff == 0;
             (whole && *frame.get(ETHERNET + 9)? == protocol::UDP).then_some(ETHERNET + header)
         }
@@ -110,7 +111,7 @@ fn udp(frame: &[u8]) -> Option<usize> {
     }
 }
 
-/// Amends a checksum for a word that changed; 0 in UDP means that there is none.
+/// Corrects a checksum after a change of a word. In UDP, 0xffff stands for 0, which means "no checksum".
 fn amend(frame: &mut [u8], at: usize, old: u16, new: u16) {
     if let Some(&[high, low]) = frame.get(at..at + 2) {
         let sum = match checksum::update(u16::from_be_bytes([high, low]), old, new) {
@@ -133,7 +134,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A UDP packet in a frame, with that traffic class or type of service.
+    /// Makes a frame with a UDP packet that has these ECN bits.
     pub(in crate::wire) fn udp4(payload: usize, class: u8) -> Frame {
         let mut header =
             etherparse::Ipv4Header::new(0, 64, etherparse::IpNumber::UDP, [192, 0, 2, 2], [192, 0, 2, 1])
@@ -162,7 +163,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// Whether all checksums of a frame are right, by a library that is not ours.
+    /// Returns whether all checksums of a frame are right, by another library.
     fn checksums_hold(frame: &[u8]) -> bool {
         let packet = SlicedPacket::from_ethernet(frame).unwrap();
         let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("{packet:?}") };
@@ -211,7 +212,7 @@ pub(super) mod tests {
 
     #[test]
     fn corruption_is_one_bit_and_checksums_find_it() {
-        let mut random = Random::new(1, 1);
+        let mut random = Random::new(1);
         let flipped = |one: &[u8], other: &[u8]| {
             one.iter().zip(other).map(|(one, other)| (one ^ other).count_ones()).sum::<u32>()
         };
@@ -226,7 +227,7 @@ pub(super) mod tests {
 
     #[test]
     fn corruption_of_a_payload_passes_the_checksum() {
-        let mut random = Random::new(1, 1);
+        let mut random = Random::new(1);
         for _ in 0..200 {
             for frame in [udp4(101, 0), udp6(100, 0)] {
                 let mut changed = frame.clone();

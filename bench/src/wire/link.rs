@@ -1,8 +1,8 @@
-//! One direction of the wire as a pure state machine: frames and moments in, frames and deadlines out.
+//! One direction of the wire as a pure state machine: frames and times in, frames and deadlines out.
 //!
-//! A frame's way: black-out, MTU, the queue before the rate, loss, corruption, delay (with jitter, holding back and
-//! doubling). Times are those at which things should have happened, not those at which somebody looked, so that a late
-//! caller does not slow the link. Frames that are not held back keep their order, whatever is changed meanwhile.
+//! A frame passes blackout, MTU, the queue before the rate, loss, corruption and delay (with jitter, reordering and
+//! duplication). Events count from the time at which they were due, not from the call that noticed them, so a late
+//! caller does not slow the link. Frames that are not held back keep their order, even if settings change.
 
 use std::{
     cmp::Reverse,
@@ -13,11 +13,12 @@ use std::{
 use super::{
     account::Account,
     frame::{self, Frame},
-    random::{self, Random},
     settings::{Blackout, Burst, Change, Reorder, Setting, Settings},
     too_big,
 };
+use crate::random::{self, Random};
 
+/// One direction of the wire.
 #[derive(Debug)]
 pub(super) struct Link {
     settings: Settings,
@@ -26,19 +27,19 @@ pub(super) struct Link {
     seed: u64,
     start: Instant,
     blackout_set: Instant,
-    /// Frames that wait for the rate, with their times of arrival; the first is on the line.
+    /// Frames that wait for the rate, with their times of arrival. The first one is on the line.
     queue: VecDeque<(Instant, Frame)>,
     queued_bytes: u64,
-    /// When the line was or will be through with the last frame that left the queue.
+    /// When the last frame that left the queue was or will be off the line.
     line_free: Instant,
     flying: BinaryHeap<Reverse<Flying>>,
-    /// When the last frame in order arrives.
+    /// When the last frame that was not held back arrives.
     last_due: Instant,
     launched: u64,
 }
 
 impl Link {
-    /// A link that does nothing; the seed decides all that is left to chance.
+    /// Makes a link that passes frames unchanged. The seed decides all random choices.
     pub(super) fn new(seed: u64, now: Instant) -> Self {
         Self {
             settings: Settings::default(),
@@ -56,7 +57,7 @@ impl Link {
         }
     }
 
-    /// Changes settings from this moment on.
+    /// Changes settings from `now` on.
     pub(super) fn change(&mut self, change: &Change, now: Instant) {
         self.advance(now);
         for &setting in &change.0 {
@@ -77,7 +78,7 @@ impl Link {
         Account { queued: count(self.queue.len()), in_flight: count(self.flying.len()), ..self.account }
     }
 
-    /// Takes a frame in; what comes back goes to its sender at once.
+    /// Accepts a frame. A returned frame is an answer that goes to the sender at once.
     pub(super) fn offer(&mut self, mut frame: Frame, now: Instant) -> Option<Frame> {
         self.advance(now);
         self.account.received += 1;
@@ -112,7 +113,7 @@ impl Link {
         None
     }
 
-    /// Hands out the next frame that has arrived.
+    /// Returns the next frame that has arrived by `now`.
     pub(super) fn take(&mut self, now: Instant) -> Option<Frame> {
         self.advance(now);
         self.flying.peek().filter(|Reverse(first)| first.due <= now)?;
@@ -122,17 +123,17 @@ impl Link {
         Some(frame)
     }
 
-    /// Counts a frame that was handed out and that the other end did not take.
+    /// Counts a delivered frame as refused by the other end.
     pub(super) fn refused(&mut self, frame: &Frame) {
         self.account.delivered -= 1;
         self.account.delivered_bytes -= bytes(frame);
         self.account.refused += 1;
     }
 
-    /// When there is something to do next, if nothing comes in.
+    /// Returns the time of the next event if no frame is offered before it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let arrival = self.flying.peek().map(|Reverse(first)| first.due);
-        // What leaves the queue next arrives later still, but not sooner than this.
+        // The frame on the line arrives after its departure, so this is early enough.
         let departure = self.departure();
         match (arrival, departure) {
             (Some(arrival), Some(departure)) => Some(arrival.min(departure)),
@@ -140,14 +141,14 @@ impl Link {
         }
     }
 
-    /// When the frame on the line will have left it.
+    /// Returns when the frame on the line leaves it.
     fn departure(&self) -> Option<Instant> {
         let (arrived, frame) = self.queue.front()?;
         let begin = self.line_free.max(*arrived);
         Some(self.settings.rate.map_or(begin, |rate| begin + time_on_line(frame, rate)))
     }
 
-    /// Lets frames leave the queue that have by now.
+    /// Launches the frames that leave the queue by `now`.
     fn advance(&mut self, now: Instant) {
         while let Some(departure) = self.departure().filter(|departure| *departure <= now)
             && let Some((_, frame)) = self.queue.pop_front()
@@ -201,10 +202,10 @@ impl Link {
         self.flying.push(Reverse(Flying { due, order: self.launched, frame }));
     }
 
-    /// How far the delay is from its middle at a moment, in seconds.
+    /// Returns how far the delay is from its middle, in seconds.
     ///
-    /// It moves in straight lines between random points that are four jitters apart in time: it changes by half as
-    /// much as time passes at most, so it cannot make a frame overtake another.
+    /// It moves in straight lines between random points that are four jitters apart. So it changes by at most half the
+    /// time that passes, and cannot make one frame overtake another.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the whole part of a time")]
     fn jitter(&self, at: Instant) -> f64 {
         let jitter = self.settings.jitter.as_secs_f64();
@@ -228,7 +229,7 @@ impl Link {
     }
 }
 
-/// A frame under way; the earliest is the least, and of two the one that left first.
+/// A frame in flight. They are ordered by arrival, then by departure.
 #[derive(Debug)]
 struct Flying {
     due: Instant,
@@ -256,7 +257,7 @@ impl PartialEq for Flying {
     }
 }
 
-/// What is left to chance, each thing with draws of its own: what one does is the same whatever the others are set to.
+/// The random choices. Each setting has its own random numbers, so a change of one does not affect the others.
 #[derive(Debug)]
 struct Chance {
     loss: Random,
@@ -273,17 +274,17 @@ impl Chance {
 
     fn new(seed: u64) -> Self {
         Self {
-            loss: Random::new(seed, 1),
-            burst: Random::new(seed, 2),
+            loss: Random::for_purpose(seed, 1),
+            burst: Random::for_purpose(seed, 2),
             is_bad: false,
-            corrupt: Random::new(seed, 3),
-            corrupt_udp: Random::new(seed, 4),
-            reorder: Random::new(seed, 5),
-            duplicate: Random::new(seed, 6),
+            corrupt: Random::for_purpose(seed, 3),
+            corrupt_udp: Random::for_purpose(seed, 4),
+            reorder: Random::for_purpose(seed, 5),
+            duplicate: Random::for_purpose(seed, 6),
         }
     }
 
-    /// Moves the chain of states by one frame and says whether this is lost.
+    /// Advances the burst model by one frame, and returns whether the frame is lost.
     fn in_burst(&mut self, burst: Option<Burst>) -> bool {
         let Some(Burst { enter, leave, loss }) = burst else {
             self.is_bad = false;

@@ -1,4 +1,4 @@
-//! The thread that moves frames: both devices, both links, and requests from outside. It only does what links say.
+//! The thread that moves frames between the devices, as the links decide, and answers requests.
 
 use std::{
     num::NonZeroU64,
@@ -21,31 +21,28 @@ use super::{
 };
 use crate::{usage::Mark, way::Way};
 
-/// Frames read from one device before the other gets its turn.
+/// Maximum number of frames that are read from one device before the other one.
 const TURN: usize = 32;
 
-/// How long before a deadline the sleep ends, the rest being spent awake: a virtual machine's idle core takes that long to wake.
+/// Time before a deadline at which the sleep ends. An idle core of a virtual machine takes that long to wake up.
 const EARLY: Duration = Duration::from_micros(50);
 
-/// A direction: from one device through a link to the other.
+/// Both devices and the links between them.
 #[derive(Debug)]
 pub(super) struct Pump {
     pub(super) taps: [Tap; 2],
     /// From the first device to the second, and back.
     pub(super) links: [Link; 2],
     pub(super) requests: mpsc::Receiver<Request>,
-    /// Written to with each request.
+    /// An event descriptor that is written with each request.
     pub(super) wake: Arc<OwnedFd>,
     pub(super) start: Instant,
 }
 
 impl Pump {
-    /// Moves frames until told to stop, or nobody is left to tell it.
-    ///
-    /// # Errors
-    /// A sentence when a device fails.
+    /// Moves frames until a stop request, or until nobody is left to send one.
     pub(super) fn run(mut self) -> anyhow::Result<State> {
-        // The kernel wakes sleepers up to 50 us late unless asked not to. Where it refuses, delays are that less exact.
+        // By default, the kernel wakes sleepers up to 50 us late. If it refuses this, delays are less exact.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mark = Mark::of_thread()?;
         loop {
@@ -67,7 +64,7 @@ impl Pump {
                             Way::Down => down.change(change, now),
                         }
                     }
-                    // Who asked may be gone.
+                    // Whether anybody still waits for the answer does not matter.
                     let _ = answer.send(self.state(&mark)?);
                 }
                 Ok(Request::State(answer)) => {
@@ -79,7 +76,7 @@ impl Pump {
         }
     }
 
-    /// Reads a turn of frames from one device; says whether there were any.
+    /// Reads up to [`TURN`] frames from one device, and returns whether there were any.
     fn read(&mut self, from: usize) -> anyhow::Result<bool> {
         let (Some(tap), Some(link)) = (self.taps.get_mut(from), self.links.get_mut(from)) else {
             return Ok(false);
@@ -87,14 +84,14 @@ impl Pump {
         for count in 0..TURN {
             let Some(frame) = tap.read()? else { return Ok(count > 0) };
             if let Some(reply) = link.offer(frame, Instant::now()) {
-                // The sender's own device; one that is down has no sender.
+                // It goes back to the sender's device. If that is down, nobody waits for it.
                 let _ = tap.write(&reply);
             }
         }
         Ok(true)
     }
 
-    /// Writes what has arrived at either end.
+    /// Writes the frames that have arrived at either end.
     fn write(&mut self) {
         for (link, tap) in self.links.iter_mut().zip(self.taps.iter().rev()) {
             let now = Instant::now();
@@ -125,7 +122,7 @@ impl Pump {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).context("cannot wait for frames"),
         }
-        // Whatever it counts, requests are in the channel.
+        // The value read does not matter, because the requests are in the channel.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         Ok(())
     }

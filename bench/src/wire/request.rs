@@ -1,4 +1,4 @@
-//! What a running wire is asked, and what it answers.
+//! Requests to a running wire, and its answers.
 
 use std::{
     os::fd::OwnedFd,
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{account::Account, settings::Change};
 use crate::way::Way;
 
-/// What the outside asks for; answers go back by the channel in it.
+/// A request from outside. The answer goes back through its channel.
 #[derive(Debug)]
 pub(super) enum Request {
     Change(Vec<(Way, Change)>, mpsc::Sender<State>),
@@ -19,7 +19,7 @@ pub(super) enum Request {
     Stop,
 }
 
-/// Where a wire stands.
+/// The state of a wire.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct State {
     pub(crate) seconds: f64,
@@ -29,18 +29,18 @@ pub(crate) struct State {
     pub(crate) down: DirectionState,
 }
 
-/// Where one direction stands.
+/// The state of one direction.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct DirectionState {
-    /// As they are written.
+    /// As on the command line.
     pub(crate) settings: String,
     #[serde(flatten)]
     pub(crate) account: Account,
-    /// Frames that the kernel dropped before the wire saw them.
+    /// Frames that the kernel dropped before the wire could read them.
     pub(crate) missed: u64,
 }
 
-/// How threads talk to a wire.
+/// The way for other threads to send requests to a wire.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     pub(super) requests: mpsc::Sender<Request>,

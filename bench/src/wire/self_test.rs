@@ -1,14 +1,14 @@
-//! `wire --self-test`: whether the emulator does what it is asked, measured with real packets between namespaces.
+//! `wire --self-test`: checks with real packets between namespaces that the emulator does what it is asked.
 //!
-//! What is measured is what a program sees: times from before its send to the other kernel's receive stamp, rates and
-//! losses by the receiver's count.
+//! It measures what a program sees. Delays go from before the send call to the other kernel's receive time stamp, and
+//! rates and losses are the receiver's count.
 
 mod bed;
 mod traffic;
 
 use std::{collections::HashSet, time::Duration};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use self::{bed::Bed, traffic::Stream};
@@ -16,20 +16,17 @@ use super::request::State;
 use crate::{
     interrupt::Interrupt,
     report::{self, Machine, Table, number},
-    stats::float,
+    stats::{Sample, float},
 };
 
-/// Of UDP, IPv4 and Ethernet, on top of each payload.
+/// Bytes of the UDP, IPv4 and Ethernet headers of each payload.
 const HEADERS: u32 = 8 + 20 + 14;
-/// A full frame's payload.
+/// Bytes of a full frame's payload.
 const FULL: usize = 1_472;
 const SMALL: usize = 22;
 const MILLION: u32 = 1_000_000;
 
-/// Measures and prints; fails if anything is further off than it may be.
-///
-/// # Errors
-/// A sentence with the number of checks that failed, or what kept them from being made.
+/// Runs and prints all checks. Fails if one fails.
 pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
     let machine = Machine::here();
     let mut checks = Vec::new();
@@ -54,12 +51,12 @@ pub(super) fn run(interrupt: &Interrupt, json: bool) -> anyhow::Result<()> {
         report::print(&format!("{machine}\n\n{}", table(&checks)))?;
     }
     if failed > 0 {
-        bail!("{failed} checks failed; on a busy machine repeat the test when nothing else runs");
+        bail!("{failed} checks failed; if the machine was busy, repeat the test when nothing else runs");
     }
     Ok(())
 }
 
-/// Sets the wire, sends through it, and compares.
+/// Sets the wire, sends through it and compares.
 type Measure = fn(&Bed, &Interrupt) -> anyhow::Result<Vec<Check>>;
 
 #[derive(Clone, Debug, Serialize)]
@@ -68,12 +65,12 @@ struct Outcome {
     checks: Vec<Check>,
 }
 
-/// One thing that was asked of the wire.
+/// One check of the wire.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     asked: String,
     found: String,
-    /// How far off it may be.
+    /// The allowed deviation.
     allowed: &'static str,
     passed: bool,
 }
@@ -87,19 +84,18 @@ fn table(checks: &[Check]) -> Table {
     table
 }
 
-/// The median delay, less what the wire takes by itself.
+/// Checks the median delay, and the bounds of jitter.
 fn delays(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     const PACKETS: u32 = 400;
-    let measure = |settings: &str| -> anyhow::Result<Vec<f64>> {
+    let measure = |settings: &str| -> anyhow::Result<Sample> {
         bed.set(settings)?;
-        let mut delays = traffic::delays(bed, PACKETS, Duration::from_millis(4), interrupt)?;
-        delays.sort_by(f64::total_cmp);
-        Ok(delays)
+        let delays = traffic::delays(bed, PACKETS, Duration::from_millis(4), interrupt)?;
+        Sample::new(delays).context("no packet arrived")
     };
     let mut checks = Vec::new();
     for milliseconds in [0_u32, 1, 10, 30, 100] {
         let delays = measure(&format!("delay={milliseconds}ms"))?;
-        let (median, late) = (at(&delays, 0.5), at(&delays, 0.99));
+        let (median, late) = (delays.median(), delays.quantile(0.99));
         let asked = f64::from(milliseconds);
         checks.push(Check {
             asked: format!("delay {milliseconds} ms"),
@@ -109,7 +105,7 @@ fn delays(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
         });
     }
     let delays = measure("delay=20ms jitter=5ms")?;
-    let (least, most) = (at(&delays, 0.0), at(&delays, 0.99));
+    let (least, most) = (delays.quantile(0.0), delays.quantile(0.99));
     checks.push(Check {
         asked: "delay 20 ms, jitter 5 ms".to_owned(),
         found: format!("from {least:.3} to {most:.3} ms (p99)"),
@@ -140,7 +136,7 @@ fn rates(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// 1 Gbit/s of full frames on one core: the wire is one thread.
+/// Checks that the wire, which is one thread, carries 1 Gbit/s of full frames on one core.
 fn capacity(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     let frame = f64::from(HEADERS) + 1_472.0;
     let per_second = 1.25e9 / 8.0 / frame;
@@ -164,7 +160,7 @@ fn capacity(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
 
 fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     let mut checks = Vec::new();
-    // Bad for enter / (enter + leave) of all frames.
+    // The burst model is in the bad state for enter / (enter + leave) of all frames.
     for (settings, share) in [("loss=5%", 0.05), ("loss=0 burst=2%:18%", 0.1)] {
         bed.set(settings)?;
         let before = bed.state()?;
@@ -188,7 +184,7 @@ fn losses(bed: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     Ok(checks)
 }
 
-/// Two wires with one seed lose the same frames, one with another seed loses others.
+/// Checks that two wires with the same seed lose the same frames, and one with another seed loses others.
 fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     const PACKETS: u32 = 50_000;
     let heard = |seed: u64| -> anyhow::Result<HashSet<u32>> {
@@ -212,7 +208,7 @@ fn repetition(_: &Bed, interrupt: &Interrupt) -> anyhow::Result<Vec<Check>> {
     }])
 }
 
-/// Every frame of both directions.
+/// Checks that every frame of both directions is accounted for.
 fn balance(state: &State) -> Check {
     let (up, down) = (&state.up, &state.down);
     Check {
@@ -229,15 +225,4 @@ fn balance(state: &State) -> Check {
         allowed: "exact",
         passed: up.account.is_balanced() && down.account.is_balanced(),
     }
-}
-
-/// The value below which that part of sorted values is.
-fn at(sorted: &[f64], part: f64) -> f64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an index of what is in memory"
-    )]
-    let index = (part * float(u64::try_from(sorted.len()).unwrap_or(0))) as usize;
-    sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }

@@ -1,72 +1,70 @@
-//! What one direction of the wire does to frames, and how it is written: `delay=30ms loss=1% rate=50mbit`.
+//! The settings of one direction of the wire, and their text form: `delay=30ms loss=1% rate=50mbit`.
 
 use std::{fmt, str::FromStr, time::Duration};
-
-use serde::Serialize;
 
 use super::unit::{
     Length, Share, parse_duration, parse_length, parse_rate, parse_share, show_duration, show_rate,
 };
 use crate::way::{Way, Ways};
 
-/// All that one direction does. The default does nothing.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The settings of one direction. By default, frames pass unchanged.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// Bits of frames per second; none is as fast as frames come.
+    /// Bits of frames per second. None does not limit the rate.
     pub(crate) rate: Option<u64>,
-    /// What may wait for the rate, the frame on the line included; beyond it the newest is dropped.
+    /// How much may wait for the rate, including the frame on the line. Beyond it, the newest frame is dropped.
     pub(crate) queue: Length,
-    /// From what backlog on frames that can bear it are marked "congestion experienced" (RFC 3168).
+    /// Beyond this backlog, ECN-capable packets are marked "congestion experienced" (RFC 3168).
     pub(crate) ecn: Option<Length>,
     pub(crate) delay: Duration,
-    /// How far the delay wanders to each side; frames keep their order.
+    /// How far the delay varies to each side. Frames keep their order.
     pub(crate) jitter: Duration,
     pub(crate) loss: Share,
     pub(crate) burst: Option<Burst>,
     pub(crate) reorder: Option<Reorder>,
     pub(crate) duplicate: Share,
-    /// One bit anywhere behind the Ethernet header: checksums find it.
+    /// Flips one bit after the Ethernet header. Checksums find it.
     pub(crate) corrupt: Share,
-    /// One bit of a UDP payload, the checksum made to fit: the program gets it.
+    /// Flips one bit of a UDP payload and corrects the checksum, so that the program gets it.
     pub(crate) corrupt_udp: Share,
     pub(crate) mtu: Option<Mtu>,
     pub(crate) blackout: Blackout,
 }
 
-/// Loss in bursts, by the model of Gilbert and Elliott: a chain of a good state, where nothing is lost, and a bad one.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// Loss in bursts by the model of Gilbert and Elliott: a Markov chain with a good state without loss and a bad state.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Burst {
-    /// The share of frames in the good state after which the state is bad.
+    /// The probability, for each frame in the good state, that the state turns bad.
     pub(crate) enter: Share,
-    /// The share of frames in the bad state after which it is good; its inverse is a burst's mean length.
+    /// The probability, for each frame in the bad state, that the state turns good. Its inverse is the mean length of a burst.
     pub(crate) leave: Share,
-    /// What is lost in the bad state.
+    /// The share of frames that are lost in the bad state.
     pub(crate) loss: Share,
 }
 
-/// Frames that are held back, so that those behind overtake them.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// Holds frames back, so that later frames overtake them.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reorder {
     pub(crate) share: Share,
     pub(crate) by: Duration,
 }
 
 /// The largest IP packet that passes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Mtu {
     pub(crate) bytes: u16,
-    /// Whether the sender is told (RFC 792 and 1191, RFC 4443) or left to find out.
+    /// Whether the sender is told by ICMP (RFC 792, RFC 1191, RFC 4443).
     pub(crate) loud: bool,
 }
 
-/// When nothing passes at all.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+/// When the link passes nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Blackout {
     Off,
     On,
-    /// For a time from when it was set.
+    /// For a time after it was set.
     Once(Duration),
-    /// The first part of each period, from when it was set.
+    /// In the first part of each period after it was set.
     Every {
         dark: Duration,
         period: Duration,
@@ -74,7 +72,7 @@ pub(crate) enum Blackout {
 }
 
 impl Settings {
-    /// As many frames as Linux's queues take by default.
+    /// The default length of Linux's queues.
     const QUEUE: Length = Length::Packets(1_000);
 
     pub(super) fn apply(&mut self, setting: Setting) {
@@ -118,7 +116,7 @@ impl Default for Settings {
 }
 
 impl fmt::Display for Settings {
-    /// What differs from doing nothing, as it is written.
+    /// Writes the settings that differ from the default, in the text form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = Vec::new();
         let mut word = |name: &str, value: Option<String>| {
@@ -154,7 +152,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// One thing to be set.
+/// One setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Setting {
     Clear,
@@ -173,7 +171,7 @@ pub(crate) enum Setting {
     Blackout(Blackout),
 }
 
-/// What is set in the same moment; what it does not name stays as it is.
+/// Settings that change at the same moment. Settings that it does not name stay as they are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change(pub(super) Vec<Setting>);
 
@@ -187,14 +185,14 @@ impl Change {
 impl FromStr for Change {
     type Err = String;
 
-    /// Words apart by spaces or commas.
+    /// Parses settings, separated by spaces or commas.
     fn from_str(text: &str) -> Result<Self, String> {
         let words = text.split([' ', ',', '\t']).filter(|word| !word.is_empty());
         words.map(Setting::from_str).collect::<Result<_, _>>().map(Self)
     }
 }
 
-/// The names of settings and what they take.
+/// The names and values of all settings.
 pub(super) const GRAMMAR: &str = "clear, rate=50mbit|off, queue=100p|64k|50ms, ecn=20p|64k|5ms|off, delay=30ms, \
     jitter=5ms, loss=1%, burst=ENTER%:LEAVE%[:LOSS%]|off, reorder=10%:5ms|off, duplicate=1%, corrupt=1%, \
     corrupt-udp=1%, mtu=1300[:loud]|off, blackout=on|off|2s|2s/5s";
@@ -206,8 +204,9 @@ impl FromStr for Setting {
         if word == "clear" {
             return Ok(Self::Clear);
         }
-        let (name, value) =
-            word.split_once('=').ok_or_else(|| format!("\"{word}\" is no setting; there are {GRAMMAR}"))?;
+        let (name, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("\"{word}\" is not a setting; settings are {GRAMMAR}"))?;
         let setting = match name {
             "rate" => unless_off(value, parse_rate).map(Self::Rate),
             "queue" => parse_length(value).map(Self::Queue),
@@ -222,7 +221,7 @@ impl FromStr for Setting {
             "corrupt-udp" => parse_share(value).map(Self::CorruptUdp),
             "mtu" => unless_off(value, parse_mtu).map(Self::Mtu),
             "blackout" => parse_blackout(value).map(Self::Blackout),
-            _ => return Err(format!("there is no setting \"{name}\"; there are {GRAMMAR}")),
+            _ => return Err(format!("there is no setting \"{name}\"; settings are {GRAMMAR}")),
         };
         setting.map_err(|error| format!("{name}: {error}"))
     }
@@ -251,10 +250,10 @@ fn parse_mtu(text: &str) -> Result<Mtu, String> {
         Some((bytes, "loud")) => (bytes, true),
         Some((_, other)) => return Err(format!("\"{other}\" is not \"loud\", as in 1300:loud")),
     };
-    // The least that IPv4 allows (RFC 791); IPv6 links have 1280 or more.
+    // 68 is IPv4's minimum (RFC 791). IPv6 links have 1280 or more.
     match bytes.parse() {
         Ok(bytes) if bytes >= 68 => Ok(Mtu { bytes, loud }),
-        _ => Err(format!("\"{bytes}\" is no MTU in bytes from 68 to 65535")),
+        _ => Err(format!("\"{bytes}\" is not an MTU from 68 to 65535 bytes")),
     }
 }
 
@@ -308,14 +307,14 @@ mod tests {
     fn mistakes_are_told_with_what_is_right() {
         for (text, expected) in [
             ("latency=3ms", "there is no setting \"latency\""),
-            ("delay", "\"delay\" is no setting"),
-            ("delay=3", "delay: \"3\" is no time"),
-            ("loss=101%", "loss: \"101%\" is no share"),
-            ("rate=fast", "rate: \"fast\" is no rate"),
-            ("queue=9", "queue: \"9\" is no length"),
+            ("delay", "\"delay\" is not a setting"),
+            ("delay=3", "delay: \"3\" is not a time"),
+            ("loss=101%", "loss: \"101%\" is not a share"),
+            ("rate=fast", "rate: \"fast\" is not a rate"),
+            ("queue=9", "queue: \"9\" is not a length"),
             ("burst=1%", "burst: \"1%\" is not ENTER%:LEAVE%"),
             ("reorder=1%", "reorder: \"1%\" is not SHARE%:TIME"),
-            ("mtu=67", "mtu: \"67\" is no MTU"),
+            ("mtu=67", "mtu: \"67\" is not an MTU"),
             ("mtu=1300:quiet", "mtu: \"quiet\" is not \"loud\""),
             ("blackout=1s/0s", "blackout: the period is zero"),
         ] {

@@ -3,37 +3,34 @@
 use std::{
     fs::File,
     io::{Read as _, Seek as _},
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
 };
 
 use anyhow::Context as _;
-use rustix::{
-    io::{Errno, read, write},
-    process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
-};
+use rustix::io::{Errno, read, write};
 use tun_rs::{DeviceBuilder, Layer};
 
 use super::frame::{ETHERNET, Frame};
-use crate::namespace::{Namespace, join};
+use crate::{
+    namespace::{Namespace, join},
+    tun_device::duplicate,
+};
 
-/// Frames that the kernel keeps while the wire's process does not run; more are dropped, and counted.
+/// Number of frames that the kernel queues while the wire does not read. Further frames are dropped and counted.
 const KERNEL_QUEUE: u32 = 10_000;
 
-/// The device goes when its file is closed.
+/// A TAP device. The kernel removes it once its file is closed.
 #[derive(Debug)]
 pub(super) struct Tap {
     name: String,
     file: File,
-    /// The namespace's counters of devices, whatever namespace reads them.
+    /// The namespace's device counters. The open file belongs to the namespace, so any thread can read it.
     counters: File,
     buffer: Vec<u8>,
 }
 
 impl Tap {
     /// Makes a device and brings it up.
-    ///
-    /// # Errors
-    /// A sentence when it cannot be made.
     pub(super) fn create(namespace: &Namespace, name: &str, mtu: u16) -> anyhow::Result<Self> {
         let device = name.to_owned();
         let make = move || {
@@ -44,10 +41,7 @@ impl Tap {
             let tap = DeviceBuilder::new().name(&device).layer(Layer::L2).mtu(mtu).enable(false);
             let tap = tap.tx_queue_len(KERNEL_QUEUE).build_sync()?;
             tap.set_nonblocking(true)?;
-            // Taking the descriptor out of this very process is the safe way to one that reads are made on directly.
-            let process = pidfd_open(getpid(), PidfdFlags::empty()).context("cannot open this process")?;
-            let file = pidfd_getfd(process, tap.as_raw_fd(), PidfdGetfdFlags::empty());
-            Ok((File::from(file.context("cannot duplicate the device's descriptor")?), counters))
+            Ok((duplicate(&tap)?, counters))
         };
         let (file, counters) = join(namespace.enter(make)?)
             .with_context(|| format!("cannot make the TAP device {name} in {}", namespace.name()))?;
@@ -67,7 +61,7 @@ impl Tap {
         }
     }
 
-    /// Writes a frame; false if the device did not take it, as one that is down.
+    /// Writes a frame. Returns false if the device refuses it, for example because it is down.
     pub(super) fn write(&self, frame: &Frame) -> bool {
         loop {
             match write(&self.file, frame) {
@@ -78,12 +72,12 @@ impl Tap {
         }
     }
 
-    /// Frames that the kernel had for the wire and dropped, since this was not quick enough to read them.
+    /// Returns the number of frames that the kernel dropped because the wire did not read them in time.
     pub(super) fn missed(&self) -> anyhow::Result<u64> {
         let devices = text(&self.counters)?;
         let line =
             devices.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{}:", self.name)));
-        // Of proc_net_dev's sixteen columns the twelfth is what was dropped on transmission.
+        // The twelfth of the sixteen columns of /proc/net/dev counts drops on transmission.
         let dropped = line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok());
         dropped.with_context(|| format!("the device {} is gone; somebody deleted it", self.name))
     }

@@ -1,4 +1,4 @@
-//! Wires between namespaces of their own; as root.
+//! Tests of wires between their own namespaces. They need root.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const DEVICE: &str = "eth0";
 
-/// Two hosts, 192.0.2.2 and 192.0.2.1 with their IPv6, and a wire between them.
+/// Two hosts with IPv4 and IPv6 addresses, and a wire between them.
 struct Net {
     wire: Wire,
     client: Namespace,
@@ -34,7 +34,7 @@ impl Net {
         self.wire.change(&change.each_way(ways)).unwrap()
     }
 
-    /// What ping printed, and whether a reply came.
+    /// Pings, and returns whether a reply came and what ping printed.
     fn ping(&self, arguments: &str) -> (bool, String) {
         let output = self.client.command("ping").args(arguments.split_whitespace()).output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -106,7 +106,7 @@ fn running_wire_is_changed_by_its_name() {
     assert_eq!(control::ask(&name, "set down clear").unwrap().down.settings, "clear");
     assert_eq!(control::ask(&name, "stats").unwrap().up.settings, "delay=5ms loss=1%");
     for (request, expected) in
-        [("set left delay=1ms", "up, down or both"), ("set up speed=1", "speed"), ("x", "no request")]
+        [("set left delay=1ms", "up, down or both"), ("set up speed=1", "speed"), ("x", "not a request")]
     {
         let error = control::ask(&name, request).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

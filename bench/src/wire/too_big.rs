@@ -1,5 +1,5 @@
-//! What a router says of a packet that does not fit its next link: "fragmentation needed" (RFC 792, RFC 1191) or
-//! "packet too big" (RFC 4443 section 3.2), as a frame back to the sender.
+//! A router's message about a packet that does not fit the next link: "fragmentation needed" (RFC 792, RFC 1191) or
+//! "packet too big" (RFC 4443 section 3.2), as a frame to the sender.
 
 use warren_packet::{
     checksum::{Sum, pseudo_header},
@@ -8,10 +8,10 @@ use warren_packet::{
 
 use super::frame::{ETHERNET, Frame, Version, version};
 
-/// The message, or none where none is due: for ICMP errors, fragments that are not the first, and IPv4 packets that
-/// may be fragmented (a router would; the wire drops them).
+/// Returns the message. None for ICMP errors, fragments other than the first, and IPv4 packets that may be fragmented. (A
+/// router would fragment these. The wire drops them.)
 ///
-/// It comes from the packet's own destination: the wire has no address, and that one passes any reverse-path filter.
+/// Its source is the packet's destination, because the wire has no address and this one passes any reverse-path filter.
 pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
     let packet = IpPacket::parse(frame.get(ETHERNET..)?).ok()?;
     let bytes = packet.bytes();
@@ -26,7 +26,7 @@ pub(super) fn message(frame: &[u8], mtu: u16) -> Option<Frame> {
             four(bytes, packet.header_length(), mtu)?
         }
         Version::Six => {
-            // Types below 128 are errors.
+            // ICMPv6 types below 128 are errors.
             let is_error = packet.protocol() == protocol::ICMPV6 && bytes.get(40)? & 0x80 == 0;
             if is_error {
                 return None;
@@ -43,7 +43,7 @@ fn is_echo4(bytes: &[u8], header: usize) -> bool {
     bytes.get(header).is_some_and(|kind| matches!(kind, 0 | 8))
 }
 
-/// Type 3, code 4; the packet's header and as much as keeps the message at 576 bytes (RFC 1812 section 4.3.2.3).
+/// Makes a message of type 3, code 4. It quotes as much of the packet as fits 576 bytes (RFC 1812 section 4.3.2.3).
 fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     const REPLY: usize = 20 + 8;
     let quoted = packet.get(..packet.len().min(576 - REPLY).max(header))?;
@@ -61,7 +61,7 @@ fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     Some(ip)
 }
 
-/// Type 2, code 0; as much of the packet as keeps the message at 1280 bytes.
+/// Makes a message of type 2, code 0. It quotes as much of the packet as fits 1280 bytes.
 fn six(packet: &IpPacket<'_>, mtu: u16) -> Option<Vec<u8>> {
     const REPLY: usize = 40 + 8;
     let bytes = packet.bytes();

@@ -1,11 +1,9 @@
-//! Shares, times, rates and lengths, as people write them.
+//! Shares, times, rates and queue lengths, with their text forms.
 
 use std::{fmt, time::Duration};
 
-use serde::Serialize;
-
-/// A part of all frames, from 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+/// A share of all frames, from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) struct Share(f64);
 
 impl Share {
@@ -23,19 +21,19 @@ impl fmt::Display for Share {
     }
 }
 
-/// How much of a queue.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+/// The length of a queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Length {
     Packets(u64),
     Bytes(u64),
-    /// What the rate sends in this time, and at least one large frame.
+    /// The bytes that the rate sends in this time, and at least one full frame.
     Time(Duration),
 }
 
 impl Length {
-    /// Whether `packets` of `bytes` together are more.
+    /// Returns whether `packets` with `bytes` in total exceed the length.
     pub(super) fn is_exceeded(self, packets: u64, bytes: u64, rate: Option<u64>) -> bool {
-        /// Ethernet's usual frame; a queue that takes none would be a cut wire.
+        /// A full Ethernet frame. A queue that cannot hold one would pass nothing.
         const FRAME: u64 = 1_514;
         match self {
             Self::Packets(limit) => packets > limit,
@@ -59,15 +57,15 @@ impl fmt::Display for Length {
     }
 }
 
-/// `30ms`, `1.5s`, `250us`; a bare zero needs no unit.
+/// Parses `30ms`, `1.5s` or `250us`. A zero needs no unit.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let seconds = if text == "0" { Some(0.0) } else { with_unit(text, &units) };
-    // More is a mistake, and none of the sums below overflow.
+    // A longer time is a mistake. The limit also keeps later sums from overflowing.
     seconds
         .filter(|seconds| *seconds <= 3_600.0)
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("\"{text}\" is no time up to an hour, as 30ms, 250us or 1.5s"))
+        .ok_or_else(|| format!("\"{text}\" is not a time of at most an hour, such as 30ms, 250us or 1.5s"))
 }
 
 pub(super) fn show_duration(time: Duration) -> String {
@@ -80,11 +78,11 @@ pub(super) fn show_duration(time: Duration) -> String {
     }
 }
 
-/// `50mbit`, `1gbit`, `300kbit`: bits per second.
+/// Parses `50mbit`, `1gbit` or `300kbit` to bits per second.
 pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
     let bits = with_unit(text, &units).filter(|bits| (1.0..=1e12).contains(bits)).and_then(whole);
-    bits.ok_or_else(|| format!("\"{text}\" is no rate, as 50mbit, 1gbit or 300kbit"))
+    bits.ok_or_else(|| format!("\"{text}\" is not a rate, such as 50mbit, 1gbit or 300kbit"))
 }
 
 pub(super) fn show_rate(bits: u64) -> String {
@@ -96,17 +94,17 @@ pub(super) fn show_rate(bits: u64) -> String {
     }
 }
 
-/// `1%`, `0.25%`; a bare zero needs no sign.
+/// Parses `1%` or `0.25%`. A zero needs no sign.
 pub(super) fn parse_share(text: &str) -> Result<Share, String> {
     let per_cent: Option<f64> =
         if text == "0" { Some(0.0) } else { text.strip_suffix('%').and_then(|number| number.parse().ok()) };
     per_cent
         .filter(|per_cent| (0.0..=100.0).contains(per_cent))
         .map(|per_cent| Share(per_cent / 100.0))
-        .ok_or_else(|| format!("\"{text}\" is no share from 0% to 100%, as 1% or 0.25%"))
+        .ok_or_else(|| format!("\"{text}\" is not a share from 0% to 100%, such as 1% or 0.25%"))
 }
 
-/// `100p` packets, `64k` or `65536b` bytes, `50ms` at the rate.
+/// Parses `100p` (packets), `64k` or `65536b` (bytes), or `50ms` (time at the rate).
 pub(super) fn parse_length(text: &str) -> Result<Length, String> {
     let number = |suffix: &str| with_unit(text, &[(suffix, 1.0)]).and_then(whole);
     let found = number("p")
@@ -118,7 +116,7 @@ pub(super) fn parse_length(text: &str) -> Result<Length, String> {
         Length::Packets(count) | Length::Bytes(count) => count > 0,
         Length::Time(time) => !time.is_zero(),
     });
-    positive.ok_or_else(|| format!("\"{text}\" is no length, as 100p (packets), 64k (KiB) or 50ms"))
+    positive.ok_or_else(|| format!("\"{text}\" is not a length, such as 100p (packets), 64k (KiB) or 50ms"))
 }
 
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
@@ -129,7 +127,7 @@ fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     units.iter().find_map(parse)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was looked at")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
 fn whole(number: f64) -> Option<u64> {
     (0.0..=1e15).contains(&number).then_some(number.round() as u64)
 }

@@ -1,4 +1,4 @@
-//! What the tests of the program share: how it is run, and a net of two namespaces.
+//! What these tests share: running the program, and a network of two namespaces.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -15,20 +15,29 @@ use std::{
 
 use serde_json::Value;
 
-/// The program with arguments that have no spaces in them.
+/// Returns a command that runs the program. Spaces separate the arguments.
 pub fn bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warren-bench"));
     command.args(arguments.split_whitespace()).stdin(Stdio::null());
     command
 }
 
-/// Runs a command that succeeds and prints one line of JSON.
+/// Runs a command that must succeed, and parses the JSON that it prints.
 #[track_caller]
 pub fn json(command: &mut Command) -> Value {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {said}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Returns whether this is root, and prints a message if not.
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: this needs root");
+    }
+    is_root
 }
 
 /// Waits until `holds`.
@@ -41,26 +50,26 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The processes whose parent is `pid`.
+/// Returns the children of a process.
 pub fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
+/// Returns whether a process runs. A zombie does not.
 pub fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-/// A client's and an exit's namespace, 192.0.2.2 and 192.0.2.1, joined by a veth pair.
+/// The namespaces of a client (192.0.2.2) and an exit (192.0.2.1), joined by a veth pair.
 pub struct Net {
     pub client: String,
     pub exit: String,
 }
 
 impl Net {
-    /// None, with a word, where namespaces cannot be made.
+    /// None, with a message, if namespaces cannot be made.
     pub fn new() -> Option<Self> {
         let name = |role| format!("wt-{}-benchtest-{role}", std::process::id());
         let net = Self { client: name("client"), exit: name("exit") };

@@ -1,4 +1,4 @@
-//! TCP by iperf3: servers on the client's host, clients on the exit's, bytes counted by whoever receives them.
+//! TCP by iperf3, with servers on the client's host and clients on the exit's. The receiver counts the bytes.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::super::{
 };
 use crate::{interrupt::Interrupt, way::Way};
 
-/// One for each way, so that both ways at once are two programs.
+/// The ports of two servers, one for each direction, so that both directions at once use two programs.
 const PORTS: [u16; 2] = [5201, 5202];
 const START: Duration = Duration::from_secs(5);
-/// A test that ends that soon has not begun.
+/// A test that ends within this time has not begun.
 const AT_ONCE: Duration = Duration::from_millis(800);
-/// Beyond the time of the test itself: connecting, and exchanging results through a full tunnel.
+/// Extra time for connecting and for exchanging results through a full tunnel.
 const SLACK: Duration = Duration::from_secs(15);
 
 /// Two iperf3 servers on the client's host.
@@ -27,10 +27,7 @@ pub(crate) struct Iperf {
 }
 
 impl Iperf {
-    /// Starts the servers; `address` is the client's in the tunnel.
-    ///
-    /// # Errors
-    /// A sentence when they do not start.
+    /// Starts the servers. `address` is the client's address in the tunnel.
     pub(crate) fn start(topology: &Topology, address: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let server = |port: u16| {
             let mut command = topology.client.command("iperf3");
@@ -43,10 +40,7 @@ impl Iperf {
         Ok(Self { _servers: [server(first)?, server(second)?], address: address.to_owned() })
     }
 
-    /// Carries data over `flows` connections and returns the bytes that were received.
-    ///
-    /// # Errors
-    /// A sentence when iperf3 fails or is interrupted.
+    /// Sends data over `flows` connections, and returns the number of bytes received.
     pub(crate) fn carry(
         &self,
         topology: &Topology,
@@ -66,14 +60,14 @@ impl Iperf {
             if way == Way::Up {
                 command.arg("--reverse");
             }
-            // With --json iperf3 fails by exit code, and says why in the JSON.
+            // With --json, a failed iperf3 gives its reason in the JSON.
             received_bytes(&process::run_whatever_it_returns(&mut command, limit, interrupt)?.output)
         };
         wait_for("a free iperf3 server", START, interrupt, || {
             let start = Instant::now();
             match run() {
                 Ok(bytes) => Ok(Some(bytes)),
-                // The server needs a moment between two tests; what ends a test that runs is a failure.
+                // The server needs a moment between two tests. An error later in a test is a failure.
                 Err(error) if start.elapsed() < AT_ONCE && is_between_tests(&error.to_string()) => Ok(None),
                 Err(error) => Err(error),
             }
@@ -81,19 +75,24 @@ impl Iperf {
     }
 }
 
-/// Whether iperf3's server was not ready yet for another test.
+/// Returns whether iperf3's server was not ready for another test yet.
 fn is_between_tests(error: &str) -> bool {
     ["busy", "reset by peer", "refused"].iter().any(|sign| error.contains(sign))
 }
 
-/// The bytes that the receiver counted, from what `iperf3 --json` prints.
+/// Returns the receiver's count of bytes from the output of `iperf3 --json`.
 fn received_bytes(json: &str) -> anyhow::Result<u64> {
+    let received = iperf_result(json)?.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
+    received.context("iperf3 printed no sum of received bytes")
+}
+
+/// Parses the output of `iperf3 --json`. Fails if iperf3 reports an error in it.
+pub(crate) fn iperf_result(json: &str) -> anyhow::Result<Value> {
     let result: Value = serde_json::from_str(json).context("iperf3 printed no JSON")?;
     if let Some(error) = result.get("error").and_then(Value::as_str) {
         bail!("iperf3: {error}");
     }
-    let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
-    received.context("iperf3 printed no sum of received bytes")
+    Ok(result)
 }
 
 #[cfg(test)]

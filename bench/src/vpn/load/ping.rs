@@ -1,17 +1,13 @@
-//! Round-trip times by ICMP echo: the other end answers in its kernel, and the kernel tells when an answer came, so that what is
-//! measured is the tunnel.
+//! Round-trip times by ICMP echo. The other end answers in its kernel, and this kernel stamps the time of receipt, so only the
+//! tunnel is measured.
 //!
-//! Not by ping(8): it spins through the time that is left until its next request once the last one is answered, so that the tunnel
-//! with the shortest round trip would have the least of the processor.
+//! ping(8) is not used: once it has its answer, it spins until its next request is due. So the tunnel with the shortest round trip
+//! would get the least CPU time.
 
 use std::{
     io::IoSliceMut,
     net::Ipv4Addr,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -31,12 +27,12 @@ use warren_packet::checksum::Sum;
 use super::super::topology::Topology;
 use crate::{interrupt::Interrupt, namespace::join};
 
-/// Echo requests of a second.
+/// Echo requests per second.
 const PER_SECOND: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(1_000 / PER_SECOND as u64);
-/// For answers to the last requests.
+/// Time for the answers to the last requests.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Bytes of an echo request: its header, and as much as ping(8) has behind it.
+/// Bytes of an echo request: its header and a payload as long as ping(8)'s.
 const REQUEST: usize = 8 + 56;
 /// Types of ICMP messages (RFC 792).
 const ECHO_REPLY: u8 = 0;
@@ -46,36 +42,29 @@ const ECHO_REQUEST: u8 = 8;
 #[derive(Debug)]
 pub(crate) struct Ping {
     thread: Option<JoinHandle<anyhow::Result<Vec<f64>>>>,
-    stop: Arc<AtomicBool>,
+    stop: Interrupt,
 }
 
 impl Ping {
-    /// Starts to ping for a time.
-    ///
-    /// # Errors
-    /// A sentence when that is too long, or there is no such namespace.
+    /// Starts to ping for a time. The time is limited, because a request has a number of two bytes.
     pub(crate) fn start(topology: &Topology, address: &str, seconds: u32) -> anyhow::Result<Self> {
         let address: Ipv4Addr = address.parse().context("an inner address is IPv4")?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Interrupt::default();
         let asked = stop.clone();
-        // A request has its number in two bytes.
         let requests = seconds.saturating_mul(PER_SECOND);
-        anyhow::ensure!(
-            requests <= u16::MAX.into(),
-            "{seconds} s are too long to ping for; 655 s are the most"
-        );
+        anyhow::ensure!(requests <= u16::MAX.into(), "cannot ping for {seconds} s; the maximum is 655 s");
         let thread = topology.client.enter(move || {
             let mut echo = Echo::new(address)?;
             let start = Instant::now();
             for number in 0..requests {
-                if asked.load(Relaxed) {
+                if asked.is_set() {
                     break;
                 }
                 echo.ask()?;
                 echo.wait(start + INTERVAL * (number + 1))?;
             }
             let end = Instant::now() + DRAIN;
-            while echo.awaits_answers() && Instant::now() < end && !asked.load(Relaxed) {
+            while echo.awaits_answers() && Instant::now() < end && !asked.is_set() {
                 echo.wait((Instant::now() + INTERVAL).min(end))?;
             }
             Ok(echo.times)
@@ -83,15 +72,14 @@ impl Ping {
         Ok(Self { thread: Some(thread), stop })
     }
 
-    /// Waits for its end and returns the times in milliseconds, in the order of the answers.
-    ///
-    /// # Errors
-    /// A sentence when nothing came back.
+    /// Waits for the end and returns the times in milliseconds, in the order of the answers. Fails without any answer.
     pub(crate) fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Vec<f64>> {
         let Some(thread) = self.thread.take() else { return Ok(Vec::new()) };
         while !thread.is_finished() {
             interrupt.wait(Some(Duration::from_millis(2)));
-            self.stop.store(interrupt.is_set(), Relaxed);
+            if interrupt.is_set() {
+                self.stop.set();
+            }
         }
         let times = join(thread)?;
         interrupt.check()?;
@@ -101,19 +89,16 @@ impl Ping {
 }
 
 impl Drop for Ping {
-    /// Ends it where nobody waits for its end, before whatever comes next is measured.
+    /// Ends the thread, so that it does not disturb the next measurement.
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.stop.set();
         if let Some(thread) = self.thread.take() {
             let _ = join(thread);
         }
     }
 }
 
-/// Pings until the first reply comes back.
-///
-/// # Errors
-/// A sentence when none does within `limit`, or the user interrupts.
+/// Pings until the first reply. Fails if none comes within `limit`.
 pub(crate) fn first_reply(
     topology: &Topology,
     address: &str,
@@ -135,18 +120,18 @@ pub(crate) fn first_reply(
         Ok(!echo.times.is_empty())
     })?)?;
     interrupt.check()?;
-    anyhow::ensure!(answered, "a reply from {address} did not come within {} s", limit.as_secs());
+    anyhow::ensure!(answered, "no reply from {address} within {} s", limit.as_secs());
     Ok(())
 }
 
-/// Requests to one address, and how long their answers took.
+/// Requests to one address, and the times of their answers.
 struct Echo {
     socket: OwnedFd,
     address: SockaddrIn,
     identifier: u16,
-    /// When each request was sent that has no answer, by its number.
+    /// When each request was sent, by its number. None once it is answered.
     sent: Vec<Option<Duration>>,
-    /// In milliseconds.
+    /// Round-trip times in milliseconds.
     times: Vec<f64>,
 }
 
@@ -157,7 +142,7 @@ impl Echo {
             .context("cannot open a socket for ICMP; this needs root")?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("cannot ask for times of receipt")?;
         let [a, b, c, d] = address.octets();
-        // Of two in the same namespace, each gets the other's answers too.
+        // Two pings in one namespace get each other's answers. The identifier tells them apart.
         let [.., high, low] = since_epoch().subsec_nanos().to_be_bytes();
         let identifier = u16::from_be_bytes([high, low]);
         Ok(Self {
@@ -169,7 +154,7 @@ impl Echo {
         })
     }
 
-    /// Sends a request; one that the kernel does not take, as without a route, is as one that was lost.
+    /// Sends a request. One that the kernel refuses, for example without a route, counts as lost.
     fn ask(&mut self) -> anyhow::Result<()> {
         let number = u16::try_from(self.sent.len()).context("too many echo requests")?;
         let request = request(self.identifier, number);
@@ -183,7 +168,7 @@ impl Echo {
         self.sent.iter().any(Option::is_some)
     }
 
-    /// Takes answers until a moment has come.
+    /// Receives answers until a moment.
     fn wait(&mut self, until: Instant) -> anyhow::Result<()> {
         while Instant::now() < until {
             self.wait_for_one(until)?;
@@ -191,7 +176,7 @@ impl Echo {
         Ok(())
     }
 
-    /// Takes what has come, or comes first, if that is before a moment.
+    /// Waits for an answer until a moment, and receives all that are there.
     fn wait_for_one(&mut self, until: Instant) -> anyhow::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         let left = left.try_into().context("a wait is too long")?;
@@ -207,7 +192,7 @@ impl Echo {
         Ok(())
     }
 
-    /// The number of an answer that waits, and when it came.
+    /// Returns the number of a waiting answer and its time of receipt.
     fn receive(&self) -> anyhow::Result<Option<(u16, Duration)>> {
         loop {
             let mut packet = [0; 256];
@@ -234,12 +219,12 @@ impl Echo {
     }
 }
 
-/// By the clock that the kernel tells times of receipt by.
+/// Returns the time by the clock of the kernel's time stamps.
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// An echo request (RFC 792).
+/// Makes an echo request (RFC 792).
 fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
     let mut request = [0; REQUEST];
     request[0] = ECHO_REQUEST;
@@ -250,7 +235,7 @@ fn request(identifier: u16, number: u16) -> [u8; REQUEST] {
     request
 }
 
-/// The number of the request that an IPv4 packet answers, if it answers one of ours.
+/// Returns the number of the request that an IPv4 packet answers. None if it answers none of ours.
 fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let message: &[u8; 8] = packet.get(header..)?.first_chunk()?;
@@ -262,7 +247,7 @@ fn reply(packet: &[u8], identifier: u16) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// The answer to a request, behind an IPv4 header without options.
+    /// Makes the answer to a request, after an IPv4 header without options.
     fn answer(mut message: [u8; REQUEST]) -> Vec<u8> {
         message[0] = ECHO_REPLY;
         let mut packet = vec![0x45; 20];

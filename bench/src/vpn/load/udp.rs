@@ -1,6 +1,6 @@
-//! UDP from client to exit: one thread sends packet by packet as a program would, one counts what arrives.
+//! UDP from the client to the exit. One thread sends packet by packet, as a program does, and one counts what arrives.
 //!
-//! No segmentation offload is asked for, so that each packet is one packet on its whole way.
+//! It uses no segmentation offload, so each packet stays one packet all the way.
 
 use std::{
     io::{self, IoSliceMut},
@@ -23,20 +23,20 @@ use crate::{interrupt::Interrupt, namespace::join};
 /// Packets of one `recvmmsg`.
 const BATCH: usize = 64;
 const LARGEST: usize = 2_048;
-/// The receiver is not to be what drops.
+/// Large enough for the receiver not to drop packets.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// What is still on its way when the sender ends.
+/// Time for packets in flight to arrive after the sender has ended.
 const DRAIN: Duration = Duration::from_millis(300);
 /// How often a paced sender wakes up.
 const TURN: Duration = Duration::from_micros(200);
-/// In front of each packet: what belongs to the test and what is a stray.
+/// The start of each payload, which tells the test's packets from others.
 const MAGIC: [u8; 4] = *b"wbvp";
 
 /// UDP payload sizes in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Sizes {
     Fixed(usize),
-    /// 7 : 4 : 1 packets of 64, 576 and 1280 bytes with their IP headers.
+    /// Packets of 64, 576 and 1280 bytes, including IP headers, in the ratio 7 : 4 : 1.
     Imix,
 }
 
@@ -44,24 +44,32 @@ pub(crate) enum Sizes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rate {
     PacketsPerSecond(f64),
-    /// As fast as one thread can.
+    /// As fast as one thread can send.
     Saturation,
 }
 
-/// What came through.
+/// What to send, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stream {
+    pub(crate) sizes: Sizes,
+    pub(crate) rate: Rate,
+    pub(crate) seconds: u32,
+}
+
+/// Counts of what was sent and received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Delivered {
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// Of UDP payload.
+    /// Bytes of UDP payload.
     pub(crate) received_bytes: u64,
-    /// Received until the sender ended, which rates are made of.
+    /// Packets received before the sender ended. Rates are computed from them.
     pub(crate) in_time: u64,
     pub(crate) in_time_bytes: u64,
     pub(crate) seconds: f64,
 }
 
-/// Where a run stands; read by both threads.
+/// The phase of a run, shared by both threads.
 #[derive(Clone, Debug, Default)]
 struct Phase(Arc<AtomicU8>);
 
@@ -79,17 +87,12 @@ impl Phase {
     }
 }
 
-/// Carries packets from the client to the exit for a time.
-///
-/// # Errors
-/// A sentence when a socket cannot be had or the two ends do not find each other.
+/// Sends packets from the client to the exit.
 pub(crate) fn carry(
     topology: &Topology,
     client: &str,
     exit: &str,
-    sizes: Sizes,
-    rate: Rate,
-    seconds: u32,
+    stream: Stream,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Delivered> {
     let phase = Phase::default();
@@ -100,18 +103,18 @@ pub(crate) fn carry(
         topology.client.enter(move || {
             let socket = UdpSocket::bind((client.as_str(), 0)).context("cannot bind the sender")?;
             tell.send(socket.local_addr()?)?;
-            // The receiver speaks first, so that firewalls on the way know the flow.
+            // The receiver sends first, so that firewalls on the way know the flow.
             socket.set_read_timeout(Some(Duration::from_secs(3)))?;
             let (_, receiver) = socket.recv_from(&mut [0; 16]).context("the receiver did not get through")?;
             socket.connect(receiver).context("cannot connect the sender")?;
-            send(&socket, sizes, rate, &phase)
+            send(&socket, stream, &phase)
         })?
     };
     let receiver = {
         let phase = phase.clone();
         topology.exit.enter(move || {
             let socket = UdpSocket::bind((exit.as_str(), 0)).context("cannot bind the receiver")?;
-            // As root, beyond the system's limit.
+            // Root may exceed the system's limit.
             setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
                 .context("cannot size the receive buffer")?;
             socket.set_read_timeout(Some(Duration::from_millis(20)))?;
@@ -120,7 +123,7 @@ pub(crate) fn carry(
         })?
     };
     let start = Instant::now();
-    let time = Duration::from_secs(seconds.into());
+    let time = Duration::from_secs(stream.seconds.into());
     while start.elapsed() < time && !interrupt.is_set() && !sender.is_finished() {
         interrupt.wait(Some(Duration::from_millis(20).min(time.saturating_sub(start.elapsed()))));
     }
@@ -137,10 +140,11 @@ pub(crate) fn carry(
     Ok(Delivered { sent, seconds: took.as_secs_f64(), ..counted })
 }
 
-/// Sends until told to stop and returns how many packets the kernel took, and in what time.
-fn send(socket: &UdpSocket, sizes: Sizes, rate: Rate, phase: &Phase) -> anyhow::Result<(u64, Duration)> {
-    /// Seven small, four medium, one large, mixed.
+/// Sends until the phase changes. Returns the number of packets that the kernel accepted, and the time.
+fn send(socket: &UdpSocket, stream: Stream, phase: &Phase) -> anyhow::Result<(u64, Duration)> {
+    /// Seven small, four medium and one large packet, mixed.
     const IMIX: [usize; 12] = [36, 548, 36, 36, 548, 36, 1_252, 36, 548, 36, 548, 36];
+    let Stream { sizes, rate, .. } = stream;
     let fixed;
     let pattern: &[usize] = match sizes {
         Sizes::Fixed(size) => {
@@ -159,7 +163,7 @@ fn send(socket: &UdpSocket, sizes: Sizes, rate: Rate, phase: &Phase) -> anyhow::
             Rate::Saturation => f64::INFINITY,
             Rate::PacketsPerSecond(rate) => start.elapsed().as_secs_f64() * rate,
         };
-        // More at once is a burst that no application makes.
+        // No application sends longer bursts.
         for _ in 0..BATCH {
             if f64::from(sent) >= due {
                 break;
@@ -167,7 +171,7 @@ fn send(socket: &UdpSocket, sizes: Sizes, rate: Rate, phase: &Phase) -> anyhow::
             let size = next.next().copied().unwrap_or(0);
             match socket.send(packet.get(..size).unwrap_or_default()) {
                 Ok(_) => taken += 1,
-                // A full queue on the way; the packet counts as offered by nobody.
+                // A queue is full. The packet does not count as sent.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => {}
                 Err(error) => return Err(error).context("cannot send UDP into the tunnel"),
             }
@@ -180,7 +184,7 @@ fn send(socket: &UdpSocket, sizes: Sizes, rate: Rate, phase: &Phase) -> anyhow::
     Ok((taken, start.elapsed()))
 }
 
-/// Says hello until something comes back, then counts.
+/// Sends hello until a packet arrives, then counts.
 fn receive(socket: &UdpSocket, sender: SocketAddr, phase: &Phase) -> anyhow::Result<Delivered> {
     let mut storage = vec![[0_u8; LARGEST]; BATCH];
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);

@@ -1,4 +1,4 @@
-//! QUIC between two TUN devices and nothing else, by this program's `bare`: what a whole tunnel on the same library can reach.
+//! QUIC between two TUN devices and nothing else, by this program's `bare`. It shows what a tunnel on this library can reach.
 
 use std::{process::Command, time::Instant};
 

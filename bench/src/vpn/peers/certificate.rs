@@ -1,4 +1,4 @@
-//! Self-made certificates for peers that want them, by the openssl program.
+//! Self-signed certificates for peers that need them, made by the openssl program.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -7,19 +7,19 @@ use anyhow::Context as _;
 use super::{install, tunnel::Start};
 use crate::vpn::process;
 
-/// The program and the Debian package that brings it.
+/// The program and its Debian package.
 pub(super) const OPENSSL: (&str, &str) = ("openssl", "openssl");
 
-/// A self-signed certificate in files.
+/// The files of a self-signed certificate.
 pub(super) struct Certificate {
     pub(super) certificate: String,
     pub(super) key: String,
-    /// SHA-256, upper-case hexadecimal with colons.
+    /// SHA-256 in upper-case hexadecimal with colons.
     pub(super) fingerprint: String,
 }
 
 impl Certificate {
-    /// Makes NAME.crt and NAME.key on P-256.
+    /// Makes NAME.crt and NAME.key with a P-256 key.
     pub(super) fn make(start: &Start<'_>, name: &str, extensions: &[&str]) -> anyhow::Result<Self> {
         let path =
             |ending: &str| start.topology.path().join(format!("{name}.{ending}")).display().to_string();

@@ -1,4 +1,4 @@
-//! Getting peers: from the package registries by name, into a directory of their own, on first use.
+//! Installs peers from package registries on first use, each in its own directory.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,16 +10,16 @@ use anyhow::Context as _;
 
 use crate::{interrupt::Interrupt, vpn::process};
 
-/// A build of a peer may take that long on two cores that others use as well.
+/// Longest time for the build of a peer, on two shared cores.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// Where a peer's programs are, `~/.cache/warren-peers/NAME`.
+/// Returns the directory of a peer's programs, `~/.cache/warren-peers/NAME`.
 pub(super) fn directory(name: &str) -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").context("HOME is not set, and peers are installed below it")?;
     Ok(Path::new(&home).join(".cache/warren-peers").join(name))
 }
 
-/// Returns the programs that a crate brings, installing it when one is missing.
+/// Returns the programs of a crate, and installs it if one is missing.
 pub(super) fn cargo(
     name: &str,
     krate: &str,
@@ -31,13 +31,13 @@ pub(super) fn cargo(
     programs_in(name, &root.join("bin"), programs, || {
         let mut command = Command::new("cargo");
         command.args(["install", "--locked", krate, "--root"]).arg(&root);
-        // Not in a workspace, whose configuration would apply.
+        // In a workspace, cargo would apply its configuration.
         command.arg("--target-dir").arg(target).current_dir("/");
         process::run(&mut command, LIMIT, interrupt).with_context(|| format!("cargo install {krate}"))
     })
 }
 
-/// Returns the program that a Go module brings, installing its newest version when it is missing.
+/// Returns the program of a Go module, and installs the newest version if it is missing.
 pub(super) fn go(name: &str, module: &str, program: &str, interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     let bin = directory(name)?.join("bin");
     let programs = programs_in(name, &bin, &[program], || {
@@ -48,7 +48,7 @@ pub(super) fn go(name: &str, module: &str, program: &str, interrupt: &Interrupt)
     programs.into_iter().next().context("one program was asked for")
 }
 
-/// Installs the Debian packages that bring `programs` where one is missing.
+/// Installs the Debian packages of those programs that are missing.
 pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrupt) -> anyhow::Result<()> {
     let missing: Vec<_> = programs.iter().filter(|(program, _)| on_path(program).is_none()).collect();
     if missing.is_empty() {
@@ -68,10 +68,10 @@ pub(super) fn debian(name: &str, programs: &[(&str, &str)], interrupt: &Interrup
     Ok(())
 }
 
-/// The first line that the first program prints about its version.
+/// Returns the first line of the first program's output about its version.
 pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Interrupt) -> String {
     let Some(program) = programs.first() else { return "no program".to_owned() };
-    // Some fail after having told.
+    // Some programs print their version and then fail.
     let told = process::run_whatever_it_returns(
         Command::new(program).args(arguments),
         Duration::from_secs(10),
@@ -81,7 +81,7 @@ pub(super) fn version(programs: &[PathBuf], arguments: &[&str], interrupt: &Inte
     line.filter(|line| !line.is_empty()).unwrap_or_else(|| "unknown version".to_owned())
 }
 
-/// Where a program is, for root.
+/// Returns the path of a program, also from root's directories.
 pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -96,7 +96,7 @@ fn programs_in(
 ) -> anyhow::Result<Vec<PathBuf>> {
     let paths: Vec<_> = programs.iter().map(|program| bin.join(program)).collect();
     if !paths.iter().all(|path| path.is_file()) {
-        eprintln!("installing {name} to {} (minutes, this once)", bin.display());
+        eprintln!("installing {name} to {} (takes minutes, once)", bin.display());
         install()?;
     }
     Ok(paths)

@@ -1,4 +1,4 @@
-//! OpenVPN: Debian's package, AES-128-GCM over UDP, server and client mode, without the kernel's data channel.
+//! OpenVPN: Debian's package in server and client mode, AES-128-GCM over UDP, without data channel offload.
 
 use std::{path::PathBuf, time::Instant};
 

@@ -1,15 +1,17 @@
-//! The peers by name, and the settings that a variant of Warren has.
+//! The names of peers, and the settings of variants of Warren.
 
 use std::{fmt, str::FromStr};
 
 use clap::ValueEnum as _;
 
-/// What can be compared.
+use crate::report::value_name;
+
+/// The kinds of peers.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// No tunnel: the link itself.
     Veth,
-    /// TUN to TUN without crypto: the limit.
+    /// TUN to TUN without crypto: the limit of any TUN VPN.
     TunCopy,
     /// QUIC between two TUN devices and nothing else.
     Bare,
@@ -21,7 +23,7 @@ pub(crate) enum Kind {
     Quincy,
 }
 
-/// A peer and, for Warren, what is set otherwise than its defaults.
+/// A peer and, for Warren, its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
     pub(crate) kind: Kind,
@@ -46,7 +48,7 @@ impl Peer {
         self.kind == Kind::Warren
     }
 
-    /// The same with another setting besides.
+    /// Returns the peer with one more setting.
     pub(crate) fn with(&self, key: &str, value: &str) -> Self {
         let mut peer = self.clone();
         peer.settings.push((key.to_owned(), value.to_owned()));
@@ -61,12 +63,12 @@ impl Peer {
 impl FromStr for Peer {
     type Err = String;
 
-    /// `PEER` or `warren:KEY=VALUE+KEY=VALUE`.
+    /// Parses `PEER` or `warren:KEY=VALUE+KEY=VALUE`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         let kind = Kind::from_str(name, false).map_err(|_| {
             let names: Vec<_> = Self::all().iter().map(ToString::to_string).collect();
-            format!("there is no peer {name}; there are {}", names.join(", "))
+            format!("there is no peer {name}; peers are {}", names.join(", "))
         })?;
         let pair = |setting: &str| match setting.split_once('=') {
             Some((key, value)) if !key.is_empty() && !value.is_empty() => {
@@ -90,25 +92,11 @@ impl fmt::Display for Peer {
         if let Some(name) = self.setting("name") {
             return f.write_str(name);
         }
-        f.write_str(name(self.kind))?;
+        f.write_str(&value_name(&self.kind))?;
         for (index, (key, value)) in self.settings.iter().enumerate() {
             write!(f, "{}{key}={value}", if index == 0 { ':' } else { '+' })?;
         }
         Ok(())
-    }
-}
-
-const fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Veth => "veth",
-        Kind::TunCopy => "tun-copy",
-        Kind::Bare => "bare",
-        Kind::Warren => "warren",
-        Kind::WireguardGo => "wireguard-go",
-        Kind::Openvpn => "openvpn",
-        Kind::Boringtun => "boringtun",
-        Kind::Gotatun => "gotatun",
-        Kind::Quincy => "quincy",
     }
 }
 

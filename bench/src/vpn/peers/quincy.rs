@@ -1,4 +1,4 @@
-//! quincy: a VPN over QUIC datagrams, from its crates, in its default mode: mutual TLS 1.3, hybrid key exchange.
+//! quincy: a VPN over QUIC datagrams, from its crates, in its default mode (mutual TLS 1.3, hybrid key exchange).
 
 use std::{path::PathBuf, time::Instant};
 

@@ -1,4 +1,4 @@
-//! TUN to TUN without crypto, UDP or framing, by this program's `copier`: the limit of any TUN VPN on the machine.
+//! TUN to TUN without crypto, UDP or framing, by this program's `copier`. It shows the limit of any TUN VPN on the machine.
 
 use std::{path::PathBuf, process::Command};
 
@@ -6,11 +6,11 @@ use anyhow::Context as _;
 
 use super::tunnel::{Start, Tunnel, UP};
 use crate::{
-    copier::{CLIENT_ADDRESSES, EXIT_ADDRESSES},
+    copier::{CLIENT, EXIT},
     vpn::{load::first_reply, process::Process},
 };
 
-/// It ends by itself after that, should nobody be left to end it.
+/// The copier ends by itself after this time, if nobody is left to end it.
 const LIMIT_SECONDS: &str = "3600";
 
 pub(super) fn find() -> anyhow::Result<(String, Vec<PathBuf>)> {
@@ -24,15 +24,13 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     command.args(["copier", "--seconds", LIMIT_SECONDS]);
     command.args(["--client-namespace", topology.client.name(), "--exit-namespace", topology.exit.name()]);
     let mut copier = Process::start("copier", topology.path(), &mut command)?;
-    // It says where to connect to once both devices are up.
+    // It prints how to use it, which names iperf3, once both devices are up.
     copier.wait_for_output("iperf3", UP, interrupt)?;
-    let address = |addresses: [&str; 2]| addresses[0].split('/').next().unwrap_or_default().to_owned();
-    let (client_address, exit_address) = (address(CLIENT_ADDRESSES), address(EXIT_ADDRESSES));
-    first_reply(topology, &exit_address, UP, interrupt)?;
+    first_reply(topology, EXIT, UP, interrupt)?;
     Ok(Tunnel {
-        client_address,
-        exit_address,
-        // One process is both ends.
+        client_address: CLIENT.to_owned(),
+        exit_address: EXIT.to_owned(),
+        // One process serves both ends.
         client_pids: vec![copier.id()],
         exit_pids: Vec::new(),
         setup: None,

@@ -1,4 +1,4 @@
-//! An installed peer, what it is started with, and the tunnel that comes of it.
+//! An installed peer, and the tunnel that it makes.
 
 use std::{
     path::PathBuf,
@@ -14,24 +14,24 @@ use super::{
 };
 use crate::interrupt::Interrupt;
 
-/// How long a tunnel may take to come up.
+/// Longest time for a tunnel to come up.
 pub(super) const UP: Duration = Duration::from_secs(15);
-/// Inner addresses of tunnels that leave the choice to us.
+/// The inner addresses of tunnels that don't choose their own.
 pub(super) const CLIENT: &str = "10.98.0.2";
 pub(super) const EXIT: &str = "10.98.0.1";
 
-/// A peer that is there to be started.
+/// A peer that can be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Installed {
     pub(crate) peer: Peer,
-    /// What it says of its version.
+    /// The version, in the peer's own words.
     pub(crate) version: String,
-    /// Its programs: one, or the exit's first.
+    /// One program for both ends, or the exit's and the client's.
     pub(super) programs: Vec<PathBuf>,
 }
 
 impl Installed {
-    /// SHA-256 of its programs, hexadecimal; one that cannot be read is left out.
+    /// Returns the SHA-256 of each program in hexadecimal. A program that cannot be read is left out.
     pub(crate) fn fingerprints(&self) -> Vec<String> {
         let fingerprint = |path: &PathBuf| {
             let hash = digest(&SHA256, &std::fs::read(path).ok()?);
@@ -47,11 +47,11 @@ impl Installed {
 
     pub(crate) fn program(&self, index: usize) -> anyhow::Result<&str> {
         let path = self.programs.get(index).context("the peer has a program for each end")?;
-        path.to_str().context("the path of a peer's program is no text")
+        path.to_str().context("the path of a peer's program is not UTF-8")
     }
 }
 
-/// What a peer is brought up with.
+/// What a peer needs to start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start<'a> {
     pub(super) topology: &'a Topology,
@@ -59,31 +59,31 @@ pub(super) struct Start<'a> {
     pub(super) installed: &'a Installed,
 }
 
-/// A tunnel that works; dropping it ends its processes.
+/// A working tunnel. Dropping it ends its processes.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    /// Inside the tunnel, IPv4.
+    /// The client's IPv4 address inside the tunnel.
     pub(crate) client_address: String,
     pub(crate) exit_address: String,
     pub(crate) client_pids: Vec<u32>,
     pub(crate) exit_pids: Vec<u32>,
-    /// From starting the client to the first reply through the tunnel; none where nothing is set up.
+    /// Time from the client's start to the first reply through the tunnel. None if the peer has no setup.
     pub(crate) setup: Option<Duration>,
     pub(super) _processes: Vec<Process>,
     pub(super) _files: Vec<RemovedFile>,
 }
 
-/// How long a tunnel of Warren's took.
+/// How long a Warren tunnel took to go down and come up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// From `warren up` to the first reply.
     pub(crate) up: Duration,
-    /// Until `warren down` returned.
+    /// The run time of `warren down`.
     pub(crate) down: Duration,
 }
 
 impl Start<'_> {
-    /// The tunnel of two processes, once a reply comes back through it.
+    /// Waits for the first reply through the tunnel of two processes, and returns the tunnel.
     pub(super) fn tunnel(&self, began: Instant, client: Process, exit: Process) -> anyhow::Result<Tunnel> {
         first_reply(self.topology, EXIT, UP, self.interrupt)?;
         Ok(Tunnel {
@@ -97,7 +97,7 @@ impl Start<'_> {
         })
     }
 
-    /// Writes a file for a peer, readable by its owner alone, and returns its path.
+    /// Writes a file that only its owner can read, and returns its path.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<String> {
         use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
         let path = self.topology.path().join(name);
@@ -114,13 +114,13 @@ impl Start<'_> {
     }
 }
 
-/// A file outside of the topology's directory; removed when dropped.
+/// A file outside the topology's directory. Dropping this removes it.
 #[derive(Debug)]
 pub(super) struct RemovedFile(pub(super) PathBuf);
 
 impl Drop for RemovedFile {
     fn drop(&mut self) {
-        // The program that made it removes it when it ends in peace.
+        // It fails if the program that made the file has removed it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

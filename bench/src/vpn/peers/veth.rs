@@ -1,4 +1,4 @@
-//! No tunnel: the veth pair itself, for what the machine gives without any VPN.
+//! No tunnel: the veth pair alone. It shows what the machine can do without a VPN.
 
 use super::tunnel::{Start, Tunnel, UP};
 use crate::vpn::{load::first_reply, topology::Topology};

@@ -1,4 +1,4 @@
-//! Warren: the shipped binary, set up by the commands that its users type, with settings of our choice.
+//! Warren: the shipped binary, set up by the commands that users type, with settings of our choice.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,12 +25,12 @@ use crate::{
     },
 };
 
-/// Building the shipped binary takes minutes.
+/// Longest time for the build of the shipped binary, which takes minutes.
 const BUILD: Duration = Duration::from_secs(30 * 60);
 const COMMAND: Duration = Duration::from_secs(20);
 const PROFILE: &str = "home";
 
-/// Builds the binary that this repository ships, unless another one is named.
+/// Builds the binary that this repository ships, unless a setting names another one.
 pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String, Vec<PathBuf>)> {
     let program = match peer.setting("binary") {
         Some(path) => std::path::absolute(path).context("cannot make a path absolute")?,
@@ -45,10 +45,10 @@ pub(super) fn find(peer: &Peer, interrupt: &Interrupt) -> anyhow::Result<(String
 
 fn build(interrupt: &Interrupt) -> anyhow::Result<PathBuf> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    eprintln!("building warren (minutes the first time)");
+    eprintln!("building warren (takes minutes the first time)");
     let built = process::run_to_success(&mut Command::new(root.join("scripts/build")), BUILD, interrupt)
         .context("cannot build warren")?;
-    // It may say that the compiler's profile was left out, which what is measured then shows.
+    // It may warn that the compiler's profile was not used, which the figures then show.
     built
         .errors
         .lines()
@@ -90,7 +90,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     Ok(Tunnel {
         client_address: address.split('/').next().unwrap_or(address).to_owned(),
         exit_address: EXIT.to_owned(),
-        // The daemon is not our child; it ends with the others of its namespace.
+        // The daemon is not our child. It ends with the other processes of its namespace.
         client_pids: vec![process_id(&status)?],
         exit_pids: vec![daemon.id()],
         setup: Some(setup),
@@ -111,7 +111,7 @@ pub(super) fn turn(start: &Start<'_>) -> anyhow::Result<Turn> {
     Ok(Turn { up: began.elapsed(), down })
 }
 
-/// Warren on one host, with directories of its own.
+/// Warren on one host, with its own directories.
 struct End<'a> {
     start: &'a Start<'a>,
     host: &'a Namespace,
@@ -146,22 +146,22 @@ impl<'a> End<'a> {
         serde_json::from_str(&self.warren(&["status", "--json"])?).context("warren status printed no JSON")
     }
 
-    /// Writes the peer's settings for these sections into a file that Warren made.
+    /// Writes the peer's settings of some sections to a file that Warren has made.
     fn change(&self, file: &str, sections: &[&str]) -> anyhow::Result<()> {
         let path = self.directory.join("config").join(file);
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let changed = with_settings(&text, &self.start.installed.peer.settings, sections)?;
-        // Keeps the mode, which keeps the key inside secret.
+        // Writing in place keeps the file's mode, which keeps the key secret.
         std::fs::write(&path, changed).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// A configuration with `section.key` set; a key without a section is one of `[transport]`.
+/// Returns a configuration with `section.key` set. A key without a section belongs to `[transport]`.
 fn with_settings(text: &str, settings: &[(String, String)], sections: &[&str]) -> anyhow::Result<String> {
-    let mut table: Table = text.parse().context("Warren wrote a configuration that is no TOML")?;
+    let mut table: Table = text.parse().context("Warren's configuration is not TOML")?;
     if sections.contains(&"dns") {
-        // The tests need none, and the host's resolver is none of our business.
+        // The tests need no DNS, and the host's resolver must stay as it is.
         set(&mut table, "dns", "servers", toml::Value::Array(Vec::new()))?;
     }
     for (key, value) in settings.iter().filter(|(key, _)| key != "binary" && key != "name") {
@@ -175,12 +175,12 @@ fn with_settings(text: &str, settings: &[(String, String)], sections: &[&str]) -
 
 fn set(table: &mut Table, section: &str, key: &str, value: toml::Value) -> anyhow::Result<()> {
     let entry = table.entry(section).or_insert_with(|| Table::new().into());
-    let section = entry.as_table_mut().with_context(|| format!("{section} is no section"))?;
+    let section = entry.as_table_mut().with_context(|| format!("{section} is not a section"))?;
     section.insert(key.to_owned(), value);
     Ok(())
 }
 
-/// A number or a truth value if it is one, else a string.
+/// Returns a number or a boolean if the text is one, or else a string.
 fn toml_value(text: &str) -> toml::Value {
     match (text.parse::<i64>(), text.parse::<bool>()) {
         (Ok(number), _) => number.into(),

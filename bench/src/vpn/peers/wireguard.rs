@@ -1,5 +1,5 @@
-//! What userspace implementations of WireGuard have in common: keys, and configuration through the control socket
-//! (the cross-platform userspace interface, UAPI).
+//! What userspace implementations of WireGuard share: keys, and configuration through the control socket (WireGuard's
+//! cross-platform userspace interface).
 
 use std::{
     fmt::Write as _,
@@ -24,11 +24,11 @@ use crate::{
     },
 };
 
-/// What wg-quick gives a device on a path of 1,500 bytes.
+/// The MTU that wg-quick sets on a path of 1,500 bytes.
 const MTU: u16 = 1_420;
 const PORT: u16 = 51_820;
 
-/// Brings up a tunnel whose ends are `program ARGUMENTS DEVICE`.
+/// Brings up a tunnel. Each end runs `program ARGUMENTS DEVICE`.
 pub(super) fn start(start: &Start<'_>, arguments: &[&str]) -> anyhow::Result<Tunnel> {
     let Start { topology, interrupt, .. } = start;
     let (client_key, exit_key) = (Key::generate()?, Key::generate()?);
@@ -49,7 +49,7 @@ pub(super) fn start(start: &Start<'_>, arguments: &[&str]) -> anyhow::Result<Tun
     Ok(Tunnel { _files: files, ..tunnel })
 }
 
-/// One end before it is part of a tunnel.
+/// One end, before it belongs to a tunnel.
 struct End<'a> {
     host: &'a Namespace,
     device: String,
@@ -61,7 +61,7 @@ impl<'a> End<'a> {
     fn start(start: &Start<'_>, host: &'a Namespace, end: char, arguments: &[&str]) -> anyhow::Result<Self> {
         let device = device_name(end);
         let socket = Path::new(WIREGUARD_SOCKETS).join(format!("{device}.sock"));
-        // The same name was there in the visit before.
+        // The previous visit used the same name.
         let _ = std::fs::remove_file(&socket);
         let mut command = host.command(start.installed.program(0)?);
         command.args(arguments).arg(&device).env("LOG_LEVEL", "error").env("WG_LOG_LEVEL", "error");
@@ -98,11 +98,11 @@ impl<'a> End<'a> {
     }
 }
 
-/// A `set` operation: one peer with what it may use.
+/// Formats a `set` operation with one peer.
 fn configuration(own: &Key, port: Option<u16>, peer: &Key, endpoint: Option<&str>, allowed: &str) -> String {
     let mut text = format!("set=1\nprivate_key={}\n", hex(&own.private));
     if let Some(port) = port {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "listen_port={port}");
     }
     let _ = write!(text, "replace_peers=true\npublic_key={}\n", hex(&peer.public));
@@ -113,7 +113,7 @@ fn configuration(own: &Key, port: Option<u16>, peer: &Key, endpoint: Option<&str
     text
 }
 
-/// What a device answers to `set`: `errno=0` if it took it.
+/// Checks a device's answer to `set`. It is `errno=0` if the device accepted the configuration.
 fn check(answer: &str) -> anyhow::Result<()> {
     match answer.lines().find_map(|line| line.strip_prefix("errno=")) {
         Some("0") => Ok(()),

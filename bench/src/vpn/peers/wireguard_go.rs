@@ -1,4 +1,4 @@
-//! wireguard-go: the newest version of its Go module, built here. Debian's is from before its offloads.
+//! wireguard-go: the newest version of its Go module, built here. Debian's version is too old to have offloads.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -24,7 +24,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
     wireguard::start(start, &["--foreground"])
 }
 
-/// The version in what `go version -m` prints.
+/// Returns the module's version from the output of `go version -m`.
 fn module_version(text: &str) -> Option<&str> {
     let mut words = text.lines().map(str::split_whitespace).find_map(|mut words| {
         let is_module = words.next() == Some("mod") && words.next() == Some(MODULE);

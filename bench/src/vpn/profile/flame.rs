@@ -1,4 +1,4 @@
-//! A flame graph as SVG: width is time, callers stand below what they called, the kernel's frames have another colour.
+//! A flame graph as SVG. Width is time, callers are below the functions that they call, and the kernel has its own colour.
 
 use std::fmt::Write as _;
 
@@ -10,15 +10,15 @@ const ROW: f64 = 16.0;
 const TITLE: f64 = 28.0;
 /// Narrower frames are left out.
 const NARROWEST: f64 = 0.4;
-/// Of a letter, about.
+/// The approximate width of a letter.
 const LETTER: f64 = 6.4;
 
-/// Draws the stacks; a browser shows a frame's whole name and its part when pointed at.
+/// Draws the stacks. A browser shows the full name and the share of the frame under the pointer.
 pub(super) fn svg(title: &str, stacks: &Stacks) -> String {
     let rows = u32::try_from(stacks.root.depth()).unwrap_or(u32::MAX);
     let height = TITLE + ROW * f64::from(rows) + 8.0;
     let mut drawing = Drawing { text: String::new(), height, all: stacks.count() };
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = writeln!(
         drawing.text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
@@ -71,7 +71,7 @@ impl Drawing {
     }
 }
 
-/// As much of the name as fits.
+/// Draws as much of the name as fits.
 fn label(name: &str, left: f64, top: f64, width: f64) -> String {
     let mut shown = String::new();
     let mut taken = LETTER;

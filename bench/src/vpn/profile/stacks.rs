@@ -1,4 +1,4 @@
-//! Stacks folded into a tree: processes at the root, callers above what they called.
+//! Stacks folded into a tree. Processes are next to the root, and callers are the parents of the functions that they call.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ pub(super) struct Stacks {
     pub(super) root: Frame,
 }
 
-/// A function in the place where it was called.
+/// A function at one place in the tree.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Frame {
-    /// Samples in it and in what it called.
+    /// Samples in the function and in those that it called.
     pub(super) total: u64,
-    /// Samples in it alone.
+    /// Samples in the function itself.
     own: u64,
     pub(super) kernel: bool,
     pub(super) called: BTreeMap<String, Self>,
 }
 
-/// A process and the symbols that it spends most time in, each with its own samples.
+/// A process and the symbols that it spends most time in, with their own samples.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Top<'a> {
     pub(super) process: &'a str,
@@ -28,7 +28,7 @@ pub(super) struct Top<'a> {
 }
 
 impl Stacks {
-    /// Reads what `perf script -F comm,pid,ip,sym` prints; `role` names a process.
+    /// Parses the output of `perf script -F comm,pid,ip,sym`. `role` names a process.
     pub(super) fn parse(text: &str, role: impl Fn(u32) -> &'static str) -> Self {
         let mut stacks = Self::default();
         let (mut process, mut frames) = (None, Vec::new());
@@ -41,7 +41,7 @@ impl Stacks {
             } else if line.starts_with([' ', '\t']) && process.is_some() {
                 frames.extend(frame(line));
             } else {
-                // The name may hold spaces; the number is last.
+                // The name may contain spaces. The process ID is last.
                 process =
                     line.split_whitespace().last().and_then(|pid| pid.trim_end_matches(':').parse().ok());
             }
@@ -49,12 +49,12 @@ impl Stacks {
         stacks
     }
 
-    /// All samples.
+    /// Returns the number of samples.
     pub(super) fn count(&self) -> u64 {
         self.root.total
     }
 
-    /// For each process the symbols that most of its samples were in.
+    /// Returns the symbols with most samples for each process.
     pub(super) fn top(&self, count: usize) -> Vec<Top<'_>> {
         let of_process = |(process, frame): (&'_ String, &Frame)| {
             let mut own = BTreeMap::new();
@@ -70,7 +70,7 @@ impl Stacks {
             .collect()
     }
 
-    /// Adds a sample; frames come innermost first.
+    /// Adds a sample. The innermost frame comes first.
     fn add(&mut self, process: &str, frames: &[(String, bool)]) {
         self.root.total += 1;
         let mut at = self.root.called.entry(process.to_owned()).or_default();
@@ -85,7 +85,7 @@ impl Stacks {
 }
 
 impl Frame {
-    /// Its height with all it called.
+    /// Returns the depth of the tree below, including this frame.
     pub(super) fn depth(&self) -> usize {
         1 + self.called.values().map(Self::depth).max().unwrap_or(0)
     }
@@ -98,12 +98,12 @@ impl Frame {
     }
 }
 
-/// The symbol of a line and whether it is the kernel's.
+/// Returns the symbol of a line, and whether it belongs to the kernel.
 fn frame(line: &str) -> Option<(String, bool)> {
     let (address, symbol) = line.trim().split_once(' ').unwrap_or((line.trim(), "[unknown]"));
     let kernel = address.len() == 16 && address.starts_with("ffff");
     let symbol = symbol.trim();
-    // Rust's disambiguating hash says nothing to a reader.
+    // Removes Rust's disambiguating hash, which tells a reader nothing.
     let symbol = match symbol.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
         _ => symbol,

@@ -17,7 +17,7 @@ fn ms(milliseconds: f64) -> Duration {
     Duration::from_secs_f64(milliseconds / 1e3)
 }
 
-/// Takes all that comes, at the moments that the link names, and says when each came.
+/// Takes all frames at the link's deadlines, and returns them with their times.
 fn drain(link: &mut Link, mut now: Instant) -> Vec<(Instant, Frame)> {
     let mut found = Vec::new();
     loop {
@@ -29,7 +29,7 @@ fn drain(link: &mut Link, mut now: Instant) -> Vec<(Instant, Frame)> {
     }
 }
 
-/// A frame of that length that carries its number.
+/// Makes a frame of a length that carries a number.
 fn numbered(number: u64, length: usize) -> Frame {
     let mut frame = vec![0; length.max(22)];
     frame[14..22].copy_from_slice(&number.to_be_bytes());
@@ -172,7 +172,7 @@ fn random_loss_is_as_asked_over_a_million_frames() {
 
 #[test]
 fn bursts_have_the_share_and_the_mean_length_of_the_model() {
-    // Bad for 1 / (1 + 25) of all frames, four at a time.
+    // The bad state has 1 / (1 + 25) of all frames, in bursts of four on average.
     let (mut link, now) = link("burst=1%:25%");
     let (mut bursts, mut lost, mut before) = (0_u64, 0_u64, false);
     for index in 0..1_000_000 {
@@ -313,7 +313,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// Runs the steps; gives what came out with the microseconds at which it did.
+/// Runs the steps, and returns the frames with their times in microseconds.
 fn run(seed: u64, steps: &[Step], each: impl Fn(&Link)) -> (Vec<(u128, Frame)>, Account) {
     let start = Instant::now();
     let (mut link, mut now, mut out) = (Link::new(seed, start), start, Vec::new());
@@ -370,7 +370,7 @@ proptest! {
         }
         let corrupted = link.account().corrupted > 0;
         order.extend(drain(&mut link, start + Duration::from_secs(1)).iter().map(|(_, frame)| number(frame)));
-        // A number may be what was corrupted.
+        // The corrupted bit may be in a number.
         prop_assume!(!corrupted && link.account().corrupted == 0);
         prop_assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", order);
     }

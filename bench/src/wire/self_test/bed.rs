@@ -14,7 +14,7 @@ pub(super) const CLIENT: &str = "192.0.2.2";
 pub(super) const EXIT: &str = "192.0.2.1";
 const DEVICE: &str = "eth0";
 
-/// Two hosts that say nothing by themselves, so that every frame is one of the test's.
+/// Two hosts that send nothing by themselves, so that every frame is one of the test.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) wire: Wire,
@@ -41,7 +41,7 @@ impl Bed {
         Ok(Self { wire, client, exit })
     }
 
-    /// Sets what happens to frames from the client to the exit.
+    /// Changes the settings from the client to the exit.
     pub(super) fn set(&self, settings: &str) -> anyhow::Result<()> {
         let change: Change = settings.parse().map_err(|error: String| anyhow::anyhow!(error))?;
         self.wire.change(&[(Way::Up, change)]).map(drop)

@@ -1,4 +1,4 @@
-//! Numbered UDP packets from the client to the exit, sent at a pace and counted where they arrive.
+//! Numbered UDP packets from the client to the exit, sent at a rate and counted where they arrive.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
     os::fd::AsRawFd as _,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -33,27 +33,27 @@ use crate::{interrupt::Interrupt, namespace::join};
 const PORT: u16 = 9_000;
 /// Packets of one `recvmmsg`.
 const BATCH: usize = 64;
-/// The receiver is not to be what drops.
+/// Large enough for the receiver not to drop packets.
 const RECEIVE_BUFFER: usize = 64 << 20;
-/// Packets that a sender that fell behind makes up at once.
+/// Maximum number of packets that a late sender sends at once.
 const BURST: u32 = 1_000;
 /// How often a paced sender wakes up.
 const TURN: Duration = Duration::from_micros(200);
-/// How long the receiver waits before it looks whether it is to stop.
+/// How often the receiver checks whether to stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// What is still on its way when the sender ends.
+/// Time for packets in flight to arrive after the sender has ended.
 const DRAIN: Duration = Duration::from_millis(400);
-/// The number and the time of sending.
+/// Bytes of the number and the time of sending.
 const MARK: usize = 4 + 8;
 
-/// What to send.
+/// The packets to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     /// Bytes of UDP payload.
     pub(super) payload: usize,
     pub(super) packets: u32,
     pub(super) per_second: f64,
-    /// Waits for a wire and a receiver that fall behind, so that only the wire loses.
+    /// Whether to wait for the wire and the receiver if they fall behind, so that only the wire's settings lose packets.
     pub(super) waits: bool,
 }
 
@@ -68,11 +68,11 @@ impl Stream {
     }
 }
 
-/// What arrived.
+/// The packets that arrived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
     pub(super) numbers: HashSet<u32>,
-    /// Bytes of payload, those of the first batch left out, whose time is not known.
+    /// Bytes of payload, without the first batch, whose duration is not known.
     bytes: f64,
     packets: f64,
     /// From the first batch to the last.
@@ -80,7 +80,7 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// The rate of frames, in which each payload has so many bytes of headers.
+    /// Returns the rate of frames with `headers` bytes before each payload.
     pub(super) fn mbit_per_s(&self, headers: u32) -> f64 {
         (self.bytes + self.packets * f64::from(headers)) * 8e-6 / self.seconds.max(1e-9)
     }
@@ -90,12 +90,9 @@ impl Heard {
     }
 }
 
-/// Sends a stream and waits for what arrives of it.
-///
-/// # Errors
-/// A sentence when a socket cannot be had, or the user interrupts.
+/// Sends a stream and returns what arrived of it.
 pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow::Result<Heard> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Interrupt::default();
     let count = Arc::new(AtomicU64::new(0));
     let receiver: JoinHandle<anyhow::Result<Heard>> = {
         let (stop, count) = (stop.clone(), count.clone());
@@ -111,17 +108,14 @@ pub(super) fn carry(bed: &Bed, stream: Stream, interrupt: &Interrupt) -> anyhow:
     };
     let sent = join(sender);
     interrupt.wait(Some(DRAIN));
-    stop.store(true, Relaxed);
+    stop.set();
     let heard = join(receiver);
     sent?;
     interrupt.check()?;
     heard
 }
 
-/// Sends packets one by one and gives their delays in milliseconds, by the receiving kernel's stamps.
-///
-/// # Errors
-/// A sentence when packets are missing, or the user interrupts.
+/// Sends packets one by one and returns their delays in milliseconds, by the receiving kernel's time stamps. No packet may be lost.
 pub(super) fn delays(
     bed: &Bed,
     packets: u32,
@@ -133,7 +127,7 @@ pub(super) fn delays(
     let receiver = bed.exit.enter(move || {
         let mut delays = Vec::new();
         let mut silence = 0;
-        // Two seconds of it are the end.
+        // It gives up after two seconds of silence.
         while delays.len() < usize::try_from(packets)? && silence < 100 {
             match receive_stamped(&socket)? {
                 Some(delay) => {
@@ -166,7 +160,7 @@ pub(super) fn delays(
     sent?;
     anyhow::ensure!(
         delays.len() == usize::try_from(packets)?,
-        "{} of {packets} packets arrived, and nothing was to be lost",
+        "{} of {packets} packets arrived, although the wire was not to lose any",
         delays.len()
     );
     Ok(delays)
@@ -190,11 +184,11 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
     Ok(Some(Duration::from_nanos(taken).as_secs_f64() * 1e3))
 }
 
-/// Bound before anything is sent, in the exit's namespace.
+/// Binds the receiver's socket in the exit's namespace, which must happen before anything is sent.
 fn receiver(bed: &Bed) -> anyhow::Result<UdpSocket> {
     join(bed.exit.enter(|| {
         let socket = UdpSocket::bind((EXIT, PORT)).context("cannot bind the receiver")?;
-        // As root, beyond the system's limit.
+        // Root may exceed the system's limit.
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .context("cannot size the receive buffer")?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -208,19 +202,19 @@ fn sender() -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// How far ahead a sender is.
+/// Limits how far a sender is ahead of the wire and the receiver.
 #[derive(Debug)]
 struct Window {
     wire: Handle,
-    /// Packets that the receiver counted.
+    /// The receiver's count of packets.
     heard: Arc<AtomicU64>,
     before: Account,
 }
 
 impl Window {
-    /// Less than the kernel keeps for the wire.
+    /// Fewer packets than the kernel queues for the wire.
     const TO_WIRE: u64 = 4_000;
-    /// Less than the receive buffer takes.
+    /// Fewer packets than the receive buffer holds.
     const TO_RECEIVER: u64 = 20_000;
 
     fn new(wire: Handle, heard: Arc<AtomicU64>) -> anyhow::Result<Self> {
@@ -228,7 +222,7 @@ impl Window {
         Ok(Self { wire, heard, before })
     }
 
-    /// Whether all that was sent is nearly through.
+    /// Returns whether the sender may send more.
     fn is_open(&self, sent: u32) -> anyhow::Result<bool> {
         let now = self.wire.state()?.up.account;
         let at_wire = now.received - self.before.received;
@@ -253,7 +247,7 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
             packet.splice(..4, sent.to_be_bytes());
             match socket.send(&packet) {
                 Ok(_) => sent += 1,
-                // The device's queue is full; it is the same packet's turn again.
+                // The device's queue is full. The same packet is sent again later.
                 Err(error) if error.raw_os_error() == Some(nix::libc::ENOBUFS) => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("cannot send"),
@@ -264,12 +258,12 @@ fn send(socket: &UdpSocket, stream: Stream, window: &Window, interrupt: &Interru
     Ok(())
 }
 
-fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &AtomicBool) -> anyhow::Result<Heard> {
+fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt) -> anyhow::Result<Heard> {
     let mut storage = vec![vec![0_u8; payload]; BATCH];
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
     let mut heard = Heard::default();
     let mut first = None;
-    while !stop.load(Relaxed) {
+    while !stop.is_set() {
         let mut slices: Vec<_> = storage.iter_mut().map(|packet| [IoSliceMut::new(packet)]).collect();
         let messages =
             match recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, MsgFlags::MSG_WAITFORONE, None) {
@@ -298,7 +292,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &AtomicBool
     Ok(heard)
 }
 
-/// The clock of the kernel's stamps, in nanoseconds.
+/// Returns the time in nanoseconds by the clock of the kernel's time stamps.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     nanoseconds(now.tv_sec, now.tv_nsec)

@@ -1,36 +1,40 @@
-//! Chance that repeats: the same seed gives the same draws.
+//! Random numbers that repeat: the same seed gives the same numbers.
 
-/// A stream of draws (`SplitMix64`).
+/// A stream of random numbers (`SplitMix64`).
 #[derive(Clone, Debug)]
-pub(super) struct Random {
+pub(crate) struct Random {
     state: u64,
 }
 
 impl Random {
-    /// A stream for one purpose, so that what else is drawn for does not shift it.
-    pub(super) fn new(seed: u64, purpose: u64) -> Self {
-        Self { state: mix(seed ^ mix(purpose)) }
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    /// Makes a stream for one purpose. Numbers drawn for another purpose do not shift it.
+    pub(crate) fn for_purpose(seed: u64, purpose: u64) -> Self {
+        Self::new(mix(seed ^ mix(purpose)))
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);
         mix(self.state)
     }
 
-    /// True with a probability of `share`; nothing is drawn where the answer is known.
-    pub(super) fn chance(&mut self, share: f64) -> bool {
+    /// Returns true with a probability of `share`. A share of 0 draws no number.
+    pub(crate) fn chance(&mut self, share: f64) -> bool {
         share > 0.0 && fraction(self.next()) < share
     }
 
-    /// A number below `end`, or 0.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    /// Returns a number below `end`, or 0 if there is none.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.next() % end).unwrap_or(0)
     }
 }
 
-/// A draw that depends on nothing but its place: from 0 up to 1.
-pub(super) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
+/// Returns a number from 0 to below 1 that depends on its place alone, not on earlier numbers.
+pub(crate) fn at(seed: u64, purpose: u64, place: u64) -> f64 {
     fraction(mix(mix(seed ^ mix(purpose)).wrapping_add(place.wrapping_mul(STEP))))
 }
 
@@ -42,7 +46,7 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// The upper 53 bits as a number from 0 up to 1.
+/// Converts the upper 53 bits to a number from 0 to below 1.
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn fraction(bits: u64) -> f64 {
     const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
@@ -56,7 +60,7 @@ mod tests {
     #[test]
     fn chance_comes_true_as_often_as_asked_and_the_same_way_again() {
         let hits = |seed| {
-            let mut random = Random::new(seed, 1);
+            let mut random = Random::for_purpose(seed, 1);
             (0..1_000_000).map(|_| random.chance(0.01)).collect::<Vec<_>>()
         };
         let found = hits(7);
@@ -68,14 +72,14 @@ mod tests {
 
     #[test]
     fn purposes_draw_apart() {
-        let (mut one, mut other) = (Random::new(7, 1), Random::new(7, 2));
+        let (mut one, mut other) = (Random::for_purpose(7, 1), Random::for_purpose(7, 2));
         assert!((0..100).any(|_| one.next() != other.next()));
         assert!(at(7, 1, 0) != at(7, 1, 1) && at(7, 1, 0) == at(7, 1, 0));
     }
 
     #[test]
     fn certain_things_are_certain() {
-        let mut random = Random::new(1, 1);
+        let mut random = Random::new(1);
         assert!((0..1_000).all(|_| random.chance(1.0) && !random.chance(0.0)));
         assert!((0..1_000).all(|_| random.below(3) < 3) && random.below(0) == 0);
     }
