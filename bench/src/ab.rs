@@ -124,7 +124,7 @@ impl Session<'_> {
             let limit = Duration::from_secs(self.args.timeout);
             let measured = variant
                 .measure(&self.args.metric, limit, self.interrupt, &|| progress.tick())
-                .with_context(|| format!("variant {side}"))?;
+                .with_context(|| format!("variant {side:?}"))?;
             *slot = Some(measured);
             progress.ran();
         }

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let remote = args.connect;
     let tunnel = namespace.enter(move || {
         let mut tunnel = Tunnel::new(device, remote)?;
-        eprintln!("the bare tunnel is there");
+        eprintln!("the bare tunnel is up");
         tunnel.run(&interrupt)
     })?;
     join(tunnel).context("the bare tunnel ended")

@@ -17,6 +17,7 @@ use crate::{
     interrupt::Interrupt,
     namespace::{Namespace, join},
     report::{self, Table, number, number_or_dash},
+    stats::float,
     tun_device::TunDevice,
 };
 
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let client = Namespace::given_or_new(args.client_namespace.as_deref(), "client")?;
     let exit = Namespace::given_or_new(args.exit_namespace.as_deref(), "exit")?;
     if client.name() == exit.name() {
-        bail!("both ends are in the namespace {}; name two", client.name());
+        bail!("both ends are in the namespace {}; give two namespaces", client.name());
     }
     let copier = Copier::start(&client, &exit, args.mtu)?;
     eprintln!(
@@ -105,6 +106,7 @@ impl Copier {
                 .context("cannot start a thread")
         };
         let mut copier = Self { stop: stop.clone(), up: None, down: None };
+        // From here on, dropping `copier` stops the first thread if the second one fails to start.
         copier.up = Some(spawn("copier-up", &at_client, &at_exit)?);
         copier.down = Some(spawn("copier-down", &at_exit, &at_client)?);
         Ok(copier)
@@ -147,7 +149,7 @@ impl Report {
                 bytes.checked_div(*super_packets).unwrap_or(0).to_string(),
                 number(direction.mbit_per_s()),
                 number(usage.cpu_percent()),
-                number_or_dash(usage.cpu_seconds_per_gb(direction.bytes())),
+                number_or_dash(usage.cpu_seconds_per_gb(float(*bytes))),
                 refused.to_string(),
             ]);
         }

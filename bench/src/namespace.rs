@@ -55,7 +55,7 @@ impl Namespace {
     pub(crate) fn existing(name: &str) -> anyhow::Result<Self> {
         let namespace = Self { name: name.to_owned(), owned: false };
         if !namespace.path().exists() {
-            bail!("there is no network namespace {name}; `ip netns list` shows those there are");
+            bail!("there is no network namespace {name}; `ip netns list` shows all");
         }
         Ok(namespace)
     }

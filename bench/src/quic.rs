@@ -64,21 +64,22 @@ fn client(args: &Args) -> anyhow::Result<()> {
 fn measure(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     let mut exit = Remote::start().context("cannot start the exit")?;
     let client = WorkerHandle::start(options, Role::Client).context("cannot start the client")?;
-    client.connect(exit.listening())?;
+    client.connect(&exit.listening)?;
     let mut both = Both { client, exit: &mut exit };
 
     both.send(options.direction, true)?;
-    interrupt.wait(Some(options.warm_up()));
+    interrupt.wait(Some(Duration::from_secs_f64(options.warm_up)));
     interrupt.check()?;
     let start = both.snapshot()?;
-    interrupt.wait(Some(options.duration()));
+    interrupt.wait(Some(Duration::from_secs_f64(options.seconds)));
     interrupt.check()?;
     let end = both.snapshot()?;
+    // Both sides sent until the counters were taken, so the measurement has no tail.
     both.send(options.direction, false)?;
     interrupt.wait(Some(SETTLE));
     let settled = both.snapshot()?;
 
-    both.client.stop();
+    drop(both.client);
     exit.stop()?;
     Ok(Outcome::new(options, &Run { start, end, settled }))
 }

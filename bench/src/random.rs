@@ -28,6 +28,7 @@ impl Random {
 
     /// Returns a number below `end`, or 0 if there is none.
     pub(crate) fn below(&mut self, end: usize) -> usize {
+        // The bias of the modulo is far too small to matter here.
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
         usize::try_from(self.next() % end).unwrap_or(0)
     }

@@ -146,6 +146,7 @@ fn soak(
     let (samples, carried) = load::carry_while(&bed, offered, time, |is_running| {
         watch(&ends, &daemons, time, is_running, interrupt)
     })?;
+    // The counters add up only while nothing is in flight.
     interrupt.wait(Some(SETTLE));
     let [client, exit] = daemons.map(|daemon| daemon.balance(interrupt));
     let (client, exit) = (client?, exit?);
@@ -221,34 +222,20 @@ impl Outcome {
             table.row([name.to_owned(), client, exit]);
         };
         let extremes = |of: fn(&Sample) -> u64| {
-            let all = || samples.iter().map(of);
-            format!(
-                "{} / {} / {}",
-                all().next().unwrap_or(0),
-                all().max().unwrap_or(0),
-                all().next_back().unwrap_or(0)
-            )
+            let [first, last] = [samples.first(), samples.last()].map(|sample| sample.map_or(0, of));
+            format!("{first} / {} / {last}", samples.iter().map(of).max().unwrap_or(0))
         };
-        row(
-            "RSS, first / most / last KiB",
-            extremes(|sample| sample.client.rss_kib),
-            extremes(|sample| sample.exit.rss_kib),
-        );
+        let rss = "RSS, first / most / last KiB";
+        row(rss, extremes(|sample| sample.client.rss_kib), extremes(|sample| sample.exit.rss_kib));
         row(
             "RSS growth after warm-up, MiB/h",
             number(verdict.client_growth_mib_per_hour),
             number(verdict.exit_growth_mib_per_hour),
         );
-        row(
-            "descriptors, first / most / last",
-            extremes(|sample| sample.client.descriptors),
-            extremes(|sample| sample.exit.descriptors),
-        );
-        row(
-            "threads, first / most / last",
-            extremes(|sample| sample.client.threads),
-            extremes(|sample| sample.exit.threads),
-        );
+        let descriptors = "descriptors, first / most / last";
+        row(descriptors, extremes(|one| one.client.descriptors), extremes(|one| one.exit.descriptors));
+        let threads = "threads, first / most / last";
+        row(threads, extremes(|sample| sample.client.threads), extremes(|sample| sample.exit.threads));
         row("log lines WARN or ERROR", self.client.warnings.to_string(), self.exit.warnings.to_string());
         row("drops by reason", self.client.drops(), self.exit.drops());
         for (name, text) in [

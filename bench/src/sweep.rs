@@ -239,11 +239,12 @@ impl Sweep<'_> {
         let tunnel = installed.start(&topology, self.interrupt)?;
         let iperf = Iperf::start(&topology, &tunnel.client_address, self.interrupt)?;
         let bed = Bed { topology: &topology, tunnel: &tunnel, iperf: &iperf, interrupt: self.interrupt };
-        let state = || topology.wire.as_ref().map(|wire| wire.state()).transpose();
+        let state = || topology.wire.as_ref().map(|wire| wire.handle.state()).transpose();
         let before = state()?;
         let test = Test::Tcp { flows: RTT_UNDER_FLOWS, ways: Ways::Up };
         let outcome = bed.run(test, self.args.seconds)?;
         let after = state()?;
+        // An interrupted test returns early, with figures that mean nothing.
         self.interrupt.check()?;
         let dropped_at_queue = before.zip(after).map(|(before, after)| {
             let (before, after) = (before.up.account, after.up.account);

@@ -2,6 +2,7 @@
 
 use std::{fs, time::Duration};
 
+use anyhow::Context as _;
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeVal,
@@ -47,7 +48,7 @@ impl Mark {
     fn of(who: UsageWho) -> anyhow::Result<Self> {
         let usage = getrusage(who)?;
         Ok(Self {
-            at: monotonic(),
+            at: Duration::try_from(clock_gettime(ClockId::Monotonic)).context("the clock is negative")?,
             user: duration(usage.user_time()),
             system: duration(usage.system_time()),
             voluntary_switches: usage.voluntary_context_switches(),
@@ -80,12 +81,6 @@ impl Usage {
     pub(crate) fn cpu_seconds_per_gb(&self, bytes: f64) -> Option<f64> {
         (bytes > 0.0).then(|| self.cpu_seconds() / (bytes / GB))
     }
-}
-
-fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 fn duration(time: TimeVal) -> Duration {

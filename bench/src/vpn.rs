@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
             let order: Vec<usize> = (0..self.installed.len()).collect();
             for peer in self.shuffle.shuffled(&order) {
                 let visit = self.visit(round, peer, &mut progress)?;
+                // Round 0 warms up, and is discarded.
                 if round > 0 {
                     self.visits.push(visit);
                 }
@@ -201,6 +202,7 @@ impl<'a> Session<'a> {
         if let Err(error) = self.measure(&installed, &tests, &mut visit, progress, &mut failed) {
             failed.push(format!("{name} did not work: {error:#}"));
         }
+        // An interrupt makes tests fail too, and is not their fault.
         self.interrupt.check()?;
         for failure in failed {
             progress.remark(&failure);

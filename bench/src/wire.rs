@@ -150,7 +150,7 @@ fn run_wire(args: &RunArgs) -> anyhow::Result<()> {
         }
     }
     let given = [args.both.each_way(Ways::Both), args.up.each_way(Ways::Up), args.down.each_way(Ways::Down)];
-    wire.change(&given.concat())?;
+    wire.handle.change(&given.concat())?;
     wire.listen(&name)?;
     eprintln!(
         "the wire runs; its ends are {device} in {} and in {}; try\n  ip netns exec {} ping 192.0.2.1\n  \

@@ -36,7 +36,7 @@ impl Progress {
     pub(super) fn running(&self, side: Side) {
         let left = time_left(self.start.elapsed(), self.runs.get(), self.expected_runs.get());
         let left = left.map_or_else(String::new, |left| format!(", about {} s left", left.as_secs()));
-        self.bar.set_message(format!("{}  running {side}{left}", self.bar.prefix()));
+        self.bar.set_message(format!("{}  running {side:?}{left}", self.bar.prefix()));
     }
 
     pub(super) fn ran(&self) {

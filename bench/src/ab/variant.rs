@@ -16,15 +16,6 @@ pub(super) enum Side {
     B,
 }
 
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::A => "A",
-            Self::B => "B",
-        })
-    }
-}
-
 /// A variant's command.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Variant {

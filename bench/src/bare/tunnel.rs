@@ -129,6 +129,7 @@ impl Tunnel {
         let path = FourTuple::new(meta.addr, None);
         while !batch.is_empty() {
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
+            // A packet that carries only a datagram takes the fast path past the endpoint. Any other packet comes back.
             if let Some((_, connection)) = &mut self.connection
                 && let Some(route) = self.endpoint.route_short(&datagram)
             {
@@ -257,6 +258,7 @@ impl Tunnel {
         let socket = PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN);
         let device = PollFd::from_borrowed_fd(self.device.file.as_fd(), PollFlags::IN);
         let mut descriptors = [socket, device];
+        // Without room for its packets, the device would wake the loop at once, over and over.
         let count = if takes { 2 } else { 1 };
         match poll(descriptors.get_mut(..count).unwrap_or_default(), Some(&time)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -8,6 +8,7 @@ use rustix::{
     io::{Errno, read, write},
 };
 use serde::Serialize;
+use warren_packet::virtio;
 use warren_tun::READ_BUFFER_BYTES;
 
 use crate::{
@@ -34,17 +35,12 @@ pub(crate) struct Direction {
 
 impl Direction {
     pub(crate) fn mbit_per_s(&self) -> f64 {
-        if self.usage.seconds > 0.0 { self.bytes() * 8e-6 / self.usage.seconds } else { 0.0 }
-    }
-
-    pub(crate) fn bytes(&self) -> f64 {
-        float(self.bytes)
+        if self.usage.seconds > 0.0 { float(self.bytes) * 8e-6 / self.usage.seconds } else { 0.0 }
     }
 }
 
 /// Copies until `stop` is set. The virtio-net header of each packet is passed on unread.
 pub(super) fn copy(from: &File, to: &File, stop: &Interrupt) -> anyhow::Result<Direction> {
-    const HEADER: usize = READ_BUFFER_BYTES - 65_536;
     let start = Mark::of_thread()?;
     let mut carried = Direction::default();
     let mut buffer = vec![0; READ_BUFFER_BYTES];
@@ -55,7 +51,7 @@ pub(super) fn copy(from: &File, to: &File, stop: &Interrupt) -> anyhow::Result<D
                 match write(to, packet) {
                     Ok(_) => {
                         carried.super_packets += 1;
-                        carried.bytes += length.saturating_sub(HEADER) as u64;
+                        carried.bytes += length.saturating_sub(virtio::LEN) as u64;
                     }
                     Err(_) => carried.refused += 1,
                 }

@@ -34,7 +34,6 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         };
         say(&answer.unwrap_or_else(|error| Answer::Failed(format!("{error:#}"))))?;
     }
-    worker.stop();
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! How well sends and receives batch: their share by the number of UDP datagrams, in powers of two.
 
 use super::snapshot::Sockets;
-use crate::{report::Table, stats};
+use crate::{report::Table, stats::share};
 
 /// Makes a table with a row for each range of datagrams, and its share of each side's sends and receives.
 pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
@@ -20,12 +20,16 @@ pub(super) fn table(client: &Sockets, exit: &Sockets) -> Table {
     ]);
     let places = columns.iter().map(Vec::len).max().unwrap_or(0);
     for place in 0..places {
-        let counts = columns.each_ref().map(|column| column.get(place).copied().unwrap_or(0));
-        if counts.iter().any(|&count| count > 0) {
-            let [a, b, c, d] = [0, 1, 2, 3].map(|column| {
-                let all = columns.get(column).map_or(0, |column| column.iter().sum());
-                share(counts.get(column).copied().unwrap_or(0), all)
-            });
+        let cells = columns.each_ref().map(|column| {
+            let count = column.get(place).copied().unwrap_or(0);
+            if count == 0 {
+                "-".to_owned()
+            } else {
+                format!("{:.1} %", share(count, column.iter().sum()) * 100.0)
+            }
+        });
+        if cells.iter().any(|cell| cell != "-") {
+            let [a, b, c, d] = cells;
             table.row([range(place), a, b, c, d]);
         }
     }
@@ -48,10 +52,6 @@ fn by_power_of_two(by_number: &[u64]) -> Vec<u64> {
 /// Formats the numbers of datagrams of a place.
 fn range(place: usize) -> String {
     if place == 0 { "1".to_owned() } else { format!("{}-{}", 1_u64 << place, (2_u64 << place) - 1) }
-}
-
-fn share(count: u64, all: u64) -> String {
-    if count == 0 { "-".to_owned() } else { format!("{:.1} %", stats::share(count, all) * 100.0) }
 }
 
 #[cfg(test)]

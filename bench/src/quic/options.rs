@@ -154,14 +154,6 @@ impl Options {
             SocketConfig { buffer_bytes: self.socket_buffer, ..SocketConfig::new((address, 0).into()) };
         socket::bind(config).with_context(|| format!("cannot bind a UDP socket to {address}"))
     }
-
-    pub(crate) fn duration(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds)
-    }
-
-    pub(crate) fn warm_up(&self) -> Duration {
-        Duration::from_secs_f64(self.warm_up)
-    }
 }
 
 fn as_text_or_null<S: serde::Serializer>(

@@ -53,7 +53,7 @@ pub(super) struct Remote {
     /// Closing it makes the exit stop.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    listening: Listening,
+    pub(super) listening: Listening,
 }
 
 impl Remote {
@@ -78,10 +78,6 @@ impl Remote {
         let Answer::Listening(listening) = answer? else { bail!(OTHER) };
         remote.listening = listening;
         Ok(remote)
-    }
-
-    pub(super) fn listening(&self) -> &Listening {
-        &self.listening
     }
 
     pub(super) fn send(&mut self, on: bool) -> anyhow::Result<()> {

@@ -184,6 +184,7 @@ impl Traffic {
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
+        // Taken out, because handling an event borrows all of `self`.
         let mut inbox = std::mem::take(&mut self.inbox);
         for event in inbox.events.drain(..) {
             self.take_event(event);
@@ -250,6 +251,7 @@ impl Traffic {
         if !self.sending {
             return false;
         }
+        // Taken out, because filling a connection borrows all of `self`.
         let mut links = std::mem::take(&mut self.links);
         let mut more = false;
         for link in links.iter_mut().filter(|link| link.connected && !link.blocked) {

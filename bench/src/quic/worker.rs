@@ -30,7 +30,7 @@ pub(super) enum Role {
     },
 }
 
-/// The handle of a side's thread. Dropping it ends the thread.
+/// The handle of a side's thread. Dropping it closes the connections and waits for the thread to end.
 pub(super) struct WorkerHandle {
     commands: mpsc::UnboundedSender<Command>,
     thread: Option<JoinHandle<()>>,
@@ -61,6 +61,7 @@ impl WorkerHandle {
         let (done, mut answer) = oneshot::channel();
         self.tell(Command::Connect(Connect { remote: exit.address, exit_key: exit.key()?, done }))?;
         let start = std::time::Instant::now();
+        // It polls because a blocking receive has no timeout.
         while start.elapsed() < CONNECT_TIMEOUT {
             match answer.try_recv() {
                 Ok(result) => return result.with_context(|| format!("cannot connect to {}", exit.address)),
@@ -79,11 +80,6 @@ impl WorkerHandle {
         let (answer, snapshot) = oneshot::channel();
         self.tell(Command::Snapshot(answer))?;
         snapshot.blocking_recv().context("its thread ended")?
-    }
-
-    /// Closes the connections and waits for the thread to end.
-    pub(super) fn stop(self) {
-        drop(self);
     }
 
     fn tell(&self, command: Command) -> anyhow::Result<()> {

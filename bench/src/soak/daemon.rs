@@ -121,31 +121,28 @@ impl Counters {
         let all = |drops: &BTreeMap<String, u64>| drops.values().sum::<u64>();
         let of = |reason: &str| self.transport_drops.get(reason).copied().unwrap_or(0);
         let total = |name| self.total(name);
+        let sum = |name, left, right| Sum { name, left, right };
+        let sent = total("carrier_sent_packets") + all(&self.drops_to_carrier) + total("queued_packets");
+        let by_quic =
+            of("transport_full") + of("transport_too_large") + of("transport_stale") + of("connection_lost");
+        let from_quic = total("carrier_received_datagrams") + of("receive_buffer_full");
         vec![
-            Sum {
-                name: "read from the TUN = sent + dropped + queued",
-                left: total("tun_read_packets"),
-                right: total("carrier_sent_packets") + all(&self.drops_to_carrier) + total("queued_packets"),
-            },
-            Sum {
-                name: "received = written to the TUN + dropped",
-                left: total("carrier_received_packets"),
-                right: total("tun_written_packets") + all(&self.drops_to_tun),
-            },
-            Sum {
-                name: "datagrams given to QUIC = sent + dropped by it",
-                left: total("carrier_sent_datagrams"),
-                right: total("quic_datagrams_sent")
-                    + of("transport_full")
-                    + of("transport_too_large")
-                    + of("transport_stale")
-                    + of("connection_lost"),
-            },
-            Sum {
-                name: "datagrams from QUIC + dropped by it = received",
-                left: total("carrier_received_datagrams") + of("receive_buffer_full"),
-                right: total("quic_datagrams_received"),
-            },
+            sum("read from the TUN = sent + dropped + queued", total("tun_read_packets"), sent),
+            sum(
+                "received = written to the TUN + dropped",
+                total("carrier_received_packets"),
+                total("tun_written_packets") + all(&self.drops_to_tun),
+            ),
+            sum(
+                "datagrams given to QUIC = sent + dropped by it",
+                total("carrier_sent_datagrams"),
+                total("quic_datagrams_sent") + by_quic,
+            ),
+            sum(
+                "datagrams from QUIC + dropped by it = received",
+                from_quic,
+                total("quic_datagrams_received"),
+            ),
         ]
     }
 }

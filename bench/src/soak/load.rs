@@ -15,7 +15,7 @@ use crate::{
     interrupt::Interrupt,
     namespace::{finished, join},
     vpn::{
-        load::{Rate, Sizes, Stream, carry, iperf_result},
+        load::{Rate, Sizes, Stream, carry, iperf_client, iperf_result},
         plan::Bed,
         process,
     },
@@ -49,14 +49,6 @@ pub(super) struct Carried {
     pub(super) connections_failed: u64,
     /// Connections that got back other bytes than they sent.
     pub(super) connections_damaged: u64,
-}
-
-/// Counts of short connections.
-#[derive(Clone, Copy, Debug, Default)]
-struct Churn {
-    made: u64,
-    failed: u64,
-    damaged: u64,
 }
 
 /// Sends at a rate to the exit for a time, and calls `watch` meanwhile with a function that tells whether data still flows.
@@ -107,9 +99,7 @@ pub(super) fn carry_while<T>(
                 udp_offered_mbit_per_s: udp_mbit_per_s,
                 udp_sent,
                 udp_received,
-                connections: churn.made,
-                connections_failed: churn.failed,
-                connections_damaged: churn.damaged,
+                ..churn
             },
         ))
     })
@@ -117,18 +107,15 @@ pub(super) fn carry_while<T>(
 
 /// Returns the received rate in Mbit/s and the number of retransmissions.
 fn tcp(bed: &Bed<'_>, mbit_per_s: f64, time: Duration, halt: &Interrupt) -> anyhow::Result<(f64, u64)> {
-    let mut command = bed.topology.exit.command("iperf3");
+    let address = &bed.tunnel.client_address;
+    let mut command = iperf_client(bed.topology, address, time.as_secs().max(1), FLOWS);
     command.args([
-        "--client",
-        &bed.tunnel.client_address,
-        "--json",
         "--reverse",
-        "--connect-timeout",
-        "3000",
+        "--interval",
+        "10",
+        "--bitrate",
+        &format!("{:.0}K", mbit_per_s * 1e3 / f64::from(FLOWS)),
     ]);
-    command.args(["--time", &time.as_secs().max(1).to_string(), "--interval", "10"]);
-    command.args(["--parallel", &FLOWS.to_string()]);
-    command.args(["--bitrate", &format!("{:.0}K", mbit_per_s * 1e3 / f64::from(FLOWS))]);
     let ended = process::run_whatever_it_returns(&mut command, time + SLACK, halt)?;
     of_iperf(&ended.output)
 }
@@ -173,18 +160,19 @@ fn give_back(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(&bytes)
 }
 
-fn churn(to: SocketAddr, stop: &Interrupt) -> Churn {
-    let mut churn = Churn::default();
+/// Makes short connections, and returns their counts.
+fn churn(to: SocketAddr, stop: &Interrupt) -> Carried {
+    let mut churn = Carried::default();
     let mut number = 0_u8;
     while !stop.is_set() {
         number = number.wrapping_add(1);
         let sent: Vec<u8> = (0..ECHO).map(|at| number.wrapping_add(at.to_le_bytes()[0])).collect();
         match exchange(to, &sent) {
             Ok(received) => {
-                churn.made += 1;
-                churn.damaged += u64::from(received != sent);
+                churn.connections += 1;
+                churn.connections_damaged += u64::from(received != sent);
             }
-            Err(_) => churn.failed += 1,
+            Err(_) => churn.connections_failed += 1,
         }
         thread::sleep(PAUSE);
     }
@@ -226,7 +214,7 @@ mod tests {
             stop.set();
             churn.join().unwrap()
         });
-        assert!(counted.made >= 1 && counted.damaged == 0, "{counted:?}");
+        assert!(counted.connections >= 1 && counted.connections_damaged == 0, "{counted:?}");
         drop(listener);
         assert!(exchange(to, b"x").is_err());
     }

@@ -28,6 +28,7 @@ impl Ratio {
         let (share_a, share_b) = (share(a)?, share(b)?);
         let center = positive_ratio(a.mean(), b.mean())?.ln();
         let error = (share_a + share_b).sqrt();
+        // Without variation, the degrees of freedom are 0 / 0.
         if error == 0.0 {
             return Some(Self::around(center, 0.0));
         }

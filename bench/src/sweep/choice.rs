@@ -57,6 +57,7 @@ fn choice(axis: &'static str, values: &[String], value: Axis, measured: &[Measur
     let effects: Vec<_> = others.iter().map(|other| effect(first, other, value, measured)).collect();
     let mut best: Option<&Effect> = None;
     for effect in &effects {
+        // CPU time decides only if goodput does not differ clearly.
         let is_better = match is_clear(effect.goodput) {
             Some(ratio) => ratio > 1.0,
             None => is_clear(effect.cpu_per_gb).is_some_and(|ratio| ratio < 1.0),

@@ -8,7 +8,7 @@ mod ping;
 mod udp;
 
 pub(crate) use self::{
-    iperf::{Iperf, iperf_result},
+    iperf::{Iperf, iperf_client, iperf_result},
     ping::{Ping, first_reply},
     udp::{Delivered, Rate, Sizes, Stream, carry},
 };

@@ -63,6 +63,7 @@ pub(super) fn record(bed: &Bed<'_>, test: Test, seconds: u32) -> anyhow::Result<
     let start = Instant::now();
     bed.run(test, seconds)?;
     let limit = READING.saturating_sub(start.elapsed());
+    // `check` fails once perf has ended.
     wait_for("the end of perf record", limit, bed.interrupt, || Ok(recorder.check().is_err().then_some(())))?;
 
     let mut command = Command::new(&perf);

@@ -85,38 +85,34 @@ impl Metric {
     }
 
     pub(super) fn title(self) -> String {
-        let rtt = |test: Test| {
-            if test == Test::IdleRtt { "RTT idle".to_owned() } else { format!("RTT under {}", test.title()) }
-        };
-        match self {
-            Self::Gbit(test) => format!("{}, Gbit/s", test.title()),
-            Self::CpuPerGb(test) => format!("{}, CPU s per GB", test.title()),
-            Self::SwitchesPerGb(test) => format!("{}, context switches per GB", test.title()),
-            Self::Kpps(test) => format!("{}, kpps delivered", test.title()),
-            Self::LostPercent(test) => format!("{}, lost %", test.title()),
-            Self::RttMin(test) => format!("{}, min ms", rtt(test)),
-            Self::RttMedian(test) => format!("{}, median ms", rtt(test)),
-            Self::RttP99(test) => format!("{}, p99 ms", rtt(test)),
-            Self::SetupMs => "connection setup, ms".to_owned(),
-            Self::ClientRssMib => "peak RSS client, MiB".to_owned(),
-            Self::ExitRssMib => "peak RSS exit, MiB".to_owned(),
-        }
+        self.names().0
     }
 
     /// Returns the name in the JSON.
     pub(super) fn key(self) -> String {
+        self.names().1
+    }
+
+    fn names(self) -> (String, String) {
+        let of = |test: Test, title, key| (format!("{}, {title}", test.title()), format!("{test}/{key}"));
+        let rtt = |test: Test, title, key| {
+            let under = if test == Test::IdleRtt { "" } else { "under " };
+            let name = if test == Test::IdleRtt { "idle" } else { test.title() };
+            (format!("RTT {under}{name}, {title}"), format!("{test}/{key}"))
+        };
+        let whole = |title: &str, key: &str| (title.to_owned(), key.to_owned());
         match self {
-            Self::Gbit(test) => format!("{test}/gbit_per_s"),
-            Self::CpuPerGb(test) => format!("{test}/cpu_s_per_gb"),
-            Self::SwitchesPerGb(test) => format!("{test}/context_switches_per_gb"),
-            Self::Kpps(test) => format!("{test}/kpps_delivered"),
-            Self::LostPercent(test) => format!("{test}/lost_percent"),
-            Self::RttMin(test) => format!("{test}/rtt_min_ms"),
-            Self::RttMedian(test) => format!("{test}/rtt_median_ms"),
-            Self::RttP99(test) => format!("{test}/rtt_p99_ms"),
-            Self::SetupMs => "setup_ms".to_owned(),
-            Self::ClientRssMib => "client_peak_rss_mib".to_owned(),
-            Self::ExitRssMib => "exit_peak_rss_mib".to_owned(),
+            Self::Gbit(test) => of(test, "Gbit/s", "gbit_per_s"),
+            Self::CpuPerGb(test) => of(test, "CPU s per GB", "cpu_s_per_gb"),
+            Self::SwitchesPerGb(test) => of(test, "context switches per GB", "context_switches_per_gb"),
+            Self::Kpps(test) => of(test, "kpps delivered", "kpps_delivered"),
+            Self::LostPercent(test) => of(test, "lost %", "lost_percent"),
+            Self::RttMin(test) => rtt(test, "min ms", "rtt_min_ms"),
+            Self::RttMedian(test) => rtt(test, "median ms", "rtt_median_ms"),
+            Self::RttP99(test) => rtt(test, "p99 ms", "rtt_p99_ms"),
+            Self::SetupMs => whole("connection setup, ms", "setup_ms"),
+            Self::ClientRssMib => whole("peak RSS client, MiB", "client_peak_rss_mib"),
+            Self::ExitRssMib => whole("peak RSS exit, MiB", "exit_peak_rss_mib"),
         }
     }
 

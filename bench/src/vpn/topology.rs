@@ -65,7 +65,7 @@ impl Topology {
         let mut topology = Self::hosts()?;
         let ends = Ends { client: &topology.client, exit: &topology.exit, device: DEVICE };
         let wire = Wire::start(&ends, 1_500, 1)?;
-        wire.change(&settings.each_way(Ways::Both))?;
+        wire.handle.change(&settings.each_way(Ways::Both))?;
         topology.wire = Some(wire);
         topology.with_addresses()
     }

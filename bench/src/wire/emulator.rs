@@ -14,13 +14,9 @@ use super::{
     link::Link,
     pump::Pump,
     request::{Handle, Request, State},
-    settings::Change,
     tap::Tap,
 };
-use crate::{
-    namespace::{Namespace, join},
-    way::Way,
-};
+use crate::namespace::{Namespace, join};
 
 /// The namespaces that a wire joins, and the name of its devices.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +29,7 @@ pub(crate) struct Ends<'a> {
 /// A running wire. Dropping it stops it and removes its devices.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(super) handle: Handle,
+    pub(crate) handle: Handle,
     thread: Option<JoinHandle<anyhow::Result<State>>>,
     control: Option<Control>,
 }
@@ -46,7 +42,7 @@ impl Wire {
     pub(crate) fn start(ends: &Ends<'_>, mtu: u16, seed: u64) -> anyhow::Result<Self> {
         let Ends { client, exit, device } = ends;
         if client.name() == exit.name() {
-            bail!("both ends are in the namespace {}; name two", client.name());
+            bail!("both ends are in the namespace {}; give two namespaces", client.name());
         }
         let taps = [Tap::create(client, device, mtu)?, Tap::create(exit, device, mtu)?];
         let (sender, requests) = mpsc::channel();
@@ -59,16 +55,6 @@ impl Wire {
         let pump = Pump { taps, links, requests, wake, start };
         let thread = thread::Builder::new().name("wire".to_owned()).spawn(|| pump.run());
         Ok(Self { handle, thread: Some(thread.context("cannot start a thread")?), control: None })
-    }
-
-    /// Changes settings, all at the same moment and in this order.
-    pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
-        self.handle.change(changes)
-    }
-
-    /// Returns the account of all frames so far.
-    pub(crate) fn state(&self) -> anyhow::Result<State> {
-        self.handle.state()
     }
 
     /// Accepts requests from other processes under a name. Fails if the name is in use.

@@ -43,6 +43,7 @@ pub(super) fn mark(frame: &mut [u8]) -> bool {
     match version(frame) {
         Some(Version::Four) => {
             let Some(&[first, class]) = frame.get(ETHERNET..ETHERNET + 2) else { return false };
+            // 00 means that the sender does not use ECN (RFC 3168).
             if class & BITS == 0 || frame.len() < ETHERNET + 20 {
                 return false;
             }
@@ -122,7 +123,7 @@ fn amend(frame: &mut [u8], at: usize, old: u16, new: u16) {
     }
 }
 
-fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
+pub(super) fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(there) = frame.get_mut(at..at + bytes.len()) {
         there.copy_from_slice(bytes);
     }

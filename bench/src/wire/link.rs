@@ -59,6 +59,7 @@ impl Link {
 
     /// Changes settings from `now` on.
     pub(super) fn change(&mut self, change: &Change, now: Instant) {
+        // Frames that left before `now` did so under the old settings.
         self.advance(now);
         for &setting in &change.0 {
             if matches!(setting, Setting::Blackout(_)) {
@@ -66,6 +67,7 @@ impl Link {
             }
             self.settings.apply(setting);
         }
+        // A higher rate may let frames leave at once.
         self.advance(now);
     }
 
@@ -98,6 +100,7 @@ impl Link {
         let rate = self.settings.rate;
         let packets = u64::try_from(self.queue.len()).unwrap_or(u64::MAX).saturating_add(1);
         let backlog = self.queued_bytes + bytes(&frame);
+        // Without a rate, no frame stays in the queue.
         if self.settings.queue.is_exceeded(packets, backlog, rate) && rate.is_some() {
             self.account.queue_full += 1;
             return None;
@@ -183,6 +186,7 @@ impl Link {
         let due = match held {
             Some(Reorder { by, .. }) => {
                 self.account.held_back += 1;
+                // `last_due` stays as it is, so that later frames overtake this one.
                 self.last_due.max(arrival) + by
             }
             None => {

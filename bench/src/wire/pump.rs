@@ -49,6 +49,7 @@ impl Pump {
             let mut is_idle = true;
             for from in [0, 1] {
                 is_idle &= !self.read(from)?;
+                // It writes after each read, so that frames of one direction do not wait for those of the other.
                 self.write();
             }
             if is_idle {

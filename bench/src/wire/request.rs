@@ -42,19 +42,21 @@ pub(crate) struct DirectionState {
 
 /// The way for other threads to send requests to a wire.
 #[derive(Clone, Debug)]
-pub(super) struct Handle {
+pub(crate) struct Handle {
     pub(super) requests: mpsc::Sender<Request>,
     pub(super) wake: Arc<OwnedFd>,
 }
 
 impl Handle {
-    pub(super) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
+    /// Changes settings, all at the same moment and in this order.
+    pub(crate) fn change(&self, changes: &[(Way, Change)]) -> anyhow::Result<State> {
         let (answer, answered) = mpsc::channel();
         self.send(Request::Change(changes.to_vec(), answer))?;
         answered.recv().context("the wire has ended")
     }
 
-    pub(super) fn state(&self) -> anyhow::Result<State> {
+    /// Returns the account of all frames so far.
+    pub(crate) fn state(&self) -> anyhow::Result<State> {
         let (answer, answered) = mpsc::channel();
         self.send(Request::State(answer))?;
         answered.recv().context("the wire has ended")

@@ -31,7 +31,7 @@ impl Net {
 
     fn set(&self, ways: Ways, settings: &str) -> State {
         let change: Change = settings.parse().unwrap();
-        self.wire.change(&change.each_way(ways)).unwrap()
+        self.wire.handle.change(&change.each_way(ways)).unwrap()
     }
 
     /// Pings, and returns whether a reply came and what ping printed.
@@ -70,7 +70,7 @@ fn loss_of_everything_loses_everything_and_can_be_taken_back() {
     let Some(net) = Net::new() else { return };
     net.set(Ways::Up, "loss=100%");
     assert!(!net.ping("-c2 -i0.01 -W1 192.0.2.1").0);
-    assert!(net.wire.state().unwrap().up.account.lost >= 1);
+    assert!(net.wire.handle.state().unwrap().up.account.lost >= 1);
     net.set(Ways::Up, "clear");
     assert!(net.ping("-c2 -i0.01 -W5 192.0.2.1").0);
 }
@@ -90,7 +90,7 @@ fn loud_mtu_teaches_the_sender_and_a_silent_one_does_not() {
     net.set(Ways::Up, "mtu=1400");
     let (answered, said) = net.ping("-c1 -W1 -M do -s1400 192.0.2.1");
     assert!(!answered && !said.contains("1400 "), "{said}");
-    assert_eq!(net.wire.state().unwrap().up.account.too_large, 1);
+    assert_eq!(net.wire.handle.state().unwrap().up.account.too_large, 1);
 }
 
 #[test]

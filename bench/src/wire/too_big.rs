@@ -6,7 +6,7 @@ use warren_packet::{
     ip::{IpPacket, protocol},
 };
 
-use super::frame::{ETHERNET, Frame, Version, version};
+use super::frame::{ETHERNET, Frame, Version, set, version};
 
 /// Returns the message. None for ICMP errors, fragments other than the first, and IPv4 packets that may be fragmented. (A
 /// router would fragment these. The wire drops them.)
@@ -49,14 +49,15 @@ fn four(packet: &[u8], header: usize, mtu: u16) -> Option<Vec<u8>> {
     let quoted = packet.get(..packet.len().min(576 - REPLY).max(header))?;
     let mut icmp = [&[3, 4, 0, 0, 0, 0], mtu.to_be_bytes().as_slice(), quoted].concat();
     let checksum = Sum::of(&icmp).checksum();
-    put(&mut icmp, 2, checksum);
+    set(&mut icmp, 2, &checksum.to_be_bytes());
     let total = u16::try_from(20 + icmp.len()).ok()?;
     let [high, low] = total.to_be_bytes();
+    // The type of service 0xc0 is precedence 6 (RFC 1812 section 4.3.2.5).
     let mut ip = vec![0x45, 0xc0, high, low, 0, 0, 0, 0, 64, protocol::ICMP, 0, 0];
     ip.extend_from_slice(packet.get(16..20)?);
     ip.extend_from_slice(packet.get(12..16)?);
     let checksum = Sum::of(&ip).checksum();
-    put(&mut ip, 10, checksum);
+    set(&mut ip, 10, &checksum.to_be_bytes());
     ip.extend_from_slice(&icmp);
     Some(ip)
 }
@@ -70,7 +71,7 @@ fn six(packet: &IpPacket<'_>, mtu: u16) -> Option<Vec<u8>> {
     let length = u16::try_from(icmp.len()).ok()?;
     let pseudo = pseudo_header(packet.destination(), packet.source(), protocol::ICMPV6) + Sum::from(length);
     let checksum = (pseudo + Sum::of(&icmp)).checksum();
-    put(&mut icmp, 2, checksum);
+    set(&mut icmp, 2, &checksum.to_be_bytes());
     let mut ip = vec![0x60, 0, 0, 0];
     ip.extend_from_slice(&length.to_be_bytes());
     ip.extend_from_slice(&[protocol::ICMPV6, 64]);
@@ -78,12 +79,6 @@ fn six(packet: &IpPacket<'_>, mtu: u16) -> Option<Vec<u8>> {
     ip.extend_from_slice(bytes.get(8..24)?);
     ip.extend_from_slice(&icmp);
     Some(ip)
-}
-
-fn put(bytes: &mut [u8], at: usize, word: u16) {
-    if let Some(there) = bytes.get_mut(at..at + 2) {
-        there.copy_from_slice(&word.to_be_bytes());
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! TCP by iperf3, with servers on the client's host and clients on the exit's. The receiver counts the bytes.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -53,10 +56,9 @@ impl Iperf {
         let port = if way == Way::Up { for_up } else { for_down };
         let limit = Duration::from_secs(seconds.into()) + SLACK;
         let run = || {
-            let mut command = topology.exit.command("iperf3");
-            command.args(["--client", &self.address, "--port", &port.to_string(), "--json"]);
-            command.args(["--connect-timeout", "3000", "--time", &seconds.to_string()]);
-            command.args(["--parallel", &flows.to_string()]);
+            let mut command = iperf_client(topology, &self.address, seconds.into(), flows);
+            command.args(["--port", &port.to_string()]);
+            // iperf3's client runs on the exit's host, so data to the exit goes in its reverse direction.
             if way == Way::Up {
                 command.arg("--reverse");
             }
@@ -84,6 +86,14 @@ fn is_between_tests(error: &str) -> bool {
 fn received_bytes(json: &str) -> anyhow::Result<u64> {
     let received = iperf_result(json)?.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     received.context("iperf3 printed no sum of received bytes")
+}
+
+/// Returns the command of an iperf3 client on the exit's host. It sends to the client's host, and receives with `--reverse`.
+pub(crate) fn iperf_client(topology: &Topology, address: &str, seconds: u64, flows: u32) -> Command {
+    let mut command = topology.exit.command("iperf3");
+    command.args(["--client", address, "--json", "--connect-timeout", "3000"]);
+    command.args(["--time", &seconds.to_string(), "--parallel", &flows.to_string()]);
+    command
 }
 
 /// Parses the output of `iperf3 --json`. Fails if iperf3 reports an error in it.

@@ -191,6 +191,7 @@ fn receive(socket: &UdpSocket, sender: SocketAddr, phase: &Phase) -> anyhow::Res
     let mut counted =
         Delivered { sent: 0, received: 0, received_bytes: 0, in_time: 0, in_time_bytes: 0, seconds: 0.0 };
     while !phase.is(Phase::OVER) {
+        // UDP may lose it, so it is repeated.
         if counted.received == 0 {
             socket.send_to(b"hello", sender).context("cannot send UDP through the tunnel")?;
         }

@@ -11,7 +11,7 @@ pub(super) fn start(start: &Start<'_>) -> anyhow::Result<Tunnel> {
         let mut command = Command::new(installed.program(0)?);
         command.args(["bare", "--namespace", namespace, "--address", &format!("{address}/24")]).args(connect);
         let mut process = Process::start(name, topology.path(), &mut command)?;
-        process.wait_for_output("is there", UP, interrupt)?;
+        process.wait_for_output("is up", UP, interrupt)?;
         anyhow::Ok(process)
     };
     let exit = side("bare-exit", topology.exit.name(), EXIT, &[])?;

@@ -44,10 +44,10 @@ impl Bed {
     /// Changes the settings from the client to the exit.
     pub(super) fn set(&self, settings: &str) -> anyhow::Result<()> {
         let change: Change = settings.parse().map_err(|error: String| anyhow::anyhow!(error))?;
-        self.wire.change(&[(Way::Up, change)]).map(drop)
+        self.wire.handle.change(&[(Way::Up, change)]).map(drop)
     }
 
     pub(super) fn state(&self) -> anyhow::Result<State> {
-        self.wire.state()
+        self.wire.handle.state()
     }
 }

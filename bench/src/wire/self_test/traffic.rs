@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -22,7 +22,6 @@ use nix::{
         time::TimeSpec,
     },
 };
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     super::{account::Account, request::Handle},
@@ -148,7 +147,7 @@ pub(super) fn delays(
                 interrupt.check()?;
                 let (front, back) = packet.split_at_mut(4);
                 front.copy_from_slice(&number.to_be_bytes());
-                back.copy_from_slice(&now().to_be_bytes());
+                back.copy_from_slice(&u64::try_from(now().as_nanos())?.to_be_bytes());
                 socket.send(&packet).context("cannot send")?;
                 std::thread::sleep(interval);
             }
@@ -179,9 +178,8 @@ fn receive_stamped(socket: &UdpSocket) -> anyhow::Result<Option<f64>> {
     });
     let stamp = stamp.context("the kernel gave no time stamp")?;
     let sent = packet.get(4..).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
-    let received = nanoseconds(stamp.tv_sec(), stamp.tv_nsec());
-    let taken = received.saturating_sub(sent.context("a packet is too short")?);
-    Ok(Some(Duration::from_nanos(taken).as_secs_f64() * 1e3))
+    let sent = Duration::from_nanos(sent.context("a packet is too short")?);
+    Ok(Some(Duration::from(stamp).saturating_sub(sent).as_secs_f64() * 1e3))
 }
 
 /// Binds the receiver's socket in the exit's namespace, which must happen before anything is sent.
@@ -292,13 +290,7 @@ fn hear(socket: &UdpSocket, payload: usize, count: &AtomicU64, stop: &Interrupt)
     Ok(heard)
 }
 
-/// Returns the time in nanoseconds by the clock of the kernel's time stamps.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Realtime);
-    nanoseconds(now.tv_sec, now.tv_nsec)
-}
-
-fn nanoseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    let whole = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
-    whole.saturating_add(u64::try_from(nanoseconds).unwrap_or(0))
+/// Returns the time since the epoch, by the clock of the kernel's time stamps.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
