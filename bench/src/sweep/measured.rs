@@ -3,8 +3,6 @@
 use serde::Serialize;
 
 use super::grid::Cell;
-#[cfg(test)]
-use super::grid::{Net, Setting};
 use crate::stats::Sample;
 
 /// One cell in one round.
@@ -60,29 +58,31 @@ pub(super) fn cells(measured: &[Measured]) -> Vec<&Cell> {
 }
 
 #[cfg(test)]
-impl Measured {
-    pub(super) fn for_test() -> Self {
-        let setting = Setting {
-            caps: "40/80".parse().unwrap(),
-            mtu: 1_380,
-            connections: 4,
-            queue: Some("50ms".to_owned()),
-        };
-        Self {
-            cell: Cell { net: Net::Near, setting },
-            round: 0,
-            goodput_mbit_per_s: 100.0,
-            cpu_seconds_per_gb: Some(2.0),
-            rtt_median_ms: Some(40.0),
-            rtt_p99_ms: Some(60.0),
-            dropped_at_queue: Some(0.01),
+mod tests {
+    use super::{
+        super::grid::{Net, Setting},
+        *,
+    };
+
+    impl Measured {
+        pub(in crate::sweep) fn for_test() -> Self {
+            let setting = Setting {
+                caps: "40/80".parse().unwrap(),
+                mtu: 1_380,
+                connections: 4,
+                queue: Some("50ms".to_owned()),
+            };
+            Self {
+                cell: Cell { net: Net::Near, setting },
+                round: 0,
+                goodput_mbit_per_s: 100.0,
+                cpu_seconds_per_gb: Some(2.0),
+                rtt_median_ms: Some(40.0),
+                rtt_p99_ms: Some(60.0),
+                dropped_at_queue: Some(0.01),
+            }
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn medians_are_those_of_the_rounds_of_one_cell() {

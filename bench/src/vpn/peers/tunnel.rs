@@ -40,11 +40,6 @@ impl Installed {
         self.programs.iter().filter_map(fingerprint).collect()
     }
 
-    #[cfg(test)]
-    pub(in crate::vpn) fn for_test(peer: Peer) -> Self {
-        Self { peer, version: "1".to_owned(), programs: Vec::new() }
-    }
-
     pub(crate) fn program(&self, index: usize) -> anyhow::Result<&str> {
         let path = self.programs.get(index).context("the peer has a program for each end")?;
         path.to_str().context("the path of a peer's program is not UTF-8")
@@ -128,6 +123,12 @@ impl Drop for RemovedFile {
 #[cfg(test)]
 mod tests {
     use super::{super::peer::Kind, *};
+
+    impl Installed {
+        pub(in crate::vpn) fn for_test(peer: Peer) -> Self {
+            Self { peer, version: "1".to_owned(), programs: Vec::new() }
+        }
+    }
 
     #[test]
     fn program_is_told_by_its_sha_256() {
