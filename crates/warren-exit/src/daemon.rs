@@ -39,7 +39,7 @@ use warren_daemon::notify;
 use warren_daemon::sandbox::{self, Files};
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, Forwarding, Report, Reports, WorkerHandle};
+use warren_tunnel::{Carrier, Command, Forwarding, Report, Reports, WorkerHandle};
 
 /// Until a registry that could not be saved is saved again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -262,7 +262,7 @@ impl Daemon {
                 report = self.reports.recv() => match report {
                     Some(report) => {
                         self.worker.tell_others(&report).await;
-                        self.take_report(report)?;
+                        self.take_report(report).await?;
                     }
                     None => return Err(anyhow::anyhow!("the worker ended unexpectedly; see the log")),
                 },
@@ -316,7 +316,7 @@ impl Daemon {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
 
-    fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
+    async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
         self.look_at_clock();
         match report {
@@ -325,6 +325,10 @@ impl Daemon {
                 let key = peer;
                 if self.sessions.registry().by_key(key).is_none() {
                     tracing::debug!(connection = connection.0, %key, "a key that is not enrolled has connected");
+                }
+                // Before its first message, which is to get through an exit that is behind.
+                if self.sessions.is_client(key) {
+                    self.worker.send(Command::KnowAsClient { connection }).await;
                 }
                 self.sessions.connected(now, connection.0, key, Network::of(remote).address());
             }

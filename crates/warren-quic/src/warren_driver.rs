@@ -216,6 +216,13 @@ impl WarrenEndpoint {
         Ok(())
     }
 
+    pub(crate) fn know_as_client(&mut self, id: ConnectionId) {
+        let slot = self.connections.slot_of(id);
+        if let Some(connection) = slot.and_then(|slot| self.connections.get_mut(slot)) {
+            connection.know_as_client();
+        }
+    }
+
     pub(crate) fn max_datagram_size(&self, id: ConnectionId) -> Option<usize> {
         self.get(id)?.max_datagram_size()
     }

@@ -67,6 +67,7 @@ impl WorkerHandle {
             }
             Command::SendControl { connection, .. }
             | Command::Close { connection, .. }
+            | Command::KnowAsClient { connection }
             | Command::Rebind { connection, .. } => self.send_to(connection.worker(), command).await,
             Command::OpenDevice { .. } | Command::Snapshot(_) | Command::ThreadCache(_) => {
                 self.send_to(0, command).await

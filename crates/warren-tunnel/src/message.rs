@@ -29,6 +29,9 @@ pub enum Command {
     SendControl { connection: ConnectionId, data: Vec<u8> },
     /// Closes a connection with an application code, after what its control stream still holds.
     Close { connection: ConnectionId, code: u32, reason: String },
+    /// The peer of a connection is an enrolled client, so that an exit that is behind keeps room for it. Attached connections need no such
+    /// order.
+    KnowAsClient { connection: ConnectionId },
     /// Starts to read and write a TUN queue under the given rules.
     OpenDevice { queue: Queue, forwarding: Forwarding },
     /// Gives up the queue of a TUN device with this interface index, because another worker's has failed.

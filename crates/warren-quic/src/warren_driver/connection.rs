@@ -15,7 +15,7 @@ use noq_proto::{ConnectionHandle, Endpoint, Event as QuicEvent, PathId, SendData
 
 pub(super) use self::delivery::{Left, MAX_EVENTS};
 use self::news::News;
-use super::{control::Control, room::Room, silence::Silence, work::Listed};
+use super::{control::Control, intake::Sender, room::Room, silence::Silence, work::Listed};
 use crate::{
     boundary::{CloseReason, ConnectionId, ConnectionStats, SendError},
     key::PublicKey,
@@ -42,6 +42,8 @@ pub(super) struct WarrenConnection {
     remote: SocketAddr,
     /// The key that the peer proved, once it has.
     pub(super) peer: Option<PublicKey>,
+    /// At an exit, whether the peer is known to be an enrolled client.
+    is_enrolled: bool,
     state: State,
     seating: Seating,
     control: Control,
@@ -119,6 +121,7 @@ impl WarrenConnection {
             presented,
             remote,
             peer: None,
+            is_enrolled: false,
             state: State::Handshake(deadline),
             seating: Seating::default(),
             control: Control::default(),
@@ -157,6 +160,21 @@ impl WarrenConnection {
     /// Whether it is not to be kept for late packets.
     pub(super) fn is_to_be_forgotten(&self) -> bool {
         self.seating.gave_way && !self.place.listed.to_send
+    }
+
+    /// Notes that the peer is an enrolled client.
+    pub(super) fn know_as_client(&mut self) {
+        self.is_enrolled = true;
+    }
+
+    /// Whose room and turn its packets take at an exit that is behind. What comes after its end takes no client's: its key may have been
+    /// removed.
+    pub(super) fn sender(&self) -> Sender {
+        match self.peer {
+            None => Sender::Stranger,
+            Some(peer) if self.is_enrolled && !self.is_over() => Sender::Client(peer),
+            Some(_) => Sender::Unenrolled,
+        }
     }
 
     pub(super) fn quic(&mut self) -> &mut noq_proto::Connection {

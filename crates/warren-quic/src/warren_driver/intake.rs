@@ -43,8 +43,16 @@ const AIM: Duration = Duration::from_millis(2);
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// Who sent something: a client, or one of those who have not proven yet that they are, and who share what one client has.
-pub(super) type Sender = Option<PublicKey>;
+/// Who sent something, and so whose room and turn it takes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub(super) enum Sender {
+    /// An enrolled client, with all of its connections.
+    Client(PublicKey),
+    /// Everybody who completed a handshake, but with a key that is not known to be enrolled. They share what one client has.
+    Unenrolled,
+    /// Everybody who has not completed a handshake. They too share what one client has.
+    Stranger,
+}
 
 /// Batches that wait, in the order in which each client brought them.
 #[derive(Debug)]
@@ -93,7 +101,7 @@ impl Intake {
             lines: HashMap::new(),
             turns: VecDeque::new(),
             bytes: 0,
-            taken: None,
+            taken: Sender::Stranger,
             share: LEAST,
             served: None,
         }
@@ -190,10 +198,10 @@ impl Intake {
     /// Takes the next batch: some of one client, then some of the next; of strangers only if it is said so.
     pub(super) fn pop(&mut self, of_strangers: bool) -> Option<Batch> {
         loop {
-            if !of_strangers && self.turns.front() == Some(&None) {
+            if !of_strangers && self.turns.front() == Some(&Sender::Stranger) {
                 self.turns.rotate_left(1);
             }
-            let sender = *self.turns.front().filter(|sender| of_strangers || sender.is_some())?;
+            let sender = *self.turns.front().filter(|sender| of_strangers || **sender != Sender::Stranger)?;
             let line = self.lines.get_mut(&sender)?;
             if line.credit <= 0 {
                 line.credit = line.credit.saturating_add_unsigned(TURN);
@@ -242,8 +250,14 @@ impl Batch {
         Self { port, slot, meta: *meta, bytes: BytesMut::from(bytes) }
     }
 
-    /// Copies those of a batch's datagrams that are to be kept, if any are. They may belong to any connection or to none.
-    fn sift(port: usize, meta: &RecvMeta, bytes: &[u8], is_kept: impl Fn(&[u8]) -> bool) -> Option<Self> {
+    /// Copies those of a batch's datagrams that are to be kept, if any are.
+    fn sift(
+        port: usize,
+        slot: Option<usize>,
+        meta: &RecvMeta,
+        bytes: &[u8],
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Option<Self> {
         let datagrams = bytes.chunks(meta.stride.max(1)).filter(|datagram| is_kept(datagram));
         // All but the last are of one size still.
         let bytes = datagrams.fold(BytesMut::new(), |mut kept, datagram| {
@@ -252,7 +266,7 @@ impl Batch {
         });
         let mut meta = *meta;
         meta.len = bytes.len();
-        (!bytes.is_empty()).then_some(Self { port, slot: None, meta, bytes })
+        (!bytes.is_empty()).then_some(Self { port, slot, meta, bytes })
     }
 
     pub(super) fn datagrams(&self) -> usize {

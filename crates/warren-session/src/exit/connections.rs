@@ -244,6 +244,11 @@ impl ExitSessions {
         if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
     }
 
+    /// Whether a key may open a session: it is a client's that is not disabled, or will be with its first Hello.
+    pub fn is_client(&self, key: PeerKey) -> bool {
+        self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
+    }
+
     /// Whether a key is a client's, or will be with its first Hello: who is about to be a client is no stranger.
     fn is_known(&self, key: PublicKey) -> bool {
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);

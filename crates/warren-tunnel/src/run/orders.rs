@@ -51,6 +51,7 @@ impl Worker {
                 let _ = self.endpoint.send_control(connection, &data);
             }
             Command::Close { connection, code, reason } => self.endpoint.close(connection, code, &reason),
+            Command::KnowAsClient { connection } => self.endpoint.know_as_client(connection),
             Command::OpenDevice { queue, forwarding } => {
                 let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
                 let coalescer = Coalescer::new(queue.takes());
@@ -121,6 +122,7 @@ impl Worker {
             return;
         }
         let Some(slot) = self.by_connection.get(&connection).copied() else { return };
+        self.endpoint.know_as_client(connection);
         if !self.sessions.attach(session, index, Place::Here(slot)) {
             return;
         }

@@ -8,8 +8,11 @@ use std::{
 use bytes::BytesMut;
 use noq_udp::RecvMeta;
 
-use super::Batch;
-use crate::warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL};
+use super::{Batch, Sender};
+use crate::{
+    strangers::is_long,
+    warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::Connection},
+};
 
 /// How long a poll empties the sockets before some of what waits is dealt with.
 const READING_AHEAD: Duration = Duration::from_millis(1);
@@ -72,14 +75,19 @@ impl WarrenEndpoint {
     /// flood of them costs a hash each and no room.
     pub(super) fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
-        let sender = slot.and_then(|slot| self.connections.get(slot)?.peer);
+        let connection = slot.and_then(|slot| self.connections.get(slot));
+        let sender = connection.map_or(Sender::Stranger, Connection::sender);
         if slot.is_none() {
             self.intake.hear_stranger(now);
         }
         let Some(port) = self.ports.get(index).and_then(Option::as_ref) else { return };
-        let kept = match slot {
-            Some(_) => Some(Batch::copy(index, slot, meta, batch)),
-            None => Batch::sift(index, meta, batch, |datagram| port.lets_wait(meta.addr, datagram)),
+        let kept = match (slot, sender) {
+            (None, _) => {
+                Batch::sift(index, None, meta, batch, |datagram| port.lets_wait(meta.addr, datagram))
+            }
+            // Attempts to connect wait with the strangers'.
+            (_, Sender::Unenrolled) => Batch::sift(index, slot, meta, batch, |datagram| !is_long(datagram)),
+            _ => Some(Batch::copy(index, slot, meta, batch)),
         };
         let Some(batch) = kept else { return };
         let dropped = self.intake.push(sender, batch);

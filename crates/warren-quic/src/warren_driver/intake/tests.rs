@@ -11,7 +11,7 @@ const LOUD: Sender = client(3);
 const QUIET: Sender = client(1);
 
 const fn client(number: u8) -> Sender {
-    Some(PublicKey([number; 32]))
+    Sender::Client(PublicKey([number; 32]))
 }
 
 /// A batch of so many datagrams of 1,000 bytes, its number in the first four bytes.
@@ -84,7 +84,7 @@ fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_muc
 fn strangers_have_one_line_for_all_and_wait_where_enough_of_them_are_dealt_with() {
     let mut intake = Intake::new();
     for number in 0..3 {
-        intake.push(None, batch(number, 1));
+        intake.push(Sender::Stranger, batch(number, 1));
     }
     assert!(intake.pop(false).is_none() && !intake.is_empty());
     intake.push(QUIET, batch(100, 1));
@@ -196,12 +196,12 @@ proptest! {
     /// Whatever comes in whatever order: each datagram is handed out once, in its sender's order, or is counted.
     #[test]
     fn property_every_datagram_is_handed_out_in_order_or_counted(
-        steps in prop::collection::vec((0_usize..3, 0_usize..64, 0_u8..8), 0..200),
+        steps in prop::collection::vec((0_usize..4, 0_usize..64, 0_u8..8), 0..200),
     ) {
         let mut intake = Intake::new();
         let (mut pushed, mut counted) = (0, 0);
-        let mut last = [None; 3];
-        let senders = [None, LOUD, QUIET];
+        let mut last = [None; 4];
+        let senders = [Sender::Stranger, Sender::Unenrolled, LOUD, QUIET];
         let mut check = |batch: Batch| {
             let last = &mut last[batch.port];
             assert!(*last < Some(number(&batch)));

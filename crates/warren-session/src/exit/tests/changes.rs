@@ -407,6 +407,17 @@ fn a_next_key_that_is_late_is_no_stranger() {
 }
 
 #[test]
+fn a_client_s_key_is_enrolled_and_not_disabled_or_the_next_one_of_such_a_client() {
+    let mut exit = Exit::new();
+    let next = PeerKey([7; 32]);
+    exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
+    let are_clients = |exit: &Exit| [ALICE, next, BOB, STRANGER].map(|key| exit.sessions.is_client(key));
+    assert_eq!(are_clients(&exit), [true, true, true, false]);
+    exit.sessions.set_client_disabled(exit.now, "alice", true).unwrap();
+    assert_eq!(are_clients(&exit), [false, false, true, false]);
+}
+
+#[test]
 fn strangers_that_have_all_of_their_places_keep_no_client_out() {
     let mut exit = Exit::new();
     let next = PublicKey([7; 32]);

@@ -1,4 +1,5 @@
-//! An exit and a client that fills its packets with the smallest datagrams there are, beside another that does not.
+//! An exit that is behind: a client that fills its packets with the smallest datagrams there are, beside another that does not, and many
+//! keys that are not enrolled.
 
 use std::{future::poll_fn, net::Ipv4Addr, task::Poll};
 
@@ -11,7 +12,7 @@ use crate::{
     key::PrivateKey,
     settings::{Congestion, TransmitCaps, TransportSettings},
     socket::{SocketConfig, bind},
-    warren_driver::WarrenEndpoint,
+    warren_driver::{WarrenEndpoint, connection::Connection},
 };
 
 /// What any single wait may take.
@@ -22,6 +23,10 @@ const MAX_WAITING: u64 = 8 * 1024;
 const BURST: u32 = 10_000;
 const TINY: &[u8] = &[0];
 const LARGE: &[u8] = &[0; 1_000];
+/// As large, and another one's.
+const OWN: &[u8] = &[7; 1_000];
+/// Keys that send as much as each may.
+const STRANGERS: usize = 100;
 
 #[tokio::test]
 async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
@@ -33,7 +38,7 @@ async fn a_client_of_tiny_datagrams_makes_nobody_else_lose_any() {
         }
         sent += world.quiet.send(LARGE, 8);
         world.step().await;
-        let line = world.exit.intake.lines.get(&world.loud.sender);
+        let line = world.exit.intake.lines.get(&world.loud.sender());
         deepest_debt = line.map_or(0, |line| line.credit).min(deepest_debt);
     }
     // The control: it brought far more than was handed over. And it was charged for that.
@@ -81,11 +86,82 @@ async fn a_connection_holds_so_many_datagrams_however_small_and_what_it_drops_is
     }
 }
 
+/// Of all clients one enrolled key's datagrams arrive, however many others there are.
+#[tokio::test]
+async fn keys_that_are_not_enrolled_share_the_room_and_the_turns_of_one() {
+    for (enrolled, loses) in [(1, false), (STRANGERS, true)] {
+        let (mut crowd, mut sent, mut arrived) = (Crowd::new(STRANGERS), 0, 0);
+        crowd.connect(enrolled).await;
+        crowd.fill(1).await;
+        for _ in 0..500 {
+            sent += crowd.clients[0].send(OWN, 8);
+            crowd.flood(1);
+            arrived += crowd.step().await.own;
+        }
+        let start = Instant::now();
+        while !crowd.exit.intake.is_empty() || start.elapsed() < Duration::from_millis(100) {
+            assert!(start.elapsed() < LONGEST);
+            arrived += crowd.step().await.own;
+        }
+        // The control: were all enrolled, each would have what it has.
+        assert_eq!(arrived < sent / 2, loses, "{arrived} of {sent} with {enrolled} enrolled");
+        let stats = crowd.exit.socket_stats();
+        assert!(loses || arrived + stats.dropped >= sent, "{arrived} of {sent}, {stats:?}");
+    }
+}
+
+/// Its first message may come before anybody knows whose key it is.
+#[tokio::test]
+async fn a_client_that_connects_is_heard_while_keys_that_are_not_enrolled_fill_their_room() {
+    let mut crowd = Crowd::new(STRANGERS);
+    crowd.connect(0).await;
+    crowd.fill(0).await;
+    let late = client(&crowd.exit, &crowd.key);
+    let key = late.key;
+    crowd.clients.push(late);
+    let (start, mut said) = (Instant::now(), false);
+    loop {
+        crowd.flood(0);
+        let step = crowd.step().await;
+        if !said && let [.., late] = &mut *crowd.clients {
+            said = late.endpoint.send_control(late.connection, b"hello").is_ok();
+        }
+        for (connection, peer) in step.connected {
+            assert_eq!(peer, key);
+            crowd.exit.know_as_client(connection);
+        }
+        if step.heard {
+            break;
+        }
+        assert!(start.elapsed() < LONGEST, "said {said}, {:?}", crowd.exit.socket_stats());
+    }
+    assert!(crowd.exit.intake.is_behind());
+}
+
+#[tokio::test]
+async fn a_connection_has_its_client_s_room_from_when_it_is_known_until_its_end() {
+    let mut world = World::new().await;
+    let sender = |world: &World| {
+        let found = world.exit.connections.slot_of(world.loud_at_exit);
+        found.and_then(|slot| world.exit.connections.get(slot)).map(Connection::sender)
+    };
+    assert_eq!(sender(&world), Some(world.loud.sender()));
+    world.exit.close(world.loud_at_exit, 0, "");
+    let start = Instant::now();
+    let mut inbox = Inbox::new();
+    while !inbox.events.iter().any(|event| matches!(event, Event::Closed { .. })) {
+        assert!(start.elapsed() < LONGEST);
+        inbox.clear();
+        poll_fn(|cx| world.exit.poll(cx, &mut inbox)).await;
+    }
+    assert_eq!(sender(&world), Some(Sender::Unenrolled));
+}
+
 /// A client with its connection.
 struct Client {
     endpoint: WarrenEndpoint,
     connection: ConnectionId,
-    sender: Sender,
+    key: PublicKey,
 }
 
 impl Client {
@@ -94,6 +170,100 @@ impl Client {
         let taken = (0..count)
             .filter(|_| self.endpoint.send_datagram(self.connection, Bytes::from_static(datagram)).is_ok());
         taken.count() as u64
+    }
+
+    fn sender(&self) -> Sender {
+        Sender::Client(self.key)
+    }
+}
+
+/// An exit and many clients.
+struct Crowd {
+    key: PrivateKey,
+    exit: WarrenEndpoint,
+    clients: Vec<Client>,
+}
+
+/// What a step brought to the exit.
+#[derive(Default)]
+struct Step {
+    connected: Vec<(ConnectionId, PublicKey)>,
+    /// Datagrams of the first client.
+    own: u64,
+    /// Whether there were control bytes.
+    heard: bool,
+}
+
+impl Crowd {
+    fn new(count: usize) -> Self {
+        let key = PrivateKey::generate().unwrap();
+        let exit = exit(&key);
+        let clients = (0..count).map(|_| client(&exit, &key)).collect();
+        Self { key, exit, clients }
+    }
+
+    /// Waits until all are connected, the first so many as enrolled clients.
+    async fn connect(&mut self, enrolled: usize) {
+        let known: Vec<PublicKey> = self.clients.iter().take(enrolled).map(|client| client.key).collect();
+        let (start, mut connected) = (Instant::now(), 0);
+        while connected < self.clients.len() {
+            assert!(start.elapsed() < LONGEST);
+            for (connection, peer) in self.step().await.connected {
+                connected += 1;
+                if known.contains(&peer) {
+                    self.exit.know_as_client(connection);
+                }
+            }
+        }
+    }
+
+    /// All of those but the first `spared` send.
+    fn flood(&mut self, spared: usize) {
+        for client in self.clients.iter_mut().take(STRANGERS).skip(spared) {
+            client.send(LARGE, 4);
+        }
+    }
+
+    /// The same until room is short.
+    async fn fill(&mut self, spared: usize) {
+        let start = Instant::now();
+        while self.exit.socket_stats().intake_drops == 0 {
+            assert!(start.elapsed() < LONGEST);
+            self.flood(spared);
+            self.step().await;
+        }
+        assert!(self.exit.intake.is_behind());
+    }
+
+    async fn step(&mut self) -> Step {
+        let mut inbox = Inbox::new();
+        poll_fn(|cx| {
+            for client in &mut self.clients {
+                while client.endpoint.poll(cx, &mut inbox).is_ready() {
+                    inbox.clear();
+                }
+                client.endpoint.flush(cx);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        sleep(Duration::from_millis(1)).await;
+        poll_fn(|cx| {
+            let _is_idle = self.exit.poll(cx, &mut inbox);
+            self.exit.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
+        let own = inbox.datagrams.iter().filter(|(_, datagram)| datagram == OWN).count();
+        let mut step = Step { own: own as u64, ..Step::default() };
+        for event in &inbox.events {
+            match event {
+                Event::Connected { connection, peer, .. } => step.connected.push((*connection, *peer)),
+                Event::Control { data, .. } => step.heard |= data == "hello".as_bytes(),
+                Event::Writable { .. } | Event::Answers { .. } | Event::Closed { .. } => {}
+            }
+        }
+        step
     }
 }
 
@@ -122,8 +292,10 @@ impl World {
             assert!(start.elapsed() < LONGEST);
             world.step().await;
         }
-        let loud = world.exit.connections.iter().find(|connection| connection.peer == world.loud.sender);
-        world.loud_at_exit = loud.unwrap().place.id;
+        let all: Vec<_> =
+            world.exit.connections.iter().map(|connection| (connection.place.id, connection.peer)).collect();
+        all.iter().for_each(|(id, _)| world.exit.know_as_client(*id));
+        world.loud_at_exit = all.iter().find(|(_, peer)| *peer == Some(world.loud.key)).unwrap().0;
         world
     }
 
@@ -177,10 +349,10 @@ fn exit(key: &PrivateKey) -> WarrenEndpoint {
 
 fn client(exit: &WarrenEndpoint, exit_key: &PrivateKey) -> Client {
     let key = PrivateKey::generate().unwrap();
-    let sender = Some(key.public());
+    let public = key.public();
     let mut endpoint = WarrenEndpoint::client(settings(), key).unwrap();
     let socket = bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
     let address = exit.ports[0].as_ref().unwrap().socket.local_addr().unwrap();
     let connection = endpoint.connect(socket, address, &[exit_key.public()], None).unwrap();
-    Client { endpoint, connection, sender }
+    Client { endpoint, connection, key: public }
 }
