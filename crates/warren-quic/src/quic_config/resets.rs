@@ -12,7 +12,10 @@ use crate::strangers::OWN_ID_LENGTH;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// IDs that are remembered at most: more than 50 a second for twice the longest pause.
+/// An ID that was not answered for so long is like new. A pause is shorter, so that asking at its end begins no new row of pauses.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(16);
+
+/// IDs that are remembered at most: more than 50 a second until they are forgotten.
 const MOST: usize = 1_024;
 
 /// The IDs that were answered of late.
@@ -22,7 +25,7 @@ pub(super) struct Resets(HashMap<[u8; OWN_ID_LENGTH], Answered>);
 #[derive(Clone, Copy, Debug)]
 struct Answered {
     at: Instant,
-    /// How long the ID is not answered from then on. It is forgotten after twice the time.
+    /// How long the ID is not answered from then on.
     pause: Duration,
 }
 
@@ -50,7 +53,7 @@ impl Answered {
     }
 
     fn is_past(&self, now: Instant) -> bool {
-        self.age(now) >= self.pause * 2
+        self.age(now) >= FORGOTTEN_AFTER
     }
 }
 
@@ -76,10 +79,23 @@ mod tests {
     }
 
     #[test]
+    fn an_id_that_is_asked_for_at_the_end_of_a_pause_or_later_has_longer_and_longer_ones() {
+        for (every, expected) in
+            [(2, vec![0, 2, 4, 8, 16, 24]), (3, vec![0, 3, 6, 12, 21]), (16, vec![0, 16])]
+        {
+            let (mut resets, start) = (Resets::default(), Instant::now());
+            let mut asked = (0..30).step_by(every);
+            let answered: Vec<u64> =
+                asked.by_ref().filter(|at| resets.admit(&ID, start + Duration::from_secs(*at))).collect();
+            assert_eq!(answered, expected, "asked every {every} s");
+        }
+    }
+
+    #[test]
     fn an_id_that_was_not_asked_for_long_is_like_new() {
         let (mut resets, start) = (Resets::default(), Instant::now());
         assert!(resets.admit(&ID, start));
-        let later = start + FIRST_PAUSE * 2;
+        let later = start + FORGOTTEN_AFTER;
         assert!(resets.admit(&ID, later) && resets.admit(&ID, later + FIRST_PAUSE));
     }
 
