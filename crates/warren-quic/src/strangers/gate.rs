@@ -52,14 +52,16 @@ impl Gate {
         }
     }
 
-    /// Whether a datagram of no known connection is worth room until the exit comes to it. Of what is let in without a proof, only what
-    /// goes to an ID with the exit's tag is: a client's packets do that come after its Initials.
+    /// Whether a datagram of no known connection is worth room until the exit comes to it: an Initial that is let in, which takes a proof
+    /// unless strangers are answered, and what goes to an ID with the exit's tag, as a client's packets do that come after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
-            let Some(LongHeader::Later { destination }) = LongHeader::read(datagram) else {
-                return self.lets_in(from, datagram);
-            };
-            Some(destination)
+            match LongHeader::read(datagram) {
+                Some(LongHeader::Later { destination }) => Some(destination),
+                Some(LongHeader::Initial { .. }) => return self.lets_in(from, datagram),
+                // The library may answer it with the versions that it speaks, and does not have to.
+                None => None,
+            }
         } else {
             datagram.get(1..=OWN_ID_LENGTH)
         };
@@ -286,6 +288,15 @@ mod tests {
             assert!(gate.lets_in(peer(1), &packet) && !gate.lets_wait(peer(1), &packet));
             assert!(gate.lets_wait(peer(1), &initial(&FIRST_ID, &proof::token(&[key], &FIRST_ID))));
             assert_eq!(gate.lets_wait(peer(1), &initial(&FIRST_ID, &[])), !silent);
+            let mut other_version = initial(&FIRST_ID, &[]);
+            other_version[1] = 0xff;
+            let cut_short = [&initial(&FIRST_ID, &[])[..26], &[0xff; 1_200]].concat();
+            for packet in [other_version, cut_short] {
+                assert_eq!(
+                    (gate.lets_in(peer(1), &packet), gate.lets_wait(peer(1), &packet)),
+                    (!silent, false)
+                );
+            }
         }
     }
 
