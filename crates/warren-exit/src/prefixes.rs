@@ -37,7 +37,7 @@ impl Daemon {
     /// As [`Self::follow_prefixes`].
     pub(super) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
         let mut facts = host_facts(&self.config, self.sessions.registry(), host, &self.services).await?;
-        self.services.follow(&mut facts, Instant::now());
+        self.services.follow(&mut facts, Instant::now()).await;
         self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
         self.tell_of_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);

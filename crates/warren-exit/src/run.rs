@@ -94,11 +94,11 @@ async fn prepare_and_run(
     let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
     let mut host = Host::open(&directory.journal()).await?;
     refuse_missing_interface(&config)?;
-    let services = ServicePorts::look(Instant::now());
-    let facts = host_facts(&config, sessions.registry(), &host, &services).await?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // The nft that owns the exit's table too: it takes whatever text it is given.
     helper.run_nft();
+    let services = ServicePorts::look(helper.clone(), Instant::now()).await;
+    let facts = host_facts(&config, sessions.registry(), &host, &services).await?;
     let mut hold = Hold::open(&directory.hold_journal()).await?;
     let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
     let plan = exit_plan::exit(&facts);

@@ -31,6 +31,7 @@ pub mod network_watch;
 mod nft;
 mod plain_file;
 pub mod plan;
+pub mod published;
 mod ruleset_text;
 pub mod snapshot;
 mod special_purpose;

@@ -174,10 +174,42 @@ async fn run_with(arguments: &[&str], input: &str, output: Option<File>) -> Resu
     }
 }
 
+/// What nft prints to these arguments, up to so many bytes.
+pub(crate) async fn said(arguments: &[&str], most: u64) -> Result<String, NftError> {
+    said_by(&PROGRAMS, arguments, most).await
+}
+
+/// What the first of these programs that exists prints.
+pub(crate) async fn said_by(programs: &[&str], arguments: &[&str], most: u64) -> Result<String, NftError> {
+    let mut child = spawn_one_of(programs, |command| {
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Ok(())
+    })?;
+    let mut text = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // Whatever prints more ends by itself, as nobody reads it.
+        stdout.take(most + 1).read_to_string(&mut text).await?;
+    }
+    if text.len() as u64 > most {
+        return Err(NftError::Refused(format!("more than {most} bytes")));
+    }
+    match child.wait().await?.success() {
+        true => Ok(text),
+        false => Err(NftError::Refused("they cannot be listed".to_owned())),
+    }
+}
+
 /// Starts nft without anything of this process's environment. It would otherwise answer in the user's language and, when
 /// interactive, add to the history file in the user's home.
 fn spawn(set_up: impl Fn(&mut Command) -> io::Result<()>) -> Result<Child, NftError> {
-    for program in PROGRAMS {
+    spawn_one_of(&PROGRAMS, set_up)
+}
+
+fn spawn_one_of(
+    programs: &[&str],
+    set_up: impl Fn(&mut Command) -> io::Result<()>,
+) -> Result<Child, NftError> {
+    for program in programs {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").env("HOME", "/nonexistent").kill_on_drop(true);
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));

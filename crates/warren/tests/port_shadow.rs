@@ -82,6 +82,38 @@ fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
     mallory.down();
 }
 
+/// The container is an address of the exit's own here, so that what reaches it is not forwarded.
+#[test]
+fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
+    let Some(net) = Net::new() else { return };
+    net.exit.sh("ip addr add 10.88.0.2/32 dev lo").ok();
+    let publish = |table: &str, rule: &str| {
+        let chain = "type nat hook prerouting priority dstnat;";
+        net.exit.sh(&format!("nft 'table ip {table} {{ chain pre {{ {chain} {rule}; }}; }}'")).ok();
+    };
+    publish("early", "udp dport { 51000, 51820-51830 } dnat to 10.88.0.2:53");
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let attacker = net.second_client();
+    let mallory = Client::on(&attacker, &exit.enrol("mallory"));
+    count_at_the_exit(&net);
+    exit.run();
+    mallory.up();
+
+    let [service, intercepted] = shadow_udp(&net, &attacker, 44_000, 51_825);
+    assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
+    // The control: a port that nothing publishes yet.
+    let [service, intercepted] = shadow_udp(&net, &attacker, 45_000, 36_000);
+    assert!(service == 0 && intercepted >= PACKETS, "the attack works: {service}, {intercepted}");
+
+    publish("late", "udp dport 36000 redirect to :53");
+    eventually(seconds(40), "the published port is kept", || {
+        net.exit.sh("nft list chain inet warren_exit postrouting").ok().contains("to :20000-35999")
+    });
+    let [service, intercepted] = shadow_udp(&net, &attacker, 46_000, 36_000);
+    assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
+    mallory.down();
+}
+
 /// The attacker sends from the exit's port to the victim's, and then the victim from there to the exit's; returns how many of its
 /// packets reached the exit's listener and how many were forwarded.
 fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64; 2] {

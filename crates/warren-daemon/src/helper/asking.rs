@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
 use super::outlets;
@@ -116,6 +117,17 @@ impl Helper {
         match self.ask(Request::ListResolvers).await {
             Ok(Answer::Addresses(servers)) => servers,
             _ => Vec::new(),
+        }
+    }
+
+    /// The ports that the host's NAT publishes now.
+    ///
+    /// # Errors
+    /// When the helper has ended.
+    pub async fn list_published(&self) -> anyhow::Result<Published> {
+        match self.ask(Request::ListPublished).await {
+            Ok(Answer::Published(published)) => Ok(published),
+            other => Err(failure(other)),
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
 
 /// A request with the number that its answer has too.
@@ -38,6 +39,8 @@ pub(super) enum Request {
     RestoreResolvers,
     /// Say which resolvers on other hosts the host's files name.
     ListResolvers,
+    /// Say which ports the host's NAT publishes.
+    ListPublished,
     /// Ask the system's resolver for a name's addresses.
     LookUp { host: String },
     /// Start the process that removes in a moment what an exit left for its successor.
@@ -51,6 +54,7 @@ pub(super) enum Answer {
     /// What nft printed, or a line for each change.
     Text(String),
     Addresses(Vec<IpAddr>),
+    Published(Published),
 }
 
 /// Why nothing came of one.

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use warren_host::dns::{Dns, DnsPlan};
-use warren_host::{DeviceName, NftCall, NftService, OwnTables};
+use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 
 use super::look_up;
 use super::outlets::{self, Outlets};
@@ -80,6 +80,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
             | Request::SetResolvers { .. }
             | Request::RestoreResolvers
             | Request::ListResolvers
+            | Request::ListPublished
             | Request::ReleaseHold => &mut running,
         };
         while tasks.len() >= MOST_AT_ONCE {
@@ -127,6 +128,7 @@ impl Duties {
                 None => Ok(Answer::Done),
             },
             Request::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
+            Request::ListPublished => Ok(Answer::Published(published::look().await)),
             Request::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
             }

@@ -7,4 +7,5 @@ mod client;
 mod exit;
 mod killed;
 mod nat;
+mod published;
 mod support;

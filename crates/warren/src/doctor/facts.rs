@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use warren_host::exit_plan;
 use warren_host::facts::private_networks;
 use warren_host::kill_switch::{Standing, look};
-use warren_host::{Bypass, RulePlace, Tunnel};
+use warren_host::{Bypass, RulePlace, Tunnel, published};
 use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
@@ -134,6 +134,8 @@ pub(super) struct ExitFacts {
     pub(super) untranslated: Vec<IpNet>,
     /// Chains of others that keep clients from it, or from the internet.
     pub(super) in_the_way: Vec<InTheWay>,
+    /// Rules of the host's NAT whose ports cannot be told.
+    pub(super) unread_ports: Vec<String>,
     /// Whether the host lets new devices have IPv6 addresses.
     pub(super) takes_ipv6: bool,
     /// Whether the running exit's table translates.
@@ -287,6 +289,16 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
+/// Also the tables of iptables before nftables: root reads them, and the exit's service cannot.
+fn unread_ports() -> Vec<String> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return Vec::new();
+    };
+    let mut unread = runtime.block_on(published::look()).unread;
+    unread.extend(published::legacy_tables());
+    unread
+}
+
 fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
     let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
     ports.sort_unstable();
@@ -299,6 +311,7 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
     ExitFacts {
         is_running: DaemonDir::new(&directories.runtime, EXIT).is_running().unwrap_or(false),
         in_the_way: other_firewalls::look(&ports),
+        unread_ports: unread_ports(),
         takes_ipv6: warren_host::facts::new_devices_take_ipv6().unwrap_or(true),
         ports_in_use: ports.iter().copied().filter(|port| used.contains(port)).collect(),
         ports,

@@ -17,6 +17,7 @@ pub(super) fn all(facts: &Facts, exit: &ExitFacts) -> Vec<Finding> {
         forwarding(facts, exit),
         nat(facts, exit),
         other_firewalls(exit),
+        published_ports(exit),
         clients_resolvers(exit),
     ];
     findings.extend(ipv6(exit));
@@ -184,6 +185,20 @@ fn other_firewalls(exit: &ExitFacts) -> Finding {
     let why = "a packet needs every chain's consent: clients do not reach the exit, or are connected and have no internet";
     let fix = list(&|chain| chain.fix(&exit.ports)).join(". And ");
     Finding::problem(CHECK, list(&InTheWay::found).join("; "), why, fix)
+}
+
+fn published_ports(exit: &ExitFacts) -> Finding {
+    const CHECK: &str = "published ports";
+    if exit.unread_ports.is_empty() {
+        return Finding::good(CHECK, "every port that this host's NAT publishes can be told");
+    }
+    let found =
+        format!("this host's NAT publishes ports that cannot be told: {}", exit.unread_ports.join(", "));
+    let why =
+        "NAT may give such a port to a client, which then gets what the published service's peers send to it";
+    let fix =
+        "publish single ports or small ranges, by nftables or iptables-nft, and below 20000 or above 60999";
+    Finding::advice(CHECK, found, why, fix)
 }
 
 fn ipv6(exit: &ExitFacts) -> Option<Finding> {

@@ -31,6 +31,7 @@ fn good() -> Facts {
             resolvers: vec![[9, 9, 9, 9].into()],
             untranslated: Vec::new(),
             in_the_way: Vec::new(),
+            unread_ports: Vec::new(),
             takes_ipv6: true,
             translates: Some(true),
         }),
@@ -113,7 +114,7 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 37] = [
+    let cases: [Case; 38] = [
         ("configuration", Problem, |facts| facts.broken_files.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.remains.push("home".to_owned())),
@@ -163,6 +164,7 @@ fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
             let drops = "table ip f {\n\tchain x {\n\t\ttype filter hook forward priority filter; policy drop;\n\t}\n}\n";
             exit(facts).in_the_way = in_the_way(drops, &[443]);
         }),
+        ("published ports", Advice, |facts| exit(facts).unread_ports.push("a rule".to_owned())),
         ("ipv6", Problem, |facts| exit(facts).takes_ipv6 = false),
         ("connection tracking", Problem, |facts| facts.conntrack = Some((90, 100))),
         ("connection tracking", Advice, |facts| facts.conntrack = Some((0, 4_096))),

@@ -1,0 +1,87 @@
+//! Rules of NAT as far as they matter here: which ports they pick, and where they lead.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use super::Published;
+
+/// Chains with their rules, and those that packets come to first.
+#[derive(Debug)]
+pub(super) struct Rules<Chain> {
+    pub(super) chains: BTreeMap<Chain, Vec<Rule<Chain>>>,
+    pub(super) first: BTreeSet<Chain>,
+}
+
+/// A rule that leads somewhere. One with several ways is several rules.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rule<Chain> {
+    pub(super) ports: Ports,
+    pub(super) way: Way<Chain>,
+}
+
+/// The destination ports that a rule picks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ports {
+    /// It asks for none, or in a way that is not understood.
+    Any,
+    These(Vec<RangeInclusive<u16>>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Way<Chain> {
+    /// The packet gets another destination.
+    Elsewhere,
+    To(Chain),
+}
+
+impl<Chain: Ord + Clone + std::fmt::Display> Rules<Chain> {
+    pub(super) fn new() -> Self {
+        Self { chains: BTreeMap::new(), first: BTreeSet::new() }
+    }
+
+    /// What is published on all ways from the first chains.
+    pub(super) fn published(&self) -> Published {
+        let mut walk = Walk { rules: self, seen: BTreeMap::new(), published: Published::default() };
+        for chain in &self.first {
+            walk.visit(chain, false);
+        }
+        walk.published
+    }
+}
+
+struct Walk<'a, Chain> {
+    rules: &'a Rules<Chain>,
+    /// Whether a chain gives packets another destination, by whether ports were picked on the way there.
+    seen: BTreeMap<(&'a Chain, bool), bool>,
+    published: Published,
+}
+
+impl<'a, Chain: Ord + Clone + std::fmt::Display> Walk<'a, Chain> {
+    fn visit(&mut self, chain: &'a Chain, are_picked: bool) -> bool {
+        if let Some(known) = self.seen.get(&(chain, are_picked)) {
+            return *known;
+        }
+        // The kernel has no loops; whoever prints one is not followed.
+        self.seen.insert((chain, are_picked), false);
+        let mut leads_elsewhere = false;
+        for Rule { ports, way } in self.rules.chains.get(chain).into_iter().flatten() {
+            let picks = matches!(ports, Ports::These(_));
+            let leads = match way {
+                Way::Elsewhere => true,
+                Way::To(target) => self.visit(target, are_picked || picks),
+            };
+            leads_elsewhere |= leads;
+            match (ports, way) {
+                (Ports::These(ports), _) if leads => self.published.ports.extend(ports.iter().cloned()),
+                (Ports::Any, Way::Elsewhere) if !are_picked => {
+                    self.published.unread.push(format!("a rule of {chain} that names no port"));
+                }
+                _ => {}
+            }
+        }
+        self.seen.insert((chain, are_picked), leads_elsewhere);
+        leads_elsewhere
+    }
+}
