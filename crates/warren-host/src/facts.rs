@@ -134,7 +134,8 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
     })
 }
 
-/// The ports at which somebody else reaches a service of this host: where TCP listens, and of UDP sockets without a peer; in order.
+/// The ports at which somebody else reaches a service of this host: where TCP or SCTP listens, and of UDP and UDP-Lite sockets without a
+/// peer; in order.
 ///
 /// This reads as many lines as there are such sockets and other ones of UDP, and no connection of TCP.
 ///
@@ -142,7 +143,7 @@ fn listening(table: &str) -> impl Iterator<Item = u16> + '_ {
 /// If `/proc/net` cannot be read.
 pub fn service_ports() -> io::Result<Vec<ServicePort>> {
     let mut ports: BTreeMap<u16, bool> = BTreeMap::new();
-    for protocol in ["tcp", "tcp6", "udp", "udp6"] {
+    for protocol in ["tcp", "tcp6", "udp", "udp6", "udplite", "udplite6"] {
         match File::open(format!("/proc/thread-self/net/{protocol}")) {
             Ok(table) => {
                 for ServicePort { port, is_system } in
@@ -156,6 +157,16 @@ pub fn service_ports() -> io::Result<Vec<ServicePort>> {
             Err(error) => return Err(error),
         }
     }
+    match std::fs::read_to_string("/proc/thread-self/net/sctp/eps") {
+        Ok(endpoints) => {
+            for ServicePort { port, is_system } in served_by_sctp(&endpoints) {
+                *ports.entry(port).or_default() |= is_system;
+            }
+        }
+        // Without SCTP.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
     Ok(ports.into_iter().map(|(port, is_system)| ServicePort { port, is_system }).collect())
 }
 
@@ -166,6 +177,19 @@ pub struct ServicePort {
     pub port: u16,
     /// Whether root or a system's user has a socket there, and not only a person's.
     pub is_system: bool,
+}
+
+/// The ports of endpoints of SCTP that take associations. Their sockets have TCP's state for that (`SCTP_SS_LISTENING`).
+fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
+    const LISTEN: &str = "10";
+    endpoints.lines().skip(1).filter_map(|line| {
+        // ENDPT SOCK STY SST HBKT LPORT UID INODE LADDRS
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, state, _, port, user, _, addresses @ ..] = words.as_slice() else { return None };
+        let is_loopback = addresses.iter().all(|address| *address == "127.0.0.1" || *address == "::1");
+        let port = port.parse().ok().filter(|_| *state == LISTEN && (addresses.is_empty() || !is_loopback))?;
+        Some(ServicePort { port, is_system: user.parse().is_ok_and(is_system_user) })
+    })
 }
 
 /// The ports in a table as [`listening`] reads it. Of TCP the kernel lists the listeners first.
@@ -278,6 +302,12 @@ mod tests {
         for (user, is_system) in [(0, true), (999, true), (1_000, false), (61_184, true), (65_534, false)] {
             assert_eq!(is_system_user(user), is_system, "{user}");
         }
+
+        let sctp = " ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS\n\
+             0 0 0   10  29   36412     0 17801 0.0.0.0\n\
+             0 0 2   7   30   40000     0 17802 192.0.2.1\n\
+             0 0 2   10  31   50000     0 17803 127.0.0.1\n";
+        assert_eq!(served_by_sctp(sctp).collect::<Vec<_>>(), [port(36_412, true)]);
     }
 
     #[test]

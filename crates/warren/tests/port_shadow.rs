@@ -4,9 +4,10 @@
 //! request alone, and takes only answers for its other direction (`valid_new`, `invmap` in `nf_conntrack_proto_icmp.c`).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType, ipproto};
 use rustix::process::Signal;
 
 use crate::support::counters::packets_of_one;
@@ -112,6 +113,37 @@ fn what_the_exits_host_publishes_by_its_own_rules_is_kept_too() {
     let [service, intercepted] = shadow_udp(&net, &attacker, 46_000, 36_000);
     assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
     mallory.down();
+}
+
+/// The kernel takes every packet of UDP-Lite for broken that it did not make itself, unless checksums are left alone (seen with Linux 6.18).
+#[test]
+fn udp_lite_leaves_from_the_same_ports() {
+    let Some(net) = Net::new() else { return };
+    net.exit.sh("sysctl -qw net.netfilter.nf_conntrack_checksum=0").ok();
+    let mut exit = Exit::init(&net, &ExitOptions::default());
+    let attacker = net.second_client();
+    let mallory = Client::on(&attacker, &exit.enrol("mallory"));
+    exit.run();
+    mallory.up();
+    let victim = net.client.enter(|| udp_lite(40_000)).join().unwrap();
+    let service = attacker.enter(|| udp_lite(443)).join().unwrap();
+    victim.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut from = 0;
+    eventually(seconds(20), "a packet has arrived", || {
+        service.send_to(b"shadow", (Net::CLIENT_V4, 40_000)).unwrap();
+        victim.recv_from(&mut [0; 16]).is_ok_and(|(_, sender)| {
+            from = sender.port();
+            true
+        })
+    });
+    assert!((20_000..=60_999).contains(&from), "{from}");
+    mallory.down();
+}
+
+fn udp_lite(port: u16) -> UdpSocket {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, Some(ipproto::UDPLITE)).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).unwrap();
+    socket.into()
 }
 
 /// The attacker sends from the exit's port to the victim's, and then the victim from there to the exit's; returns how many of its

@@ -77,9 +77,9 @@ fn ruleset_reads_as_expected() {
          }\n\
          chain postrouting {\n\
          \ttype nat hook postrouting priority srcnat; policy accept;\n\
-         \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+         \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 meta l4proto { tcp, udp, sctp, dccp, udplite } masquerade to :20000-60999\n\
          \toifname != \"warren-exit\" ip saddr 10.66.0.0/16 masquerade\n\
-         \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 meta l4proto { tcp, udp } masquerade to :20000-60999\n\
+         \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 meta l4proto { tcp, udp, sctp, dccp, udplite } masquerade to :20000-60999\n\
          \toifname != \"warren-exit\" ip6 saddr fd66:6666::/64 masquerade\n\
          }\n"
     );

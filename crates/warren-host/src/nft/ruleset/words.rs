@@ -9,7 +9,8 @@ pub(super) const BESIDE_VALUES: [&str; 2] = ["ct", "type"];
 pub(super) const FIELDS: [&str; 7] = ["ct", "ip", "ip6", "meta", "tcp", "th", "udp"];
 
 /// The protocols of Warren's rules.
-pub(super) const PROTOCOLS: [&str; 6] = ["icmp", "icmpv6", "ip", "ip6", "tcp", "udp"];
+pub(super) const PROTOCOLS: [&str; 9] =
+    ["dccp", "icmp", "icmpv6", "ip", "ip6", "sctp", "tcp", "udp", "udplite"];
 
 /// What a chain's priority is said with.
 pub(super) const PRIORITIES: [&str; 6] = ["dstnat", "filter", "mangle", "raw", "security", "srcnat"];
