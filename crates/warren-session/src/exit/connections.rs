@@ -245,7 +245,7 @@ impl ExitSessions {
     }
 
     /// Whether a key may open a session: it is a client's that is not disabled, or will be with its first Hello.
-    pub fn is_client(&self, key: PeerKey) -> bool {
+    pub fn is_client(&self, key: PublicKey) -> bool {
         self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
     }
 

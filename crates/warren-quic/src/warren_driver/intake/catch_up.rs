@@ -11,7 +11,7 @@ use noq_udp::RecvMeta;
 use super::{Batch, Sender};
 use crate::{
     strangers::is_long,
-    warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::Connection},
+    warren_driver::{WarrenEndpoint, accept::ATTEMPTS_PER_POLL, connection::WarrenConnection},
 };
 
 /// How long a poll empties the sockets before some of what waits is dealt with.
@@ -76,7 +76,7 @@ impl WarrenEndpoint {
     pub(super) fn keep_batch(&mut self, index: usize, meta: &RecvMeta, batch: &BytesMut, now: Instant) {
         let slot = self.slot_of(index, meta, batch);
         let connection = slot.and_then(|slot| self.connections.get(slot));
-        let sender = connection.map_or(Sender::Stranger, Connection::sender);
+        let sender = connection.map_or(Sender::Stranger, WarrenConnection::sender);
         if slot.is_none() {
             self.intake.hear_stranger(now);
         }

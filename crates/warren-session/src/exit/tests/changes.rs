@@ -409,7 +409,7 @@ fn a_next_key_that_is_late_is_no_stranger() {
 #[test]
 fn a_client_s_key_is_enrolled_and_not_disabled_or_the_next_one_of_such_a_client() {
     let mut exit = Exit::new();
-    let next = PeerKey([7; 32]);
+    let next = PublicKey([7; 32]);
     exit.sessions.set_client(exit.now, "alice", |client| client.next_public_key = Some(next)).unwrap();
     let are_clients = |exit: &Exit| [ALICE, next, BOB, STRANGER].map(|key| exit.sessions.is_client(key));
     assert_eq!(are_clients(&exit), [true, true, true, false]);

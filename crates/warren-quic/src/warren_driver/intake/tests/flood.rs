@@ -12,7 +12,7 @@ use crate::{
     key::PrivateKey,
     settings::{Congestion, TransmitCaps, TransportSettings},
     socket::{SocketConfig, bind},
-    warren_driver::{WarrenEndpoint, connection::Connection},
+    warren_driver::{WarrenEndpoint, connection::WarrenConnection},
 };
 
 /// What any single wait may take.
@@ -143,7 +143,7 @@ async fn a_connection_has_its_client_s_room_from_when_it_is_known_until_its_end(
     let mut world = World::new().await;
     let sender = |world: &World| {
         let found = world.exit.connections.slot_of(world.loud_at_exit);
-        found.and_then(|slot| world.exit.connections.get(slot)).map(Connection::sender)
+        found.and_then(|slot| world.exit.connections.get(slot)).map(WarrenConnection::sender)
     };
     assert_eq!(sender(&world), Some(world.loud.sender()));
     world.exit.close(world.loud_at_exit, 0, "");
