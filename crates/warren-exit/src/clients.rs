@@ -1,5 +1,8 @@
 //! What an operator asks of a running exit's clients.
 
+mod actions;
+pub(crate) mod limits;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
@@ -8,11 +11,11 @@ use warren_session::PublicKey;
 use warren_session::clients::{Client, Invitation};
 use warren_session::exit::{ExitSessions, SessionId};
 
-use super::daemon::Daemon;
+use crate::daemon::Daemon;
 use warren_control::{ClientChange, ClientView, InvitationView, LiveView, NewClient, Refusal, RemovedView};
 
 impl Daemon {
-    pub(super) async fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
+    pub(crate) async fn list_clients(&self) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let session_of: HashMap<PublicKey, SessionId> =
             self.live.iter().map(|(session, live)| (live.key, *session)).collect();
@@ -38,7 +41,7 @@ impl Daemon {
         serde_json::to_value(clients.collect::<Vec<_>>()).map_err(Refusal::new)
     }
 
-    pub(super) fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, Refusal> {
         let (allowed, client) = (client.allowed_key(), client.to_client(SystemTime::now()));
         self.change(|sessions| {
             allowed.into_iter().for_each(|key| sessions.allow_key(key));
@@ -47,31 +50,31 @@ impl Daemon {
         Ok(serde_json::Value::Null)
     }
 
-    pub(super) fn add_clients(&mut self, clients: &[NewClient]) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn add_clients(&mut self, clients: &[NewClient]) -> Result<serde_json::Value, Refusal> {
         let now = SystemTime::now();
         let clients = clients.iter().map(|client| client.to_client(now)).collect();
         self.change(|sessions| sessions.add_clients(Instant::now(), clients).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
     }
 
-    pub(super) fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, Refusal> {
         self.change(|sessions| sessions.invite(Instant::now(), invitation).map_err(Refusal::new))?;
         Ok(serde_json::Value::Null)
     }
 
-    pub(super) fn list_invitations(&self) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn list_invitations(&self) -> Result<serde_json::Value, Refusal> {
         let open = self.sessions.registry().open_invitations(SystemTime::now());
         let views = open.into_iter().map(InvitationView::of).collect::<Vec<_>>();
         serde_json::to_value(views).map_err(Refusal::new)
     }
 
-    pub(super) fn list_removed(&self) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn list_removed(&self) -> Result<serde_json::Value, Refusal> {
         let removed = self.sessions.registry().removed_keys();
         let views = removed.into_iter().map(RemovedView::of).collect::<Vec<_>>();
         serde_json::to_value(views).map_err(Refusal::new)
     }
 
-    pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
+    pub(crate) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, Refusal> {
         self.clients.refuse_if_edited().map_err(Refusal::new)?;
         let removed = self.sessions.remove_client(Instant::now(), name).map_err(Refusal::new)?;
         self.limits.follow(self.sessions.registry());
@@ -83,7 +86,7 @@ impl Daemon {
         Ok(serde_json::Value::Null)
     }
 
-    pub(super) fn change_client(
+    pub(crate) fn change_client(
         &mut self,
         name: &str,
         change: &ClientChange,

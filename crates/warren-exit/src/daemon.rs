@@ -1,5 +1,8 @@
 //! The exit daemon: carries the sessions' state machine, the worker and the host plan together.
 
+mod keys;
+mod reload;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
@@ -19,13 +22,13 @@ use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 use warren_tun::{Device, Queue};
 
-use super::limits::ClientLimits;
-use super::listener::UnixSocket;
-use super::metrics::{Events, MetricsServer};
-use super::report::{next_question, next_scrape, serve_metrics};
-use super::service_ports::ServicePorts;
-use super::upkeep::Upkeep;
-use super::web::{self, WebServer};
+use crate::clients::limits::ClientLimits;
+use crate::host::service_ports::ServicePorts;
+use crate::host::upkeep::Upkeep;
+use crate::http::server::UnixSocket;
+use crate::metrics::{Events, MetricsServer};
+use crate::reporting::{next_question, next_scrape, serve_metrics};
+use crate::web::{self, WebServer};
 use warren_config::storage::survive_file_size_limit;
 use warren_config::{ClientsFile, ConfigError, ExitConfig};
 use warren_control::status::RateMeter;
@@ -174,57 +177,55 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
     Ok(ending)
 }
 
-pub(super) struct Daemon {
-    pub(super) config: ExitConfig,
-    pub(super) sessions: ExitSessions,
+pub(crate) struct Daemon {
+    pub(crate) config: ExitConfig,
+    pub(crate) sessions: ExitSessions,
     /// The registry's file, which this process has locked.
-    pub(super) clients: ClientsFile,
-    pub(super) tuning: Tuning,
-    pub(super) worker: WorkerHandle,
+    pub(crate) clients: ClientsFile,
+    pub(crate) tuning: Tuning,
+    pub(crate) worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
-    pub(super) metrics: Option<MetricsServer>,
-    pub(super) web: Option<WebServer>,
+    pub(crate) metrics: Option<MetricsServer>,
+    pub(crate) web: Option<WebServer>,
     /// The page's Unix socket, until the page is moved from it.
-    pub(super) web_socket: Option<UnixSocket>,
-    pub(super) events: Events,
-    pub(super) device: warren_control::status::DeviceStatus,
+    pub(crate) web_socket: Option<UnixSocket>,
+    pub(crate) events: Events,
+    pub(crate) device: warren_control::status::DeviceStatus,
     gateways: Vec<IpAddr>,
     /// The rules of the firewall table that stands.
-    pub(super) ruleset: String,
+    pub(crate) ruleset: String,
     /// Those of the table that outlives this daemon.
-    pub(super) held: HeldRules,
-    pub(super) services: ServicePorts,
+    pub(crate) held: HeldRules,
+    pub(crate) services: ServicePorts,
     /// Whether the host forwards for others than clients, as it was told last.
-    pub(super) forwards_for_others: Option<bool>,
-    /// Whether the rules name wider networks than those on the host's links.
-    pub(super) has_too_many_links: bool,
+    pub(crate) forwards_for_others: Option<bool>,
     /// The routes to networks behind clients.
-    pub(super) prefix_routes: Applied,
-    pub(super) live: HashMap<SessionId, LiveSession>,
-    pub(super) limits: ClientLimits,
+    pub(crate) prefix_routes: Applied,
+    pub(crate) live: HashMap<SessionId, LiveSession>,
+    pub(crate) limits: ClientLimits,
     /// What the key file held when it was last read.
-    pub(super) keys_read: Vec<PublicKey>,
-    pub(super) since: Instant,
-    pub(super) meter: RateMeter,
-    pub(super) spare_memory: SpareMemory,
+    pub(crate) keys_read: Vec<PublicKey>,
+    pub(crate) since: Instant,
+    pub(crate) meter: RateMeter,
+    pub(crate) spare_memory: SpareMemory,
     /// Set once the daemon is to end.
-    pub(super) stopping: Option<Ending>,
+    pub(crate) stopping: Option<Ending>,
     /// While clients are sent away: when the exit ends even if some are left.
     drained_by: Option<Instant>,
     /// Why the latest reload changed nothing.
-    pub(super) reload_error: Option<String>,
+    pub(crate) reload_error: Option<String>,
     /// When the registry, which could not be saved, is saved again.
     save_again: Option<Instant>,
 }
 
 /// What `status` says of a session beyond its addresses.
-pub(super) struct LiveSession {
-    pub(super) name: String,
-    pub(super) key: PublicKey,
-    pub(super) lease: Lease,
-    pub(super) since: Instant,
-    pub(super) connections: Vec<u32>,
+pub(crate) struct LiveSession {
+    pub(crate) name: String,
+    pub(crate) key: PublicKey,
+    pub(crate) lease: Lease,
+    pub(crate) since: Instant,
+    pub(crate) connections: Vec<u32>,
 }
 
 impl Daemon {
@@ -302,7 +303,7 @@ impl Daemon {
     }
 
     /// The worker's rules, as the configuration has them.
-    pub(super) fn forwarding(&self) -> Forwarding {
+    pub(crate) fn forwarding(&self) -> Forwarding {
         let pools = [self.config.ipv4.map(IpNet::V4), self.config.ipv6.map(IpNet::V6)];
         Forwarding::Exit {
             pools: pools.into_iter().flatten().collect(),
@@ -312,7 +313,7 @@ impl Daemon {
     }
 
     /// Tells the sessions the calendar's time, which may have been set since: invitations expire by it.
-    pub(super) fn look_at_clock(&mut self) {
+    pub(crate) fn look_at_clock(&mut self) {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
 
@@ -401,7 +402,7 @@ impl Daemon {
     }
 
     /// Saves the registry; if that fails, it is tried again later.
-    pub(super) fn save(&mut self) -> Result<(), ConfigError> {
+    pub(crate) fn save(&mut self) -> Result<(), ConfigError> {
         let saved = self.clients.save(self.sessions.registry());
         self.save_again = saved.is_err().then(|| Instant::now() + SAVE_AGAIN_AFTER);
         saved

@@ -14,10 +14,10 @@ use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_tun::{DeviceConfig, TunError};
 
-use super::daemon::{self, Ending, ExitStart};
-use super::service_ports::ServicePorts;
-use super::upkeep::Upkeep;
-use super::{files, other_firewalls, sockets};
+use super::{other_firewalls, reset_key, sockets};
+use crate::daemon::{self, Ending, ExitStart};
+use crate::host::service_ports::ServicePorts;
+use crate::host::upkeep::Upkeep;
 use warren_config::{ClientsFile, ExitConfig, NatInterface, WebListen, load_exit, lock_clients};
 use warren_daemon::daemon_dir::{DaemonDir, DaemonLock, EXIT};
 use warren_daemon::device_watch;
@@ -72,7 +72,7 @@ async fn prepare_and_run(
     let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
     refuse_others_directory(clients.parent().unwrap_or(&directories.state))?;
     let (clients, registry) = ClientsFile::open(clients)?;
-    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
+    let reset_key = reset_key::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // A port below 1024 is bound; nothing after this needs more.
@@ -135,7 +135,7 @@ async fn prepare_and_run(
         files,
     })
     .await;
-    let left = super::hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
+    let left = super::host::hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
     drop(helper);
     let ended = left.and(ended.map(drop));
     if let Err(error) = &ended {
@@ -194,7 +194,7 @@ pub(super) async fn host_facts(
         listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
         service_ports: services.kept(),
         allow: config.allow.clone(),
-        prefixes: super::prefixes::of(registry),
+        prefixes: super::host::of(registry),
         isolation: config.isolation,
         resolvers: config.dns.clone(),
         router_advertisements: facts::devices_taking_router_advertisements()?,

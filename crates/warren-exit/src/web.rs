@@ -5,10 +5,10 @@
 
 mod answers;
 mod history;
-mod http;
 mod page;
+mod page_request;
 mod qr;
-mod request;
+mod reply;
 mod server;
 mod token;
 

@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::http::{self, Refusal, Request};
-use crate::listener::{self, Answered, Listener, Socket, Stream};
+use crate::http::server::{self as listener, Answered, Listener, Socket, Stream};
 
 /// A page is given to everybody who asks within this time.
 const FRESH: Duration = Duration::from_millis(500);
@@ -116,7 +116,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::listener::{CONNECTIONS, TIME};
+    use crate::http::server::{CONNECTIONS, TIME};
 
     /// A server whose pages are numbered, and how many were made.
     async fn numbered() -> (SocketAddr, Arc<std::sync::atomic::AtomicUsize>) {

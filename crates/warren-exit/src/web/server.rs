@@ -10,11 +10,11 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use super::history::History;
-use super::http;
 use super::page;
-use super::request::{self, MAX_BODY, MAX_HEAD, Method, Refusal, Request};
+use super::page_request::{self as request, MAX_BODY, MAX_HEAD, Method, Refusal, Request};
+use super::reply as http;
 use super::token::{self, Token};
-use crate::listener::{self, Answered, Listener, Socket, Stream, UnixSocket};
+use crate::http::server::{self as listener, Answered, Listener, Socket, Stream, UnixSocket};
 use warren_config::WebListen;
 
 const WHAT: &str = "the page for operators";

@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::listener::{CONNECTIONS, TIME};
+use crate::http::server::{CONNECTIONS, TIME};
 
 struct Page {
     address: SocketAddr,

@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use warren_host::HostError;
 use warren_host::exit_hold::Hold;
 
-use super::daemon::Ending;
+use crate::daemon::Ending;
 use warren_daemon::daemon_dir::{DaemonDir, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::helper::Helper;
@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Leaves the table for a successor. After a restart signal it stays until one comes; after a stop a process of its own
 /// removes it in a moment, so that a person's stop and start keep flows alive and a stop alone leaves nothing. A service
 /// manager says which of both it means, so under one a stop removes the table at once.
-pub(super) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
+pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
     if ending == Ending::Restart {
         return Ok(());
     }

@@ -1,5 +1,9 @@
 //! Networks behind clients: this host's routes and rules for them follow what the operator allows.
 
+pub(crate) mod hold;
+pub(crate) mod service_ports;
+pub(crate) mod upkeep;
+
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -7,13 +11,13 @@ use ipnet::IpNet;
 use warren_host::{Host, Plan, exit_plan};
 use warren_session::clients::ClientRegistry;
 
-use super::daemon::Daemon;
-use super::run::host_facts;
+use crate::daemon::Daemon;
+use crate::run::host_facts;
 use warren_control::Refusal;
 
 impl Daemon {
     /// Makes the host follow a change of clients that is in force.
-    pub(super) async fn follow_clients(&mut self, host: &mut Host) -> Result<(), Refusal> {
+    pub(crate) async fn follow_clients(&mut self, host: &mut Host) -> Result<(), Refusal> {
         let followed = self.follow_prefixes(host).await;
         followed.map_err(|error| {
             Refusal::new(format!(
@@ -26,7 +30,7 @@ impl Daemon {
     ///
     /// # Errors
     /// What could not be done; the next change tries it again.
-    pub(super) async fn follow_prefixes(&mut self, host: &mut Host) -> anyhow::Result<()> {
+    pub(crate) async fn follow_prefixes(&mut self, host: &mut Host) -> anyhow::Result<()> {
         self.follow_host(host).await.map(drop)
     }
 
@@ -35,7 +39,7 @@ impl Daemon {
     ///
     /// # Errors
     /// As [`Self::follow_prefixes`].
-    pub(super) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
+    pub(crate) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
         let mut facts = host_facts(&self.config, self.sessions.registry(), host, &self.services).await?;
         self.services.follow(&mut facts, Instant::now()).await;
         self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
@@ -73,7 +77,7 @@ impl Daemon {
 }
 
 /// The networks behind clients that are not disabled, in order.
-pub(super) fn of(registry: &ClientRegistry) -> Vec<IpNet> {
+pub(crate) fn of(registry: &ClientRegistry) -> Vec<IpNet> {
     let admitted = registry.iter().filter(|client| !client.disabled);
     let mut prefixes: Vec<IpNet> = admitted.flat_map(|client| client.prefixes.iter().copied()).collect();
     prefixes.sort_unstable();

@@ -6,7 +6,7 @@ use anyhow::bail;
 use warren_session::Goodbye;
 use warren_session::exit::EndReason;
 
-use super::daemon::Daemon;
+use crate::daemon::Daemon;
 use warren_config::ExitConfig;
 use warren_control::Secret;
 use warren_tunnel::Command;
@@ -17,7 +17,7 @@ impl Daemon {
     ///
     /// # Errors
     /// If there are none or too many.
-    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<usize> {
+    pub(crate) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<usize> {
         let mut keys = keys.into_iter().map(|Secret(key)| key);
         let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
             bail!("an exit has one key, or two while it is being rotated");
@@ -37,7 +37,7 @@ impl Daemon {
 
     /// Takes over what the key file holds by now. A copy that a service manager handed over when the exit started, and that
     /// never changes, says nothing about the keys that the exit was given since.
-    pub(super) async fn take_keys_of(&mut self, read: &mut ExitConfig) {
+    pub(crate) async fn take_keys_of(&mut self, read: &mut ExitConfig) {
         let keys = read.public_keys();
         if read.keys_are_a_copy && keys == self.keys_read {
             read.private_key = self.config.private_key.clone();

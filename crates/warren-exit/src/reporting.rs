@@ -6,9 +6,9 @@ use std::time::Instant;
 use warren_host::Host;
 use warren_session::PublicKey;
 
-use super::daemon::Daemon;
-use super::metrics::{ClientFigures, MetricsServer, Page, Scrape};
-use super::web::{Question, WebServer};
+use crate::daemon::Daemon;
+use crate::metrics::{ClientFigures, MetricsServer, Page, Scrape};
+use crate::web::{Question, WebServer};
 use warren_config::MetricsSettings;
 use warren_control::Refusal;
 use warren_control::status::{
@@ -20,7 +20,7 @@ use warren_tunnel::Snapshot;
 ///
 /// # Errors
 /// When the file asks for an address that cannot be had.
-pub(super) async fn serve_metrics(settings: &MetricsSettings) -> anyhow::Result<Option<MetricsServer>> {
+pub(crate) async fn serve_metrics(settings: &MetricsSettings) -> anyhow::Result<Option<MetricsServer>> {
     let Some(address) = settings.listen else { return Ok(None) };
     match MetricsServer::bind(address).await {
         Ok(server) => {
@@ -36,7 +36,7 @@ pub(super) async fn serve_metrics(settings: &MetricsSettings) -> anyhow::Result<
 }
 
 /// The next scrape of the metrics, if they are served.
-pub(super) async fn next_scrape(server: &mut Option<MetricsServer>) -> Scrape {
+pub(crate) async fn next_scrape(server: &mut Option<MetricsServer>) -> Scrape {
     match server {
         Some(server) => server.next().await,
         None => std::future::pending().await,
@@ -44,7 +44,7 @@ pub(super) async fn next_scrape(server: &mut Option<MetricsServer>) -> Scrape {
 }
 
 /// The next question of the page for operators, if it is served.
-pub(super) async fn next_question(server: &mut Option<WebServer>) -> Question {
+pub(crate) async fn next_question(server: &mut Option<WebServer>) -> Question {
     match server {
         Some(server) => server.next().await,
         None => std::future::pending().await,
@@ -54,7 +54,7 @@ pub(super) async fn next_question(server: &mut Option<WebServer>) -> Question {
 impl Daemon {
     /// Serves the metrics elsewhere, or where they were if that cannot be. The old listener goes first, because its address may
     /// be part of the new one.
-    pub(super) async fn move_metrics(&mut self, settings: &MetricsSettings) -> anyhow::Result<()> {
+    pub(crate) async fn move_metrics(&mut self, settings: &MetricsSettings) -> anyhow::Result<()> {
         if let Some(server) = self.metrics.take() {
             server.close().await;
         }
@@ -69,7 +69,7 @@ impl Daemon {
     }
 
     /// Remembers what the connections have carried until now.
-    pub(super) async fn measure(&mut self) {
+    pub(crate) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
         self.meter.take(now, &snapshot);
@@ -77,7 +77,7 @@ impl Daemon {
         self.note_rates(now, &snapshot);
     }
 
-    pub(super) async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
+    pub(crate) async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let device = format!("TUN device {}", self.device.name);
         let host_changes = [vec![device], host.changes()].concat();
@@ -85,7 +85,7 @@ impl Daemon {
     }
 
     /// Answers a scrape; one that nobody waits for any more costs nothing.
-    pub(super) async fn answer_scrape(&self, scrape: Scrape) {
+    pub(crate) async fn answer_scrape(&self, scrape: Scrape) {
         if scrape.is_closed() {
             return;
         }
@@ -98,7 +98,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn status_of(&self, snapshot: Snapshot, host_changes: Vec<String>) -> Status {
+    pub(crate) fn status_of(&self, snapshot: Snapshot, host_changes: Vec<String>) -> Status {
         let mut sessions: Vec<SessionStatus> = self
             .live
             .iter()

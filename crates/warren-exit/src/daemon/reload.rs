@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::bail;
 use warren_host::Host;
 
-use super::daemon::Daemon;
-use super::run::refuse_missing_interface;
+use crate::daemon::Daemon;
+use crate::run::refuse_missing_interface;
 use warren_config::TAKES_RESTART as TRANSPORT;
 use warren_config::{ClientsFile, ExitConfig, WebListen, load_exit};
 use warren_control::Refusal;
@@ -14,7 +14,7 @@ use warren_tunnel::Command;
 
 impl Daemon {
     /// Reads `exit.toml` and the clients' file again. Sessions that neither concerns lose no packet.
-    pub(super) async fn reload(&mut self, host: &mut Host) -> Result<serde_json::Value, Refusal> {
+    pub(crate) async fn reload(&mut self, host: &mut Host) -> Result<serde_json::Value, Refusal> {
         let outcome = self.take_over(host).await;
         match &outcome {
             Ok(()) => tracing::info!("configuration read again"),

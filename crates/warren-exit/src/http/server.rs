@@ -17,23 +17,23 @@ use tokio::task::{AbortHandle, JoinHandle};
 use warren_control::private_socket;
 
 /// Connections at once; one more ends the oldest, so that idle ones keep nobody out.
-pub(super) const CONNECTIONS: usize = 16;
+pub(crate) const CONNECTIONS: usize = 16;
 /// A connection that takes longer is ended.
-pub(super) const TIME: Duration = Duration::from_secs(10);
+pub(crate) const TIME: Duration = Duration::from_secs(10);
 /// What is read, and thrown away, after the answer, so that the kernel does not reset the connection before it arrived.
 const REST: u64 = 64 * 1024;
 
 /// A connection, over TCP or a Unix socket.
-pub(super) type Stream = Box<dyn Duplex>;
+pub(crate) type Stream = Box<dyn Duplex>;
 
 /// What is read and written.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A socket that listens and whose connections are not taken yet.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -42,7 +42,7 @@ pub(super) enum Socket {
 ///
 /// # Errors
 /// A sentence with the address and what to do.
-pub(super) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<TcpListener> {
+pub(crate) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         let kind = error.kind();
         let advice = if kind == ErrorKind::AddrInUse {
@@ -60,7 +60,7 @@ pub(super) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyho
 
 /// A Unix socket that listens from before the sandbox, in which none can be made; its file is removed when it is dropped.
 #[derive(Debug)]
-pub(super) struct UnixSocket {
+pub(crate) struct UnixSocket {
     listener: StdUnixListener,
     path: PathBuf,
 }
@@ -70,7 +70,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// A sentence with the path and what to do.
-    pub(super) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
+    pub(crate) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
         let bind = || {
             remove_abandoned(path)?;
             Ok(Self { listener: private_socket::listen(path)?, path: path.to_owned() })
@@ -83,7 +83,7 @@ impl UnixSocket {
         })
     }
 
-    pub(super) fn is_at(&self, path: &Path) -> bool {
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
         self.path == path
     }
 
@@ -91,7 +91,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// When the process has no descriptor left.
-    pub(super) fn listen(&self) -> io::Result<Socket> {
+    pub(crate) fn listen(&self) -> io::Result<Socket> {
         Ok(Socket::Unix(UnixListener::from_std(self.listener.try_clone()?)?))
     }
 }
@@ -117,11 +117,11 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 
 /// Takes connections until it is dropped, which ends them too.
 #[derive(Debug)]
-pub(super) struct Listener(JoinHandle<()>);
+pub(crate) struct Listener(JoinHandle<()>);
 
 impl Listener {
     /// Takes connections; `serve` answers one and says with what.
-    pub(super) fn start<S, F>(socket: Socket, what: &'static str, serve: S) -> Self
+    pub(crate) fn start<S, F>(socket: Socket, what: &'static str, serve: S) -> Self
     where
         S: Fn(Stream) -> F + Send + Sync + 'static,
         F: Future<Output = io::Result<Answered>> + Send + 'static,
@@ -130,7 +130,7 @@ impl Listener {
     }
 
     /// Takes no more; a TCP address is free when this returns.
-    pub(super) async fn close(mut self) {
+    pub(crate) async fn close(mut self) {
         self.0.abort();
         // It was told to end, and that is all there is to say of its end.
         drop((&mut self.0).await);
@@ -144,9 +144,9 @@ impl Drop for Listener {
 }
 
 /// An answer, and the connection that it goes to.
-pub(super) struct Answered {
-    pub(super) stream: Stream,
-    pub(super) answer: Vec<u8>,
+pub(crate) struct Answered {
+    pub(crate) stream: Stream,
+    pub(crate) answer: Vec<u8>,
 }
 
 async fn accept<S, F>(socket: Socket, what: &'static str, serve: Arc<S>)

@@ -13,8 +13,8 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
-pub(super) struct ServicePorts {
-    kept: Vec<ServicePort>,
+pub(crate) struct ServicePorts {
+    kept: Vec<u16>,
     /// Those that there were when they were looked at last.
     seen: Vec<ServicePort>,
     due: Instant,
@@ -25,22 +25,19 @@ pub(super) struct ServicePorts {
 
 impl ServicePorts {
     /// Keeps all that are there now.
-    pub(super) async fn look(helper: Helper, now: Instant) -> Self {
-        let mut this =
-            Self { kept: Vec::new(), seen: Vec::new(), due: now + EVERY, helper, unread: Vec::new() };
-        this.seen = this.ports().await;
-        this.kept.clone_from(&this.seen);
-        this
+    pub(crate) fn look(now: Instant) -> Self {
+        let seen = ports();
+        Self { kept: seen.clone(), seen, due: now + EVERY }
     }
 
     /// Those that are kept.
-    pub(super) fn kept(&self) -> Vec<ServicePort> {
+    pub(crate) fn kept(&self) -> Vec<u16> {
         self.kept.clone()
     }
 
     /// Keeps others if the rules of this exit give one away that was there twice: a question to a resolver has a socket for less than
-    /// that, and each change has the counters of dropped packets begin anew.
-    pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
+    /// that, and each change has the rules' counters begin anew.
+    pub(crate) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if now < self.due {
             return;
         }

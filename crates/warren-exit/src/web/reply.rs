@@ -1,6 +1,6 @@
 //! Answers of HTTP/1.1, each with what keeps a browser from doing more with it than to show it.
 
-use super::request::Refusal;
+use super::page_request::Refusal;
 
 /// Nothing but the page's own files is loaded, by nobody's wish; nothing frames it, and no form leaves it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \

@@ -8,11 +8,11 @@ use warren_quic::driver::ConnectionId;
 use warren_session::exit::{EndReason, ExitAction};
 use warren_session::pool::Lease;
 
-use super::daemon::{Daemon, LiveSession};
+use crate::daemon::{Daemon, LiveSession};
 use warren_tunnel::{Command, SessionRoute};
 
 impl Daemon {
-    pub(super) async fn carry_out_all(&mut self) {
+    pub(crate) async fn carry_out_all(&mut self) {
         while let Some(action) = self.sessions.poll_action() {
             self.carry_out(action).await;
         }

@@ -1,0 +1,3 @@
+//! HTTP for the metrics and the page.
+
+pub(crate) mod server;
