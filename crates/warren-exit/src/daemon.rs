@@ -25,9 +25,8 @@ use warren_tun::{Device, Queue};
 use crate::clients::limits::ClientLimits;
 use crate::host::service_ports::ServicePorts;
 use crate::host::upkeep::Upkeep;
-use crate::http::server::UnixSocket;
-use crate::metrics::{Events, MetricsServer};
-use crate::reporting::{next_question, next_scrape, serve_metrics};
+use crate::http::{Server, UnixSocket, next_question};
+use crate::metrics::{self, Events, Scrape};
 use crate::web::{self, WebServer};
 use warren_config::storage::survive_file_size_limit;
 use warren_config::{ClientsFile, ConfigError, ExitConfig};
@@ -117,7 +116,7 @@ pub(crate) async fn run(start: ExitStart) -> anyhow::Result<Ending> {
         let web_socket = web::unix_socket(config.web.as_ref())?;
         sandbox::enter(&files)?;
         let (worker, reports) = warren_tunnel::spawn(carrier).await?;
-        let metrics = serve_metrics(&config.metrics).await?;
+        let metrics = metrics::serve(&config.metrics).await?;
         let deleted = device_watch::gone(device.name().to_owned(), device.index());
         let device = warren_control::status::DeviceStatus {
             name: device.name().to_owned(),
@@ -186,7 +185,7 @@ pub(crate) struct Daemon {
     pub(crate) worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
-    pub(crate) metrics: Option<MetricsServer>,
+    pub(crate) metrics: Option<Server<Scrape>>,
     pub(crate) web: Option<WebServer>,
     /// The page's Unix socket, until the page is moved from it.
     pub(crate) web_socket: Option<UnixSocket>,
@@ -280,8 +279,8 @@ impl Daemon {
                 () = &mut deleted => bail!("the TUN device {} was deleted; start the exit again", self.device.name),
                 () = helper.ended() => bail!("the exit's helper process has ended; start the exit again"),
                 asked = self.control.next() => self.answer(asked?, host).await,
-                scrape = next_scrape(&mut self.metrics) => self.answer_scrape(scrape).await,
-                question = next_question(&mut self.web) => self.answer_web(question, host).await,
+                scrape = next_question(self.metrics.as_mut()) => self.answer_scrape(scrape).await,
+                question = next_question(self.web.as_mut().map(|web| &mut web.server)) => self.answer_web(question, host).await,
                 // Why it changed nothing stands in the log and in the status.
                 _ = hangup.recv() => drop(self.reload(host).await),
                 () = until(self.drained_by) => self.stopping = Some(Ending::Stop),

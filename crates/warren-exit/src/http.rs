@@ -1,3 +1,16 @@
-//! HTTP for the metrics and the page.
+//! HTTP/1.1 for the metrics and the page for operators: each connection carries one request and one answer.
+//!
+//! A [`Site`] is what is served; a [`Server`] serves it on a [`Socket`] and bounds connections, times and sizes.
 
-pub(crate) mod server;
+mod answer;
+mod request;
+mod server;
+mod socket;
+
+pub(crate) use answer::Answer;
+pub(crate) use request::{BadHead, Head};
+pub(crate) use server::{Body, Server, Site, next_question};
+pub(crate) use socket::{Socket, UnixSocket};
+
+#[cfg(test)]
+pub(crate) use server::{CONNECTIONS, TIME};

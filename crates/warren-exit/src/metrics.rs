@@ -4,10 +4,9 @@
 
 mod events;
 mod families;
-mod http;
 mod page;
 mod server;
 
 pub(super) use events::Events;
 pub(super) use page::{ClientFigures, Page};
-pub(super) use server::{MetricsServer, Scrape};
+pub(super) use server::{Scrape, serve};

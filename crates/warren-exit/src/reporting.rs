@@ -7,49 +7,13 @@ use warren_host::Host;
 use warren_session::PublicKey;
 
 use crate::daemon::Daemon;
-use crate::metrics::{ClientFigures, MetricsServer, Page, Scrape};
-use crate::web::{Question, WebServer};
+use crate::metrics::{self, ClientFigures, Page, Scrape};
 use warren_config::MetricsSettings;
 use warren_control::Refusal;
 use warren_control::status::{
     ClientCounts, ConnectionStatus, ExitStatus, Observed, SessionStatus, State, Status, turned_away,
 };
 use warren_tunnel::Snapshot;
-
-/// Listens where the settings say; an address that nobody asked for may be another program's.
-///
-/// # Errors
-/// When the file asks for an address that cannot be had.
-pub(crate) async fn serve_metrics(settings: &MetricsSettings) -> anyhow::Result<Option<MetricsServer>> {
-    let Some(address) = settings.listen else { return Ok(None) };
-    match MetricsServer::bind(address).await {
-        Ok(server) => {
-            tracing::info!("metrics are at http://{}/metrics", server.address());
-            Ok(Some(server))
-        }
-        Err(error) if settings.is_asked_for => Err(error),
-        Err(error) => {
-            tracing::warn!("{error}");
-            Ok(None)
-        }
-    }
-}
-
-/// The next scrape of the metrics, if they are served.
-pub(crate) async fn next_scrape(server: &mut Option<MetricsServer>) -> Scrape {
-    match server {
-        Some(server) => server.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The next question of the page for operators, if it is served.
-pub(crate) async fn next_question(server: &mut Option<WebServer>) -> Question {
-    match server {
-        Some(server) => server.next().await,
-        None => std::future::pending().await,
-    }
-}
 
 impl Daemon {
     /// Serves the metrics elsewhere, or where they were if that cannot be. The old listener goes first, because its address may
@@ -58,10 +22,10 @@ impl Daemon {
         if let Some(server) = self.metrics.take() {
             server.close().await;
         }
-        match serve_metrics(settings).await {
+        match metrics::serve(settings).await {
             Ok(server) => self.metrics = server,
             Err(error) => {
-                self.metrics = serve_metrics(&self.config.metrics).await.ok().flatten();
+                self.metrics = metrics::serve(&self.config.metrics).await.ok().flatten();
                 return Err(error);
             }
         }

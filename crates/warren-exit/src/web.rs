@@ -12,4 +12,4 @@ mod reply;
 mod server;
 mod token;
 
-pub(super) use server::{Question, WebServer, unix_socket};
+pub(super) use server::{WebServer, unix_socket};

@@ -1,196 +1,159 @@
-//! A listener for what is asked over HTTP on this host: bounded in connections and in time.
+//! The server: it bounds connections and time, and puts the questions that need the daemon into a channel.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixListener as StdUnixListener;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use warren_control::private_socket;
+use super::answer::Answer;
+use super::request::{BadHead, Head, MAX_HEAD};
+use super::socket::{Socket, Stream};
 
-/// Connections at once; one more ends the oldest, so that idle ones keep nobody out.
+/// Most connections at once. One more ends the oldest, so that idle ones lock nobody out.
 pub(crate) const CONNECTIONS: usize = 16;
 /// A connection that takes longer is ended.
 pub(crate) const TIME: Duration = Duration::from_secs(10);
-/// What is read, and thrown away, after the answer, so that the kernel does not reset the connection before it arrived.
+/// Bytes that are read and thrown away after the answer. If they stayed unread, the kernel would reset the connection, and the answer
+/// could be lost.
 const REST: u64 = 64 * 1024;
+/// Wait after a connection could not be accepted, for instance because the process has no descriptor left.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// A connection, over TCP or a Unix socket.
-pub(crate) type Stream = Box<dyn Duplex>;
+/// What is served: it turns requests into answers.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// What it is called in the log.
+    const NAME: &'static str;
 
-/// What is read and written.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
-/// A socket that listens and whose connections are not taken yet.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// Listens on a TCP address; `what` is served, as `section` says.
-///
-/// # Errors
-/// A sentence with the address and what to do.
-pub(crate) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let kind = error.kind();
-        let advice = if kind == ErrorKind::AddrInUse {
-            "another program has this port; choose another"
-        } else if kind == ErrorKind::AddrNotAvailable {
-            "this host has no such address; choose one that `ip address` shows"
-        } else if kind == ErrorKind::PermissionDenied {
-            "the exit has given up ports below 1024; choose one above"
-        } else {
-            "choose another address"
-        };
-        anyhow::anyhow!("cannot serve {what} on TCP {address}: {error}; {advice} for listen in {section}")
-    })
-}
-
-/// A Unix socket that listens from before the sandbox, in which none can be made; its file is removed when it is dropped.
-#[derive(Debug)]
-pub(crate) struct UnixSocket {
-    listener: StdUnixListener,
-    path: PathBuf,
-}
-
-impl UnixSocket {
-    /// Listens at a path, for its owner and root alone. A socket on which nobody listens is replaced.
+    /// Answers one request.
     ///
     /// # Errors
-    /// A sentence with the path and what to do.
-    pub(crate) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
-        let bind = || {
-            remove_abandoned(path)?;
-            Ok(Self { listener: private_socket::listen(path)?, path: path.to_owned() })
-        };
-        bind().map_err(|error: io::Error| {
-            let path = path.display();
-            anyhow::anyhow!(
-                "cannot serve {what} on {path}: {error}; choose a path in a directory of the exit's own for listen in {section}"
-            )
-        })
-    }
+    /// When the connection fails.
+    fn answer(
+        &self,
+        head: Result<Head, BadHead>,
+        body: Body<'_>,
+    ) -> impl Future<Output = io::Result<Answer>> + Send;
+}
 
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.path == path
-    }
+/// The body of a request, which the connection may still have to bring.
+pub(crate) struct Body<'a> {
+    /// What arrived together with the head.
+    begun: Vec<u8>,
+    stream: &'a mut Stream,
+}
 
-    /// To take connections from, one listener at a time.
-    ///
-    /// # Errors
-    /// When the process has no descriptor left.
-    pub(crate) fn listen(&self) -> io::Result<Socket> {
-        Ok(Socket::Unix(UnixListener::from_std(self.listener.try_clone()?)?))
+impl Body<'_> {
+    /// Reads a body of this many bytes. Returns nothing if it ends earlier, or if more has arrived already.
+    pub(crate) async fn read(self, length: usize) -> io::Result<Option<Vec<u8>>> {
+        let mut body = self.begun;
+        let Some(missing) = length.checked_sub(body.len()) else { return Ok(None) };
+        self.stream.take(missing as u64).read_to_end(&mut body).await?;
+        Ok((body.len() == length).then_some(body))
     }
 }
 
-impl Drop for UnixSocket {
-    fn drop(&mut self) {
-        // Its directory may be gone already.
-        drop(fs::remove_file(&self.path));
-    }
+/// Reads the head of a request; the body begins with what arrived with it.
+async fn read_head(stream: &mut Stream) -> io::Result<(Result<Head, BadHead>, Body<'_>)> {
+    let mut begun = Vec::new();
+    let head = loop {
+        if (&mut *stream).take(1024).read_buf(&mut begun).await? == 0 {
+            break Err(BadHead::Malformed);
+        }
+        match Head::parse(&begun) {
+            Ok(Some((head, length))) => {
+                begun.drain(..length);
+                break Ok(head);
+            }
+            Ok(None) if begun.len() < MAX_HEAD => {}
+            Ok(None) => break Err(BadHead::TooLong),
+            Err(bad) => break Err(bad),
+        }
+    };
+    Ok((head, Body { begun, stream }))
 }
 
-/// Removes a socket that a killed daemon left, and nothing else.
-fn remove_abandoned(path: &Path) -> io::Result<()> {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
-    if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
-    }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
-    }
-    fs::remove_file(path)
-}
-
-/// Takes connections until it is dropped, which ends them too.
+/// A server and the questions that its site has for the daemon. Dropping it closes the socket and ends every connection.
 #[derive(Debug)]
-pub(crate) struct Listener(JoinHandle<()>);
+pub(crate) struct Server<Question> {
+    questions: mpsc::Receiver<Question>,
+    accepting: JoinHandle<()>,
+}
 
-impl Listener {
-    /// Takes connections; `serve` answers one and says with what.
-    pub(crate) fn start<S, F>(socket: Socket, what: &'static str, serve: S) -> Self
-    where
-        S: Fn(Stream) -> F + Send + Sync + 'static,
-        F: Future<Output = io::Result<Answered>> + Send + 'static,
-    {
-        Self(tokio::spawn(accept(socket, what, Arc::new(serve))))
+impl<Question> Server<Question> {
+    /// Serves the site that `site` makes; the site sends its questions to the daemon into the given channel.
+    pub(crate) fn start<S: Site>(socket: Socket, site: impl FnOnce(mpsc::Sender<Question>) -> S) -> Self {
+        // The daemon answers one question at a time, so a longer queue would only hide that it is busy.
+        let (sender, questions) = mpsc::channel(1);
+        Self { questions, accepting: tokio::spawn(accept(socket, Arc::new(site(sender)))) }
     }
 
-    /// Takes no more; a TCP address is free when this returns.
+    /// Stops listening. A TCP address is free when this returns.
     pub(crate) async fn close(mut self) {
-        self.0.abort();
-        // It was told to end, and that is all there is to say of its end.
-        drop((&mut self.0).await);
+        self.accepting.abort();
+        // The task was aborted, so its result says nothing.
+        drop((&mut self.accepting).await);
+    }
+
+    /// The next question.
+    pub(crate) async fn next(&mut self) -> Question {
+        match self.questions.recv().await {
+            Some(question) => question,
+            // The accepting task has ended: no question will ever come.
+            None => std::future::pending().await,
+        }
     }
 }
 
-impl Drop for Listener {
+impl<Question> Drop for Server<Question> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.accepting.abort();
     }
 }
 
-/// An answer, and the connection that it goes to.
-pub(crate) struct Answered {
-    pub(crate) stream: Stream,
-    pub(crate) answer: Vec<u8>,
+/// The next question of a server, if there is a server.
+pub(crate) async fn next_question<Question>(server: Option<&mut Server<Question>>) -> Question {
+    match server {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
 }
 
-async fn accept<S, F>(socket: Socket, what: &'static str, serve: Arc<S>)
-where
-    S: Fn(Stream) -> F + Send + Sync + 'static,
-    F: Future<Output = io::Result<Answered>> + Send + 'static,
-{
+async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
     let mut connections = Connections::default();
     loop {
-        match next(&socket).await {
+        match socket.accept().await {
             Ok(stream) => {
-                let serve = Arc::clone(&serve);
+                let site = Arc::clone(&site);
                 let connection = tokio::spawn(async move {
-                    match tokio::time::timeout(TIME, finish(serve(stream))).await {
+                    match tokio::time::timeout(TIME, serve(stream, &*site)).await {
                         Ok(Ok(())) => {}
-                        Ok(Err(error)) => tracing::debug!("a connection for {what} failed: {error}"),
-                        Err(_) => tracing::debug!("a connection for {what} took more than {TIME:?}"),
+                        Ok(Err(error)) => tracing::debug!("a connection for {} failed: {error}", S::NAME),
+                        Err(_) => tracing::debug!("a connection for {} took more than {TIME:?}", S::NAME),
                     }
                 });
                 connections.add(connection.abort_handle());
             }
             Err(error) => {
-                tracing::debug!("cannot accept a connection for {what}: {error}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tracing::debug!("cannot accept a connection for {}: {error}", S::NAME);
+                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
             }
         }
     }
 }
 
-async fn next(socket: &Socket) -> io::Result<Stream> {
-    Ok(match socket {
-        Socket::Tcp(listener) => Box::new(listener.accept().await?.0),
-        Socket::Unix(listener) => Box::new(listener.accept().await?.0),
-    })
-}
-
-async fn finish(serving: impl Future<Output = io::Result<Answered>>) -> io::Result<()> {
-    let Answered { mut stream, answer } = serving.await?;
-    stream.write_all(&answer).await?;
+async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
+    let (head, body) = read_head(&mut stream).await?;
+    let answer = site.answer(head, body).await?;
+    stream.write_all(&answer.into_bytes()).await?;
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(REST), &mut tokio::io::sink()).await.map(drop)
 }
 
-/// Ends every connection when it is dropped.
+/// The connections of a server. Dropping them ends every one.
 #[derive(Debug, Default)]
 struct Connections(VecDeque<AbortHandle>);
 
@@ -209,41 +172,5 @@ impl Connections {
 impl Drop for Connections {
     fn drop(&mut self) {
         self.0.iter().for_each(AbortHandle::abort);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("web.sock");
-        drop(StdUnixListener::bind(&path).unwrap());
-
-        let socket = UnixSocket::bind(&path, "the web page", "[web]").unwrap();
-
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let taken = UnixSocket::bind(&path, "the web page", "[web]").unwrap_err().to_string();
-        assert!(
-            taken.contains("another program listens there") && taken.contains("listen in [web]"),
-            "{taken}"
-        );
-        drop(socket);
-        assert!(!path.exists());
-        fs::write(&path, "a file").unwrap();
-        assert!(UnixSocket::bind(&path, "the web page", "[web]").is_err());
-        assert_eq!(fs::read(&path).unwrap(), b"a file");
-    }
-
-    #[tokio::test]
-    async fn a_port_in_use_is_one_sentence() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = tcp(taken.local_addr().unwrap(), "metrics", "[metrics]").await.unwrap_err().to_string();
-        assert!(error.contains("another program has this port"), "{error}");
-        assert!(error.contains("listen in [metrics]"), "{error}");
     }
 }

@@ -1,74 +1,55 @@
-//! The listener: bounded in connections, in time and in what it asks of the daemon.
+//! The site of the metrics: it bounds how often the daemon is asked.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::http::{self, Refusal, Request};
-use crate::http::server::{self as listener, Answered, Listener, Socket, Stream};
+use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket};
+use warren_config::MetricsSettings;
 
-/// A page is given to everybody who asks within this time.
+/// Everybody who asks within this time gets the same page.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// A question for the page; the daemon answers it.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A question for the page, which the daemon answers.
 pub(crate) type Scrape = oneshot::Sender<String>;
 
-/// A bound listener; closed, with its connections, when dropped.
-#[derive(Debug)]
-pub(crate) struct MetricsServer {
-    address: SocketAddr,
-    scrapes: mpsc::Receiver<Scrape>,
-    listener: Listener,
-}
-
-impl MetricsServer {
-    /// Listens on a TCP address.
-    ///
-    /// # Errors
-    /// A sentence with the address and what to do.
-    pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<Self> {
-        let socket = listener::tcp(address, "metrics", "[metrics]").await?;
-        let address = socket.local_addr()?;
-        let (sender, scrapes) = mpsc::channel(1);
-        let pages = Arc::new(Pages { latest: Mutex::new(None), scrapes: sender });
-        let listener =
-            Listener::start(Socket::Tcp(socket), "metrics", move |stream| serve(stream, Arc::clone(&pages)));
-        Ok(Self { address, scrapes, listener })
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Stops listening; the address is free when this returns.
-    pub(crate) async fn close(self) {
-        self.listener.close().await;
-    }
-
-    /// The next question.
-    pub(crate) async fn next(&mut self) -> Scrape {
-        match self.scrapes.recv().await {
-            Some(scrape) => scrape,
-            // The accepting task ended: no question will ever come.
-            None => std::future::pending().await,
+/// Listens where the settings say. If the file does not ask for the default address, another program may have it.
+///
+/// # Errors
+/// When the file asks for an address and the exit cannot listen there. The sentence says what to do.
+pub(crate) async fn serve(settings: &MetricsSettings) -> anyhow::Result<Option<Server<Scrape>>> {
+    let Some(address) = settings.listen else { return Ok(None) };
+    match Socket::tcp(address, MetricsSite::NAME, "[metrics]").await {
+        Ok(socket) => {
+            tracing::info!("metrics are at http://{}/metrics", socket.tcp_address().unwrap_or(address));
+            Ok(Some(start(socket)))
+        }
+        Err(error) if settings.is_asked_for => Err(error),
+        Err(error) => {
+            tracing::warn!("{error}");
+            Ok(None)
         }
     }
 }
 
+fn start(socket: Socket) -> Server<Scrape> {
+    Server::start(socket, |scrapes| MetricsSite { latest: Mutex::new(None), scrapes })
+}
+
 /// The page of a moment ago, and where a new one comes from.
 #[derive(Debug)]
-struct Pages {
+struct MetricsSite {
     latest: Mutex<Option<(Instant, Arc<str>)>>,
     scrapes: mpsc::Sender<Scrape>,
 }
 
-impl Pages {
-    /// A page that is fresh; nothing when the daemon is stopping. Whoever asks meanwhile waits for the same one.
+impl MetricsSite {
+    /// A page that is fresh, or nothing when the daemon is stopping. Scrapes that arrive meanwhile wait for the same page.
     async fn page(&self) -> Option<Arc<str>> {
         let mut latest = self.latest.lock().await;
         if let Some((made, page)) = &*latest
@@ -84,44 +65,61 @@ impl Pages {
     }
 }
 
-async fn serve(mut stream: Stream, pages: Arc<Pages>) -> io::Result<Answered> {
-    let answer = match read_request(&mut stream).await? {
-        Request::Page { with_body } => match pages.page().await {
-            Some(text) => http::page(&text, with_body),
-            None => http::refusal(Refusal::Unavailable),
-        },
-        Request::Refused(refusal) => http::refusal(refusal),
-    };
-    Ok(Answered { stream, answer })
+impl Site for MetricsSite {
+    const NAME: &'static str = "metrics";
+
+    async fn answer(&self, head: Result<Head, BadHead>, _: Body<'_>) -> io::Result<Answer> {
+        let with_body = match head.map(|head| asks_for_page(&head)) {
+            Ok(Ok(with_body)) => with_body,
+            Ok(Err(refused)) => return Ok(refused),
+            Err(BadHead::Malformed) => {
+                return Ok(refusal("400 Bad Request", "This is not a request of HTTP/1.1."));
+            }
+            Err(BadHead::TooLong) => {
+                return Ok(refusal(
+                    "431 Request Header Fields Too Large",
+                    "The request is longer than 8 KiB or has more than 100 fields.",
+                ));
+            }
+        };
+        let Some(text) = self.page().await else {
+            return Ok(refusal("503 Service Unavailable", "The exit is stopping."));
+        };
+        let page = Answer::new("200 OK", OPEN_METRICS, text.to_string());
+        Ok(if with_body { page } else { page.without_body() })
+    }
 }
 
-async fn read_request(stream: &mut Stream) -> io::Result<Request> {
-    let mut head = Vec::new();
-    loop {
-        if let Some(end) = http::end_of_head(&head) {
-            return Ok(http::parse(head.get(..end).unwrap_or_default()));
-        }
-        if head.len() >= http::MAX_HEAD {
-            return Ok(Request::Refused(Refusal::TooLong));
-        }
-        if (&mut *stream).take(1024).read_buf(&mut head).await? == 0 {
-            return Ok(Request::Refused(Refusal::Malformed));
-        }
+/// Whether a request for the page wants its body too, or the answer to any other request.
+fn asks_for_page(head: &Head) -> Result<bool, Answer> {
+    let path = head.target.split_once('?').map_or(head.target.as_str(), |(path, _)| path);
+    match (head.method.as_str(), path) {
+        ("GET", "/metrics") => Ok(true),
+        ("HEAD", "/metrics") => Ok(false),
+        ("GET" | "HEAD", _) => Err(refusal("404 Not Found", "The metrics are at /metrics.")),
+        _ => Err(refusal("405 Method Not Allowed", "Use GET.").with("Allow", "GET, HEAD")),
     }
+}
+
+fn refusal(status: &str, sentence: &str) -> Answer {
+    Answer::new(status, TEXT, format!("{sentence}\n"))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt as _;
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::http::server::{CONNECTIONS, TIME};
+    use crate::http::{CONNECTIONS, TIME};
 
     /// A server whose pages are numbered, and how many were made.
     async fn numbered() -> (SocketAddr, Arc<std::sync::atomic::AtomicUsize>) {
-        let mut server = MetricsServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = server.address();
+        let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), "metrics", "[metrics]").await.unwrap();
+        let address = socket.tcp_address().unwrap();
+        let mut server = start(socket);
         let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let count = Arc::clone(&made);
         tokio::spawn(async move {
@@ -146,13 +144,23 @@ mod tests {
         let (address, _) = numbered().await;
         for (request, expected) in [
             (&b"GET /metrics HTTP/1.1\r\n\r\n"[..], "200 OK"),
+            (b"GET /metrics?a=b HTTP/1.0\r\nHost: x\r\n\r\n", "200 OK"),
+            // From a person with netcat.
+            (b"GET /metrics HTTP/1.1\n\n", "200 OK"),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
             (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+            (b"GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found"),
             (b"DELETE /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            (b"get /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            (b"GET /metrics HTTP/2\r\n\r\n", "400 Bad Request"),
+            (b"\r\n\r\n", "400 Bad Request"),
             (b"\xff\xff\r\n\r\n", "400 Bad Request"),
             (&[b'x'; 9_000], "431 Request Header Fields Too Large"),
         ] {
             let answer = ask(address, request).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {expected}\r\n")), "{answer}");
+            let has_page = answer.contains("\r\n\r\npage ");
+            assert_eq!(has_page, expected == "200 OK" && request.starts_with(b"GET"), "{answer}");
         }
     }
 

@@ -1,23 +1,19 @@
-//! The listener of the page: what may be asked without the daemon, what with it, and by whom.
+//! The site of the page: what anybody may ask, and what the daemon answers only to the token.
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
-use tokio::io::AsyncReadExt as _;
 use tokio::sync::{mpsc, oneshot};
 
 use super::history::History;
-use super::page;
-use super::page_request::{self as request, MAX_BODY, MAX_HEAD, Method, Refusal, Request};
-use super::reply as http;
+use super::page_request::{Method, PageRequest, Refusal};
 use super::token::{self, Token};
-use crate::http::server::{self as listener, Answered, Listener, Socket, Stream, UnixSocket};
+use super::{page, reply};
+use crate::http::{Answer, BadHead, Body, Head, Server, Site, Socket, UnixSocket};
 use warren_config::WebListen;
 
-const WHAT: &str = "the page for operators";
 const SECTION: &str = "[web]";
 
 /// What somebody with the token asks of the daemon, and the place for the answer: a value, or why there is none.
@@ -52,12 +48,11 @@ pub(super) struct Named {
     pub(super) name: String,
 }
 
-/// A bound listener and what it remembers; closed, with its connections, when dropped.
+/// The page while it is served, and what it remembers. Dropping it ends its connections.
 #[derive(Debug)]
 pub(crate) struct WebServer {
     pub(super) history: History,
-    questions: mpsc::Receiver<Question>,
-    listener: Listener,
+    pub(crate) server: Server<Question>,
 }
 
 /// Makes what a sandboxed exit cannot: the Unix socket, if the page is to have one.
@@ -66,14 +61,14 @@ pub(crate) struct WebServer {
 /// A sentence with the path and what to do.
 pub(crate) fn unix_socket(listen: Option<&WebListen>) -> anyhow::Result<Option<UnixSocket>> {
     match listen {
-        Some(WebListen::Unix(path)) => UnixSocket::bind(path, WHAT, SECTION).map(Some),
+        Some(WebListen::Unix(path)) => UnixSocket::bind(path, PageSite::NAME, SECTION).map(Some),
         Some(WebListen::Loopback(_)) | None => Ok(None),
     }
 }
 
 impl WebServer {
-    /// Listens, with the token of the exit's state directory, which is made if there is none; says where unless that is no news.
-    /// `made` is the Unix socket that there is.
+    /// Listens, and logs the address if `is_news`. Reads the token in the exit's state directory, or makes it.
+    /// `made` is the Unix socket from before the sandbox.
     ///
     /// # Errors
     /// A sentence with the address or file and what to do.
@@ -83,9 +78,10 @@ impl WebServer {
         state: &Path,
         is_news: bool,
     ) -> anyhow::Result<Self> {
+        const WHAT: &str = PageSite::NAME;
         let token = Token::read_or_make(state)?;
         let socket = match (listen, made) {
-            (WebListen::Loopback(address), _) => Socket::Tcp(listener::tcp(*address, WHAT, SECTION).await?),
+            (WebListen::Loopback(address), _) => Socket::tcp(*address, WHAT, SECTION).await?,
             (WebListen::Unix(path), Some(made)) if made.is_at(path) => {
                 made.listen().with_context(|| format!("cannot serve {WHAT} on {}", path.display()))?
             }
@@ -97,86 +93,79 @@ impl WebServer {
         if is_news {
             tracing::info!("{WHAT} is at {listen}; its token is in {}", token::path(state).display());
         }
-        Ok(Self::start(socket, token))
-    }
-
-    fn start(socket: Socket, token: Token) -> Self {
-        let (sender, questions) = mpsc::channel(1);
-        let guard = Arc::new(Guard { token, questions: sender });
-        let listener = Listener::start(socket, WHAT, move |stream| serve(stream, Arc::clone(&guard)));
-        Self { history: History::new(), questions, listener }
+        Ok(Self { history: History::new(), server: start(socket, token) })
     }
 
     /// Stops listening and gives what it remembers; a TCP address is free when this returns.
     pub(super) async fn close(self) -> History {
-        self.listener.close().await;
+        self.server.close().await;
         self.history
-    }
-
-    /// The next question.
-    pub(crate) async fn next(&mut self) -> Question {
-        match self.questions.recv().await {
-            Some(question) => question,
-            // The accepting task ended: no question will ever come.
-            None => std::future::pending().await,
-        }
     }
 }
 
-/// Who may ask the daemon.
+fn start(socket: Socket, token: Token) -> Server<Question> {
+    Server::start(socket, |questions| PageSite { token, questions })
+}
+
+/// Answers files to anybody, and passes questions of those who have the token to the daemon.
 #[derive(Debug)]
-struct Guard {
+struct PageSite {
     token: Token,
     questions: mpsc::Sender<Question>,
 }
 
-async fn serve(mut stream: Stream, guard: Arc<Guard>) -> io::Result<Answered> {
-    let answer = match answer(&mut stream, &guard).await? {
-        Ok(answer) => answer,
-        Err(refusal) => http::refusal(refusal),
-    };
-    Ok(Answered { stream, answer })
+impl Site for PageSite {
+    const NAME: &'static str = "the page for operators";
+
+    async fn answer(&self, head: Result<Head, BadHead>, body: Body<'_>) -> io::Result<Answer> {
+        Ok(self.answer_or_refuse(head, body).await?.unwrap_or_else(reply::refusal))
+    }
 }
 
-async fn answer(stream: &mut Stream, guard: &Guard) -> io::Result<Result<Vec<u8>, Refusal>> {
-    let mut read = Vec::new();
-    let Some(end) = read_head(stream, &mut read).await? else {
-        return Ok(Err(if read.len() >= MAX_HEAD { Refusal::HeadTooLong } else { Refusal::Malformed }));
-    };
-    let (head, rest) = read.split_at(end);
-    let request = match request::parse(head) {
-        Ok(request) => request,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    if request.method == Method::Get
-        && let Some(file) = page::file(request.path)
-    {
-        return Ok(Ok(http::file(file.content_type, file.text)));
+impl PageSite {
+    async fn answer_or_refuse(
+        &self,
+        head: Result<Head, BadHead>,
+        body: Body<'_>,
+    ) -> io::Result<Result<Answer, Refusal>> {
+        let head = match head {
+            Ok(head) => head,
+            Err(bad) => return Ok(Err(bad.into())),
+        };
+        let request = match PageRequest::check(&head) {
+            Ok(request) => request,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if request.method == Method::Get
+            && let Some(file) = page::file(request.path)
+        {
+            return Ok(Ok(reply::file(file.content_type, file.text)));
+        }
+        // Without the token nobody learns which paths there are.
+        if !request.token.is_some_and(|shown| self.token.is(shown)) {
+            return Ok(Err(Refusal::NoToken));
+        }
+        let Some(body) = body.read(request.body_length).await? else {
+            return Ok(Err(Refusal::Malformed));
+        };
+        Ok(match understand(&request, &body) {
+            Ok(asked) => self.ask(asked).await,
+            Err(refusal) => Err(refusal),
+        })
     }
-    // Nobody without the token learns what there is.
-    if !request.token.is_some_and(|shown| guard.token.is(shown)) {
-        return Ok(Err(Refusal::NoToken));
+
+    /// Has the daemon answer.
+    async fn ask(&self, asked: Asked) -> Result<Answer, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        self.questions.send(Question { asked, answer }).await.map_err(|_| Refusal::Unavailable)?;
+        Ok(match answered.await.map_err(|_| Refusal::Unavailable)? {
+            Ok(value) => reply::value(&value),
+            Err(sentence) => reply::not_done(&sentence),
+        })
     }
-    let body = rest.get(BLANK_LINE.len()..).unwrap_or_default();
-    let Some(body) = read_body(stream, body, request.body_length).await? else {
-        return Ok(Err(Refusal::Malformed));
-    };
-    let asked = match understand(&request, &body) {
-        Ok(asked) => asked,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let (sender, answered) = oneshot::channel();
-    if guard.questions.send(Question { asked, answer: sender }).await.is_err() {
-        return Ok(Err(Refusal::Unavailable));
-    }
-    Ok(match answered.await {
-        Ok(Ok(value)) => Ok(http::value(&value)),
-        Ok(Err(sentence)) => Ok(http::not_done(&sentence)),
-        Err(_) => Err(Refusal::Unavailable),
-    })
 }
 
-fn understand(request: &Request<'_>, body: &[u8]) -> Result<Asked, Refusal> {
+fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<Asked, Refusal> {
     let is_change = matches!(request.path, "/api/invite" | "/api/remove");
     match (request.method, request.path) {
         (Method::Get, "/api/overview") => Ok(Asked::Overview),
@@ -191,40 +180,6 @@ fn understand(request: &Request<'_>, body: &[u8]) -> Result<Asked, Refusal> {
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|_| Refusal::NotJson)
-}
-
-const BLANK_LINE: &[u8] = b"\r\n\r\n";
-
-/// Reads until the head has ended, and says where; nothing if it does not end in time and size.
-async fn read_head(stream: &mut Stream, read: &mut Vec<u8>) -> io::Result<Option<usize>> {
-    loop {
-        let from = read.len().saturating_sub(BLANK_LINE.len() - 1);
-        if (&mut *stream).take(1024).read_buf(read).await? == 0 {
-            return Ok(None);
-        }
-        let fresh = read.get(from..).unwrap_or_default();
-        if let Some(place) = fresh.windows(BLANK_LINE.len()).position(|window| window == BLANK_LINE) {
-            return Ok(Some(from + place));
-        }
-        if read.len() >= MAX_HEAD {
-            return Ok(None);
-        }
-    }
-}
-
-/// The rest of a body of which the beginning was read with the head; nothing if it ends early or does not end.
-async fn read_body(stream: &mut Stream, begun: &[u8], length: usize) -> io::Result<Option<Vec<u8>>> {
-    if begun.len() > length || length > MAX_BODY {
-        return Ok(None);
-    }
-    let mut body = vec![0; length];
-    let (start, rest) = body.split_at_mut(begun.len());
-    start.copy_from_slice(begun);
-    match stream.read_exact(rest).await {
-        Ok(_) => Ok(Some(body)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

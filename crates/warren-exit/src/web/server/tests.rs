@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::http::server::{CONNECTIONS, TIME};
+use crate::http::{CONNECTIONS, TIME};
 
 struct Page {
     address: SocketAddr,
@@ -20,9 +20,9 @@ impl Page {
         let directory = tempfile::tempdir().unwrap();
         let token = Token::read_or_make(directory.path()).unwrap();
         let text = std::fs::read_to_string(token::path(directory.path())).unwrap();
-        let socket = listener::tcp("127.0.0.1:0".parse().unwrap(), WHAT, SECTION).await.unwrap();
-        let address = socket.local_addr().unwrap();
-        let mut server = WebServer::start(Socket::Tcp(socket), token);
+        let socket = Socket::tcp("127.0.0.1:0".parse().unwrap(), PageSite::NAME, SECTION).await.unwrap();
+        let address = socket.tcp_address().unwrap();
+        let mut server = start(socket, token);
         tokio::spawn(async move {
             loop {
                 let Question { asked, answer } = server.next().await;

@@ -1,0 +1,160 @@
+//! Sockets that listen for HTTP: a TCP port, or a Unix socket made before the sandbox.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+use warren_control::private_socket;
+
+/// A connection, over TCP or a Unix socket.
+pub(crate) type Stream = Box<dyn Duplex>;
+
+/// What is read and written.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A socket that listens and whose connections are not taken yet.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Socket {
+    /// Listens on a TCP address. `what` is served there because `section` of the configuration asks for it.
+    ///
+    /// # Errors
+    /// A sentence with the address and what to do.
+    pub(crate) async fn tcp(address: SocketAddr, what: &str, section: &str) -> anyhow::Result<Self> {
+        TcpListener::bind(address).await.map(Self::Tcp).map_err(|error| {
+            let kind = error.kind();
+            let advice = if kind == ErrorKind::AddrInUse {
+                "another program has this port; choose another"
+            } else if kind == ErrorKind::AddrNotAvailable {
+                "this host has no such address; choose one that `ip address` shows"
+            } else if kind == ErrorKind::PermissionDenied {
+                "the exit has given up ports below 1024; choose one above"
+            } else {
+                "choose another address"
+            };
+            anyhow::anyhow!("cannot serve {what} on TCP {address}: {error}; {advice} for listen in {section}")
+        })
+    }
+
+    /// The address of a TCP socket, in which the kernel has put a port for 0.
+    pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Takes the next connection.
+    pub(super) async fn accept(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+/// A Unix socket that listens from before the sandbox, in which none can be made; its file is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct UnixSocket {
+    listener: StdUnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens at a path, for its owner and root alone. A socket on which nobody listens is replaced.
+    ///
+    /// # Errors
+    /// A sentence with the path and what to do.
+    pub(crate) fn bind(path: &Path, what: &str, section: &str) -> anyhow::Result<Self> {
+        let bind = || {
+            remove_abandoned(path)?;
+            Ok(Self { listener: private_socket::listen(path)?, path: path.to_owned() })
+        };
+        bind().map_err(|error: io::Error| {
+            let path = path.display();
+            anyhow::anyhow!(
+                "cannot serve {what} on {path}: {error}; choose a path in a directory of the exit's own for listen in {section}"
+            )
+        })
+    }
+
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        self.path == path
+    }
+
+    /// To take connections from, one listener at a time.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub(crate) fn listen(&self) -> io::Result<Socket> {
+        Ok(Socket::Unix(UnixListener::from_std(self.listener.try_clone()?)?))
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Its directory may be gone already.
+        drop(fs::remove_file(&self.path));
+    }
+}
+
+/// Removes a socket that a killed daemon left, and nothing else.
+fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
+    }
+    fs::remove_file(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_abandoned_socket_is_replaced_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("web.sock");
+        drop(StdUnixListener::bind(&path).unwrap());
+
+        let socket = UnixSocket::bind(&path, "the web page", "[web]").unwrap();
+
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let taken = UnixSocket::bind(&path, "the web page", "[web]").unwrap_err().to_string();
+        assert!(
+            taken.contains("another program listens there") && taken.contains("listen in [web]"),
+            "{taken}"
+        );
+        drop(socket);
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        assert!(UnixSocket::bind(&path, "the web page", "[web]").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"a file");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_one_sentence() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let error =
+            Socket::tcp(taken.local_addr().unwrap(), "metrics", "[metrics]").await.unwrap_err().to_string();
+        assert!(error.contains("another program has this port"), "{error}");
+        assert!(error.contains("listen in [metrics]"), "{error}");
+    }
+}
