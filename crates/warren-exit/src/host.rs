@@ -1,72 +1,140 @@
-//! Networks behind clients: this host's routes and rules for them follow what the operator allows.
+//! What the exit sets up on its host and keeps up: addresses, forwarding, firewall rules, and routes to networks behind clients.
 
 pub(crate) mod hold;
-pub(crate) mod service_ports;
-pub(crate) mod upkeep;
+mod service_ports;
+mod upkeep;
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use ipnet::IpNet;
-use warren_host::{Host, Plan, exit_plan};
+use warren_host::exit_hold::{HeldRules, Hold};
+use warren_host::exit_plan::{self, Egress, ExitHost};
+use warren_host::{Applied, DeviceName, Host, Plan, UndoError, facts};
 use warren_session::clients::ClientRegistry;
 
-use crate::daemon::Daemon;
-use crate::run::host_facts;
-use warren_control::Refusal;
+use self::service_ports::ServicePorts;
+use self::upkeep::Upkeep;
+use warren_config::{ExitConfig, NatInterface};
+use warren_daemon::device_watch;
 
-impl Daemon {
-    /// Makes the host follow a change of clients that is in force.
-    pub(crate) async fn follow_clients(&mut self, host: &mut Host) -> Result<(), Refusal> {
-        let followed = self.follow_prefixes(host).await;
-        followed.map_err(|error| {
-            Refusal::new(format!(
-                "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
-            ))
-        })
-    }
+/// The exit's TUN device.
+pub const DEVICE: &str = "warren-exit";
+/// The inner MTU that is granted: a 1500-byte path's QUIC datagram, less the slack that keeps GSO batches whole
+/// (`noq-hot-path.md` section 3).
+pub(crate) const INNER_MTU: u16 = 1380;
 
-    /// Makes the host lead to the networks behind clients as the registry has them now.
+/// The host as it was found, before the exit changes anything.
+pub(crate) struct FoundHost {
+    host: Host,
+    facts: ExitHost,
+    services: ServicePorts,
+}
+
+impl FoundHost {
+    /// Looks at the host.
     ///
     /// # Errors
-    /// What could not be done; the next change tries it again.
-    pub(crate) async fn follow_prefixes(&mut self, host: &mut Host) -> anyhow::Result<()> {
-        self.follow_host(host).await.map(drop)
+    /// When it lacks the interface that the configuration names, or cannot be looked at.
+    pub(crate) async fn look(
+        config: &ExitConfig,
+        registry: &ClientRegistry,
+        journal: impl AsRef<Path>,
+    ) -> anyhow::Result<Self> {
+        let host = Host::open(journal).await?;
+        refuse_missing_interface(config)?;
+        let services = ServicePorts::look(Instant::now());
+        let facts = facts_of(config, registry, &host, &services).await?;
+        Ok(Self { host, facts, services })
     }
 
-    /// The same, and makes the rules follow what is around the host now: networks that it is on itself, and for whom else it
-    /// forwards, and its services' ports. Returns the exit's plan as it would be made now.
+    /// Sets the host up. Also returns the table that outlives this daemon.
     ///
     /// # Errors
-    /// As [`Self::follow_prefixes`].
-    pub(crate) async fn follow_host(&mut self, host: &mut Host) -> anyhow::Result<Plan> {
-        let mut facts = host_facts(&self.config, self.sessions.registry(), host, &self.services).await?;
-        self.services.follow(&mut facts, Instant::now()).await;
-        self.tell_who_forwards(exit_plan::forwards_for_others(&facts));
-        self.tell_of_links(exit_plan::has_too_many_links(&facts));
+    /// Which step failed. The steps before it are undone.
+    pub(crate) async fn set_up(self, hold_journal: impl AsRef<Path>) -> anyhow::Result<(HostSetup, Hold)> {
+        let Self { mut host, facts, services } = self;
+        let mut hold = Hold::open(hold_journal).await?;
+        let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
+        let plan = exit_plan::exit(&facts);
+        let upkeep = match host.apply(&plan).await {
+            Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
+            Err(error) => {
+                hold.remove().await?;
+                return Err(error.into());
+            }
+        };
+        let setup = HostSetup {
+            host,
+            upkeep,
+            ruleset: exit_plan::ruleset(&facts),
+            held,
+            services,
+            forwards_for_others: None,
+            prefix_routes: Applied::default(),
+        };
+        Ok((setup, hold))
+    }
+}
+
+/// Everything that the exit has changed on its host. It follows the host, the configuration and the clients as they change.
+pub(crate) struct HostSetup {
+    host: Host,
+    upkeep: Upkeep,
+    /// The rules of the firewall table that is in force.
+    ruleset: String,
+    /// The rules of the table that outlives this daemon.
+    held: HeldRules,
+    services: ServicePorts,
+    /// Whether the host forwards for others than clients, as it was logged last.
+    forwards_for_others: Option<bool>,
+    /// The routes to networks behind clients.
+    prefix_routes: Applied,
+}
+
+impl HostSetup {
+    /// When to call [`Self::look`] next.
+    pub(crate) fn due(&self) -> Instant {
+        self.upkeep.due()
+    }
+
+    /// Follows what has changed on the host, and makes again what somebody has undone. Failures are logged.
+    pub(crate) async fn look(&mut self, config: &ExitConfig, registry: &ClientRegistry) {
+        let began = Instant::now();
+        let plan = self.follow(config, registry).await;
+        self.upkeep.look(&mut self.host, plan, began).await;
+    }
+
+    /// Makes the rules follow the host as it is now (the networks on its links, for whom else it forwards, the ports of its
+    /// services), and makes rules and routes follow the networks behind clients. Returns the exit's plan as it would be made now.
+    ///
+    /// # Errors
+    /// What could not be done. The next look tries it again.
+    pub(crate) async fn follow(
+        &mut self,
+        config: &ExitConfig,
+        registry: &ClientRegistry,
+    ) -> anyhow::Result<Plan> {
+        let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
+        self.services.follow(&mut facts, Instant::now());
+        self.log_who_forwards(exit_plan::forwards_for_others(&facts));
         let ruleset = exit_plan::ruleset(&facts);
+        // A table that is replaced begins its counters anew, so one that stays the same is left alone.
         if ruleset != self.ruleset {
-            host.replace_table(exit_plan::TABLE, &ruleset).await?;
+            self.host.replace_table(exit_plan::TABLE, &ruleset).await?;
             self.ruleset = ruleset;
         }
         self.held.follow(&facts).await.context("cannot change the table that outlives this exit")?;
-        host.change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))
+        self.host
+            .change(&mut self.prefix_routes, &exit_plan::prefix_routes(&facts))
             .await
             .context("cannot route the networks behind clients")?;
         Ok(exit_plan::exit(&facts))
     }
 
-    fn tell_of_links(&mut self, are_too_many: bool) {
-        if are_too_many && !self.has_too_many_links {
-            tracing::warn!(
-                "this host has more than 4,096 networks on its links, so clients are kept from wider ones around them; look for a neighbour \
-                 that sends too many router advertisements, or set accept_ra to 0"
-            );
-        }
-        self.has_too_many_links = are_too_many;
-    }
-
-    fn tell_who_forwards(&mut self, for_others: bool) {
+    fn log_who_forwards(&mut self, for_others: bool) {
         const SENTENCE: &str = "forwarding is turned on for the whole host, so it forwards for others than clients too; if clients have no internet, see `warren doctor`";
         match self.forwards_for_others.replace(for_others) {
             None if for_others => tracing::info!("{SENTENCE}"),
@@ -74,10 +142,75 @@ impl Daemon {
             _ => {}
         }
     }
+
+    /// Returns once the exit's nftables table is gone.
+    pub(crate) async fn table_lost(&mut self) {
+        self.host.table_lost().await;
+    }
+
+    /// What is changed on the host, a few words for each change.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        self.host.changes()
+    }
+
+    /// Undoes all of it, including what was made since the start.
+    ///
+    /// # Errors
+    /// What could not be undone.
+    pub(crate) async fn undo_all(&mut self) -> Result<(), UndoError> {
+        self.host.undo_all().await
+    }
+}
+
+/// Refuses an interface that the host does not have. One that disappears later may come back.
+///
+/// # Errors
+/// The name, and what to write instead.
+pub(crate) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
+    if let NatInterface::Name(name) = &config.nat_interface
+        && !device_watch::exists(name)?
+    {
+        let file = config.path.display();
+        bail!(
+            "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
+        );
+    }
+    Ok(())
+}
+
+/// What the plan of this exit depends on, as the host is now.
+async fn facts_of(
+    config: &ExitConfig,
+    registry: &ClientRegistry,
+    host: &Host,
+    services: &ServicePorts,
+) -> anyhow::Result<ExitHost> {
+    let interface = match &config.nat_interface {
+        NatInterface::Auto => Egress::Auto,
+        NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
+    };
+    let device = DeviceName::new(DEVICE)?;
+    Ok(ExitHost {
+        surroundings: host.surroundings(&device).await?,
+        device,
+        mtu: INNER_MTU,
+        ipv4: config.ipv4,
+        ipv6: config.ipv6,
+        nat_ipv4: config.nat,
+        nat_ipv6: config.nat_ipv6,
+        interface,
+        listen_ports: config.listen.iter().map(SocketAddr::port).collect(),
+        service_ports: services.kept(),
+        allow: config.allow.clone(),
+        prefixes: prefixes_of(registry),
+        isolation: config.isolation,
+        resolvers: config.dns.clone(),
+        router_advertisements: facts::devices_taking_router_advertisements()?,
+    })
 }
 
 /// The networks behind clients that are not disabled, in order.
-pub(crate) fn of(registry: &ClientRegistry) -> Vec<IpNet> {
+fn prefixes_of(registry: &ClientRegistry) -> Vec<IpNet> {
     let admitted = registry.iter().filter(|client| !client.disabled);
     let mut prefixes: Vec<IpNet> = admitted.flat_map(|client| client.prefixes.iter().copied()).collect();
     prefixes.sort_unstable();

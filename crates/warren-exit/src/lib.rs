@@ -1,8 +1,15 @@
-//! The exit: a daemon that takes clients' sessions and pumps their packets out.
+//! The exit: a daemon that takes clients' sessions and passes their packets on to the internet.
+//!
+//! - [`exit_run`] (`run.rs`) makes everything the daemon needs: sockets, device, rules on the host, and the helper process.
+//! - `daemon.rs` is the loop. It coordinates three owners: `clients.rs` has the registry, sessions and limits; `host.rs` has what is
+//!   changed on the host; `reporting.rs` has what is measured and told.
+//! - `metrics.rs` and `web.rs` are the two sites that `http.rs` serves: the metrics, and the page for operators.
+//! - `invitation.rs` and `other_firewalls.rs` serve the command line and the doctor too.
 #![forbid(unsafe_code)]
 
 mod clients;
 mod daemon;
+mod ending;
 mod host;
 mod http;
 pub mod invitation;
@@ -14,5 +21,6 @@ mod run;
 mod sockets;
 mod web;
 
+pub use host::DEVICE;
 pub use host::hold::release;
-pub use run::{DEVICE, exit_run};
+pub use run::exit_run;

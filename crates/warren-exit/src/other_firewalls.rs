@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::run::DEVICE;
+use crate::host::DEVICE;
 
 /// A chain that drops what none of its rules takes, and has none for the exit.
 #[derive(Clone, Debug, PartialEq, Eq)]

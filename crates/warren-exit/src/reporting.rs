@@ -1,130 +1,216 @@
-//! What a running exit tells of itself: its status, and its metrics.
+//! What a running exit tells about itself: its status, its metrics, and the page for operators.
 
-use std::collections::HashMap;
+mod overview;
+
+use std::path::Path;
 use std::time::Instant;
 
-use warren_host::Host;
-use warren_session::PublicKey;
-
-use crate::daemon::Daemon;
-use crate::metrics::{self, ClientFigures, Page, Scrape};
-use warren_config::MetricsSettings;
-use warren_control::Refusal;
+use crate::clients::Clients;
+use crate::http::{Server, UnixSocket, next_question};
+use crate::metrics::{self, Page, Scrape};
+use crate::web::{Question, WebServer};
+use warren_config::{ExitConfig, MetricsSettings, WebListen};
 use warren_control::status::{
-    ClientCounts, ConnectionStatus, ExitStatus, Observed, SessionStatus, State, Status, turned_away,
+    ClientCounts, DeviceStatus, ExitStatus, Observed, RateMeter, State, Status, turned_away,
 };
-use warren_tunnel::Snapshot;
+use warren_tunnel::tuning::Tuning;
+use warren_tunnel::{Snapshot, Traffic};
 
-impl Daemon {
-    /// Serves the metrics elsewhere, or where they were if that cannot be. The old listener goes first, because its address may
-    /// be part of the new one.
-    pub(crate) async fn move_metrics(&mut self, settings: &MetricsSettings) -> anyhow::Result<()> {
+/// The servers for metrics and page, and what reports are measured by.
+pub(crate) struct Reporting {
+    metrics: Option<Server<Scrape>>,
+    web: Option<WebServer>,
+    /// The page's Unix socket. Nothing can make it again, so it stays until the configuration no longer names it.
+    web_socket: Option<UnixSocket>,
+    device: DeviceStatus,
+    since: Instant,
+    meter: RateMeter,
+}
+
+/// The exit's state at one moment, from which reports are made.
+pub(crate) struct Observations<'a> {
+    pub(crate) config: &'a ExitConfig,
+    pub(crate) clients: &'a Clients,
+    pub(crate) tuning: &'a Tuning,
+    pub(crate) reloads: &'a Reloads,
+    pub(crate) is_stopping: bool,
+    /// What the workers have counted.
+    pub(crate) snapshot: Snapshot,
+}
+
+/// How reloads have gone.
+#[derive(Debug, Default)]
+pub(crate) struct Reloads {
+    /// Why the latest reload changed nothing, if it did not.
+    pub(crate) error: Option<String>,
+    /// Reloads that changed nothing because something was wrong.
+    pub(crate) refused: u64,
+}
+
+/// What a client of the metrics or of the page asks.
+#[derive(Debug)]
+pub(crate) enum HttpQuestion {
+    Scrape(Scrape),
+    Page(Question),
+}
+
+impl Reporting {
+    /// Serves metrics and page where the configuration says.
+    ///
+    /// # Errors
+    /// When an address or a file cannot be had. The sentence says what to do.
+    pub(crate) async fn start(
+        config: &ExitConfig,
+        web_socket: Option<UnixSocket>,
+        state: &Path,
+        device: DeviceStatus,
+    ) -> anyhow::Result<Self> {
+        let now = Instant::now();
+        let metrics = metrics::serve(&config.metrics).await?;
+        let mut started =
+            Self { metrics, web: None, web_socket, device, since: now, meter: RateMeter::new(now) };
+        started.serve_web(config.web.as_ref(), state, true).await?;
+        Ok(started)
+    }
+
+    /// The next question of the metrics or the page.
+    pub(crate) async fn next(&mut self) -> HttpQuestion {
+        tokio::select! {
+            scrape = next_question(self.metrics.as_mut()) => HttpQuestion::Scrape(scrape),
+            question = next_question(self.web.as_mut().map(|web| &mut web.server)) => HttpQuestion::Page(question),
+        }
+    }
+
+    /// Serves the metrics elsewhere, or where they were if that is not possible.
+    ///
+    /// # Errors
+    /// Why they cannot be served there.
+    pub(crate) async fn move_metrics(
+        &mut self,
+        before: &MetricsSettings,
+        settings: &MetricsSettings,
+    ) -> anyhow::Result<()> {
+        // The old listener goes first, because its address may overlap the new one.
         if let Some(server) = self.metrics.take() {
             server.close().await;
         }
         match metrics::serve(settings).await {
             Ok(server) => self.metrics = server,
             Err(error) => {
-                self.metrics = metrics::serve(&self.config.metrics).await.ok().flatten();
+                self.metrics = metrics::serve(before).await.ok().flatten();
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Remembers what the connections have carried until now.
-    pub(crate) async fn measure(&mut self) {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let now = Instant::now();
-        self.meter.take(now, &snapshot);
-        self.spare_memory.look(now, &self.worker).await;
-        self.note_rates(now, &snapshot);
-    }
-
-    pub(crate) async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let device = format!("TUN device {}", self.device.name);
-        let host_changes = [vec![device], host.changes()].concat();
-        serde_json::to_value(self.status_of(snapshot, host_changes)).map_err(Refusal::new)
-    }
-
-    /// Answers a scrape; one that nobody waits for any more costs nothing.
-    pub(crate) async fn answer_scrape(&self, scrape: Scrape) {
-        if scrape.is_closed() {
-            return;
+    /// Serves the page elsewhere, or where it was if that is not possible. Its token is read again in any case.
+    ///
+    /// # Errors
+    /// Why it cannot be served there.
+    pub(crate) async fn move_web(
+        &mut self,
+        before: Option<&WebListen>,
+        listen: Option<&WebListen>,
+        state: &Path,
+    ) -> anyhow::Result<()> {
+        let history = match self.web.take() {
+            Some(server) => Some(server.close().await),
+            None => None,
+        };
+        let outcome = self.serve_web(listen, state, before != listen).await;
+        if outcome.is_err() {
+            // The old address was free a moment ago. If it no longer is, the error above says enough.
+            drop(self.serve_web(before, state, false).await);
         }
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let status = self.status_of(snapshot.clone(), Vec::new());
-        let clients = self.config.metrics.clients.then(|| self.client_figures(&status, &snapshot));
-        match (Page { status, snapshot, events: self.events.clone(), clients }).text() {
+        if let (Some(server), Some(history)) = (&mut self.web, history) {
+            server.history = history;
+        }
+        outcome
+    }
+
+    /// Removes the page's Unix socket, which the configuration no longer names.
+    pub(crate) fn forget_web_socket(&mut self) {
+        self.web_socket = None;
+    }
+
+    async fn serve_web(
+        &mut self,
+        listen: Option<&WebListen>,
+        state: &Path,
+        is_news: bool,
+    ) -> anyhow::Result<()> {
+        self.web = match listen {
+            Some(listen) => Some(WebServer::bind(listen, self.web_socket.as_ref(), state, is_news).await?),
+            None => None,
+        };
+        Ok(())
+    }
+
+    /// When to call [`Self::measure`] next.
+    pub(crate) fn due(&self) -> Instant {
+        self.meter.due()
+    }
+
+    /// Notes what the connections have carried until now, for rates.
+    pub(crate) fn measure(&mut self, now: Instant, snapshot: &Snapshot) {
+        self.meter.take(now, snapshot);
+        if let Some(web) = &mut self.web {
+            let mut total = Traffic::default();
+            snapshot.clients.values().for_each(|traffic| total.add(traffic));
+            web.history.take(now, total);
+        }
+    }
+
+    /// The name of the exit's TUN device.
+    pub(crate) fn device_name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// Answers a scrape of the metrics.
+    pub(crate) fn answer_scrape(&self, scrape: Scrape, seen: &Observations<'_>) {
+        let status = self.status(seen, Vec::new());
+        let clients = seen.config.metrics.clients.then(|| seen.clients.figures(&status, &seen.snapshot));
+        let page = Page {
+            status,
+            snapshot: seen.snapshot.clone(),
+            events: seen.clients.events().clone(),
+            reloads_refused: seen.reloads.refused,
+            clients,
+        };
+        match page.text() {
             Ok(text) => drop(scrape.send(text)),
             Err(error) => tracing::debug!("cannot write the metrics: {error}"),
         }
     }
 
-    pub(crate) fn status_of(&self, snapshot: Snapshot, host_changes: Vec<String>) -> Status {
-        let mut sessions: Vec<SessionStatus> = self
-            .live
-            .iter()
-            .map(|(id, live)| SessionStatus {
-                id: id.0,
-                name: live.name.clone(),
-                public_key: live.key.to_string(),
-                ipv4: live.lease.ipv4.map(|address| address.to_string()),
-                ipv6: live.lease.ipv6.map(|address| address.to_string()),
-                since_seconds: live.since.elapsed().as_secs_f64(),
-                connections: live.connections.clone(),
-            })
-            .collect();
-        sessions.sort_by(|a, b| a.name.cmp(&b.name));
-        let handshakes = self.tuning.settings.strangers.handshakes();
+    /// The exit's status.
+    pub(crate) fn status(&self, seen: &Observations<'_>, host_changes: Vec<String>) -> Status {
+        let Observations { config, clients, tuning, .. } = seen;
+        let sessions = clients.session_statuses();
+        let handshakes = tuning.settings.strangers.handshakes();
         let exit = ExitStatus {
-            listen: self.config.listen.clone(),
-            public_key: self.config.private_key.public().to_string(),
-            old_public_key: self.config.old_private_key.as_ref().map(|key| key.public().to_string()),
-            clients: ClientCounts { enrolled: self.sessions.registry().len(), connected: sessions.len() },
+            listen: config.listen.clone(),
+            public_key: config.private_key.public().to_string(),
+            old_public_key: config.old_private_key.as_ref().map(|key| key.public().to_string()),
+            clients: ClientCounts { enrolled: clients.registry().len(), connected: sessions.len() },
             sessions,
-            silent: self.config.silent,
-            strangers: turned_away(&self.tuning.settings.strangers),
+            silent: config.silent,
+            strangers: turned_away(&tuning.settings.strangers),
             handshakes_in_flight: handshakes.in_flight,
             handshakes_timed_out: handshakes.timed_out,
         };
-        let state = if self.stopping.is_some() { State::Stopping } else { State::Up };
         let observed = Observed {
-            state,
+            state: if seen.is_stopping { State::Stopping } else { State::Up },
             since: self.since,
             device: Some(self.device.clone()),
             host_changes,
-            reload_error: self.reload_error.clone(),
-            tuning: &self.tuning,
-            snapshot,
+            reload_error: seen.reloads.error.clone(),
+            tuning,
+            snapshot: seen.snapshot.clone(),
             meter: &self.meter,
             sandbox: warren_daemon::sandbox::in_force(),
         };
         Status::exit(exit, observed)
-    }
-
-    /// Figures of every enrolled client, by name.
-    fn client_figures(&self, status: &Status, snapshot: &Snapshot) -> Vec<ClientFigures> {
-        let mut of_key: HashMap<PublicKey, Vec<&ConnectionStatus>> = HashMap::new();
-        for connection in &status.connections {
-            let session = self.live.iter().find(|(id, _)| Some(id.0) == connection.session);
-            if let Some((_, live)) = session {
-                of_key.entry(live.key).or_default().push(connection);
-            }
-        }
-        let figures = |client: &warren_session::clients::Client| {
-            let connections = of_key.get(&client.public_key).map(Vec::as_slice).unwrap_or_default();
-            ClientFigures {
-                name: client.name.clone(),
-                rate_limit: client.rate_limit,
-                rate_limited_packets: self.limits.refused(client.public_key),
-                traffic: snapshot.clients.get(&client.public_key).copied().unwrap_or_default(),
-                connections: connections.len(),
-                queued_bytes: connections.iter().map(|connection| connection.queue_bytes).sum(),
-                round_trip: connections.iter().map(|connection| connection.rtt_ms / 1e3).reduce(f64::min),
-            }
-        };
-        self.sessions.registry().iter().map(figures).collect()
     }
 }

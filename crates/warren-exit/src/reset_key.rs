@@ -12,7 +12,7 @@ use warren_host::read_plain;
 ///
 /// # Errors
 /// When the file cannot be read or made, or is not a key.
-pub(crate) fn reset_key(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
+pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
     // One byte more than it has shows that it is damaged.
     match read_plain(&path, 65) {
@@ -48,8 +48,8 @@ mod tests {
     #[test]
     fn reset_key_is_made_once_and_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let first = reset_key(directory.path()).unwrap();
-        assert_eq!(reset_key(directory.path()).unwrap(), first);
+        let first = read_or_make(directory.path()).unwrap();
+        assert_eq!(read_or_make(directory.path()).unwrap(), first);
         let mode = std::fs::metadata(directory.path().join("reset.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -58,7 +58,7 @@ mod tests {
     fn damaged_reset_key_is_an_error_that_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("reset.key"), b"short").unwrap();
-        let error = reset_key(directory.path()).unwrap_err().to_string();
+        let error = read_or_make(directory.path()).unwrap_err().to_string();
         assert!(error.contains("reset.key") && error.contains("delete it"), "{error}");
     }
 }

@@ -1,26 +1,22 @@
-//! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing.
+//! `warren exit run`: makes everything that the exit daemon runs on, in an order in which a failure leaves nothing behind.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, anyhow, bail};
-use ipnet::{Ipv4Net, Ipv6Net};
-use warren_host::exit_hold::Hold;
-use warren_host::exit_plan::{self, Egress, ExitHost};
-use warren_host::{DeviceName, Host, facts};
+use anyhow::{anyhow, bail};
 use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitSessions, SessionConfig};
-use warren_tun::{DeviceConfig, TunError};
+use warren_tun::{Device, DeviceConfig, Queue, TunError};
 
-use super::{other_firewalls, reset_key, sockets};
-use crate::daemon::{self, Ending, ExitStart};
-use crate::host::service_ports::ServicePorts;
-use crate::host::upkeep::Upkeep;
-use warren_config::{ClientsFile, ExitConfig, NatInterface, WebListen, load_exit, lock_clients};
+use crate::clients::Clients;
+use crate::daemon::{self, ExitStart};
+use crate::ending::Ending;
+use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
+use crate::{other_firewalls, reset_key, sockets};
+use warren_config::{ClientsFile, ExitConfig, WebListen, load_exit, lock_clients};
 use warren_daemon::daemon_dir::{DaemonDir, DaemonLock, EXIT};
-use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::helper::Helper;
@@ -29,13 +25,7 @@ use warren_daemon::notify;
 use warren_daemon::output;
 use warren_daemon::sandbox::{self, Files};
 
-/// The exit's TUN device.
-pub const DEVICE: &str = "warren-exit";
-/// The inner MTU that is granted: a 1500-byte path's QUIC datagram less the slack that keeps GSO batches whole
-/// (`noq-hot-path.md` section 3).
-const INNER_MTU: u16 = 1380;
-
-/// A command that changes the registry has its lock for an instant.
+/// How long to wait for the registry's lock. A command that changes the registry holds it only for an instant.
 const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Runs the exit daemon until it is stopped.
@@ -68,85 +58,76 @@ async fn prepare_and_run(
     directory: &DaemonDir,
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
-    let clients = config.clients_path(&directories.state);
-    let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
-    refuse_others_directory(clients.parent().unwrap_or(&directories.state))?;
-    let (clients, registry) = ClientsFile::open(clients)?;
-    let reset_key = reset_key::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
+    let path = config.clients_path(&directories.state);
+    let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
+    let state = path.parent().unwrap_or(&directories.state).to_owned();
+    refuse_others_directory(&state)?;
+    let (file, registry) = ClientsFile::open(path)?;
+    let files = files_of(&config, file.path(), directory);
+    let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
-    // A port below 1024 is bound; nothing after this needs more.
+    // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
-    let sessions = ExitSessions::new(
-        session_config(&config),
-        registry,
-        Instant::now(),
-        SystemTime::now(),
-        warren_daemon::entropy::source(),
-    )?;
-    let device = DeviceConfig {
-        name: DEVICE.to_owned(),
-        mtu: INNER_MTU,
-        queues: usize::from(tuning.workers),
-        bulk_lane: true,
-        offload: config.transport.tun_offload,
-    };
-    let (device, queues) = warren_tun::create(&device).map_err(of_device)?;
-    let mut host = Host::open(&directory.journal()).await?;
-    refuse_missing_interface(&config)?;
+    let clients = Clients::new(sessions_of(&config, registry)?, file);
+    let (device, queues) = create_device(&config, tuning.workers)?;
+    let found = FoundHost::look(&config, clients.registry(), directory.journal()).await?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
-    // The nft that owns the exit's table too: it takes whatever text it is given.
+    // That includes the nft that owns the exit's table, which carries out any text that it is given.
     helper.run_nft();
-    let services = ServicePorts::look(helper.clone(), Instant::now()).await;
-    let facts = host_facts(&config, sessions.registry(), &host, &services).await?;
-    let mut hold = Hold::open(&directory.hold_journal()).await?;
-    let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
-    let plan = exit_plan::exit(&facts);
-    let upkeep = match host.apply(&plan).await {
-        Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
-        Err(error) => {
-            hold.remove().await?;
-            return Err(error.into());
-        }
-    };
-    for firewall in other_firewalls::look(&facts.listen_ports) {
-        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&facts.listen_ports));
-    }
-    let files = files_of(&config, clients.path(), directory);
-    let gateways = gateways(config.ipv4, config.ipv6);
-    let ended = daemon::run(ExitStart {
+    let (host, hold) = found.set_up(directory.hold_journal()).await?;
+    warn_of_other_firewalls(&config);
+    let start = ExitStart {
         config,
-        sessions,
         clients,
         tuning,
         sockets,
         reset_key,
         device,
         queues,
-        gateways,
-        ruleset: exit_plan::ruleset(&facts),
-        held,
-        services,
-        host,
-        upkeep,
         control: directory.socket(),
-        mtu: INNER_MTU,
         helper: helper.clone(),
         files,
-    })
-    .await;
-    let left = super::host::hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
+    };
+    let ended = daemon::run(start, host).await;
+    let left = hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
     drop(helper);
     let ended = left.and(ended.map(drop));
     if let Err(error) = &ended {
-        // It is the helper that says it.
+        // While the helper still runs: only it can pass this on to systemd.
         notify::status(&output::sentence(error));
     }
     process.end().await;
     ended
 }
 
-/// The files of a running exit.
+fn sessions_of(config: &ExitConfig, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
+    let entropy = warren_daemon::entropy::source();
+    let sessions =
+        ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
+    Ok(sessions)
+}
+
+fn create_device(config: &ExitConfig, workers: u8) -> anyhow::Result<(Device, Vec<Queue>)> {
+    let settings = DeviceConfig {
+        name: DEVICE.to_owned(),
+        mtu: INNER_MTU,
+        queues: usize::from(workers),
+        bulk_lane: true,
+        offload: config.transport.tun_offload,
+    };
+    warren_tun::create(&settings).map_err(advise_on_device)
+}
+
+/// Logs each chain of another firewall that keeps clients from the exit or from the internet, with what to do.
+fn warn_of_other_firewalls(config: &ExitConfig) {
+    let ports: Vec<u16> = config.listen.iter().map(SocketAddr::port).collect();
+    for firewall in other_firewalls::look(&ports) {
+        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
+    }
+}
+
+/// The files that a running exit opens.
 fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files {
     let files = Files::new().reading(&config.path).reading(&config.key_file).writing_in(directory.path());
     let web = match &config.web {
@@ -157,7 +138,8 @@ fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files
     written.fold(files, Files::writing_in)
 }
 
-fn session_config(config: &ExitConfig) -> SessionConfig {
+/// What the sessions need to know of the configuration.
+fn session_settings(config: &ExitConfig) -> SessionConfig {
     SessionConfig {
         ipv4: config.ipv4,
         ipv6: config.ipv6,
@@ -170,52 +152,8 @@ fn session_config(config: &ExitConfig) -> SessionConfig {
     }
 }
 
-/// What the plan of this exit depends on, as the host is now.
-pub(super) async fn host_facts(
-    config: &ExitConfig,
-    registry: &ClientRegistry,
-    host: &Host,
-    services: &ServicePorts,
-) -> anyhow::Result<ExitHost> {
-    let interface = match &config.nat_interface {
-        NatInterface::Auto => Egress::Auto,
-        NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
-    };
-    let device = DeviceName::new(DEVICE)?;
-    Ok(ExitHost {
-        surroundings: host.surroundings(&device).await?,
-        device,
-        mtu: INNER_MTU,
-        ipv4: config.ipv4,
-        ipv6: config.ipv6,
-        nat_ipv4: config.nat,
-        nat_ipv6: config.nat_ipv6,
-        interface,
-        listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
-        service_ports: services.kept(),
-        allow: config.allow.clone(),
-        prefixes: super::host::of(registry),
-        isolation: config.isolation,
-        resolvers: config.dns.clone(),
-        router_advertisements: facts::devices_taking_router_advertisements()?,
-    })
-}
-
-/// Refuses an interface that the host has not; one that goes later may come back.
-pub(super) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
-    if let NatInterface::Name(name) = &config.nat_interface
-        && !device_watch::exists(name)?
-    {
-        let file = config.path.display();
-        bail!(
-            "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
-        );
-    }
-    Ok(())
-}
-
-/// A name that is taken is not the operator's to choose.
-fn of_device(error: TunError) -> anyhow::Error {
+/// Says what to do if the device's name is taken, which the operator cannot choose.
+fn advise_on_device(error: TunError) -> anyhow::Error {
     if let TunError::NameTaken { name } = error {
         return anyhow!(
             "a network device named {name} exists already: a host has one exit, so stop the other (`warren status exit`), or run: ip link delete {name}"
@@ -224,7 +162,7 @@ fn of_device(error: TunError) -> anyhow::Error {
     error.into()
 }
 
-/// Root that has given its rights up could not leave the service's files to the service.
+/// Refuses another user's directory to root: once root has given up its rights, it cannot give the files that it writes to that user.
 fn refuse_others_directory(directory: &Path) -> anyhow::Result<()> {
     let owner = std::fs::metadata(directory).map(|metadata| metadata.uid());
     if !rustix::process::geteuid().is_root() || owner.as_ref().is_ok_and(|owner| *owner == 0) {
@@ -235,11 +173,4 @@ fn refuse_others_directory(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         directory.display()
     )
-}
-
-/// The exit's own inner addresses: the first host of each pool.
-fn gateways(ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Vec<IpAddr> {
-    let ipv4 = ipv4.and_then(|pool| pool.hosts().next()).map(IpAddr::V4);
-    let ipv6 = ipv6.and_then(|pool| pool.hosts().find(|host| *host != pool.network())).map(IpAddr::V6);
-    ipv4.into_iter().chain(ipv6).collect()
 }

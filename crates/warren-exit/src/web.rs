@@ -3,7 +3,6 @@
 //! What is served is embedded in the binary and loads nothing from elsewhere. Every answer with figures, and every change, asks for
 //! the token that only root and the exit's own user can read.
 
-mod answers;
 mod history;
 mod page;
 mod page_request;
@@ -12,4 +11,5 @@ mod reply;
 mod server;
 mod token;
 
-pub(super) use server::{WebServer, unix_socket};
+pub(super) use qr::code as qr_code;
+pub(super) use server::{ApiCall, NewInvitation, Question, WebServer, unix_socket};

@@ -1,4 +1,4 @@
-//! What the sessions' state machine asks for, carried out by the worker, the registry's file and connection tracking.
+//! Carries out what the sessions' state machine decides: in the worker, in the registry's file, and in connection tracking.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -8,27 +8,29 @@ use warren_quic::driver::ConnectionId;
 use warren_session::exit::{EndReason, ExitAction};
 use warren_session::pool::Lease;
 
-use crate::daemon::{Daemon, LiveSession};
-use warren_tunnel::{Command, SessionRoute};
+use super::Clients;
+use super::live::LiveSession;
+use warren_tunnel::{Command, SessionRoute, WorkerHandle};
 
-impl Daemon {
-    pub(crate) async fn carry_out_all(&mut self) {
+impl Clients {
+    /// Carries out everything that the state machine has decided since the last call.
+    pub(crate) async fn carry_out_all(&mut self, worker: &WorkerHandle) {
         while let Some(action) = self.sessions.poll_action() {
-            self.carry_out(action).await;
+            self.carry_out(action, worker).await;
         }
     }
 
-    async fn carry_out(&mut self, action: ExitAction) {
+    async fn carry_out(&mut self, action: ExitAction, worker: &WorkerHandle) {
         self.events.count(&action);
         match action {
             ExitAction::Send { connection, bytes } => {
                 let connection = ConnectionId(connection);
-                self.worker.send(Command::SendControl { connection, data: bytes }).await;
+                worker.send(Command::SendControl { connection, data: bytes }).await;
             }
             ExitAction::Close { connection, reason } => {
                 let connection = ConnectionId(connection);
                 let (code, reason) = (reason.code(), reason.to_string());
-                self.worker.send(Command::Close { connection, code, reason }).await;
+                worker.send(Command::Close { connection, code, reason }).await;
             }
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections } => {
@@ -38,7 +40,7 @@ impl Daemon {
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
                 let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
-                self.worker.send(Command::OpenSession { session, client: Some(key), route }).await;
+                worker.send(Command::OpenSession { session, client: Some(key), route }).await;
             }
             ExitAction::Attach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session)
@@ -48,13 +50,13 @@ impl Daemon {
                     live.connections.sort_unstable();
                 }
                 let connection = ConnectionId(connection);
-                self.worker.send(Command::Attach { session, connection, index }).await;
+                worker.send(Command::Attach { session, connection, index }).await;
             }
             ExitAction::Detach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session) {
                     live.connections.retain(|attached| *attached != index);
                 }
-                self.worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
+                worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
             }
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
@@ -63,7 +65,7 @@ impl Daemon {
                         forget_flows(live.lease);
                     }
                 }
-                self.worker.send(Command::EndSession { session }).await;
+                worker.send(Command::EndSession { session }).await;
             }
             ExitAction::Persist => {
                 if let Err(error) = self.save() {
@@ -74,10 +76,11 @@ impl Daemon {
     }
 }
 
-/// The flows of a client that is cut off end here too, and do not come to life for who gets its addresses next.
+/// Forgets the tracked flows of a client that is cut off. Otherwise its flows would go on in connection tracking, and reach the client
+/// that gets its addresses next.
 fn forget_flows(lease: Lease) {
     let addresses: Vec<IpAddr> = lease.addresses().collect();
-    // Aside, because a busy exit tracks many flows.
+    // On another thread: a busy exit tracks many flows, and the daemon must not wait for all of them.
     tokio::task::spawn_blocking(move || match tracking::forget(&addresses) {
         Ok(flows) => tracing::debug!(flows, "forgot the flows of a client"),
         Err(error) => tracing::warn!("cannot forget the flows of a client that was cut off: {error}"),

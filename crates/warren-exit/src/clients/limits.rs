@@ -11,11 +11,11 @@ use warren_tunnel::ClientLimit;
 
 /// Each client's limit, shared with the workers; it stays when a session ends, so that nobody comes back to a new burst.
 #[derive(Debug, Default)]
-pub(crate) struct ClientLimits(HashMap<PublicKey, Arc<ClientLimit>>);
+pub(super) struct ClientLimits(HashMap<PublicKey, Arc<ClientLimit>>);
 
 impl ClientLimits {
     /// The limit of a client, as the registry has it.
-    pub(crate) fn of(&mut self, registry: &ClientRegistry, key: PublicKey) -> Arc<ClientLimit> {
+    pub(super) fn of(&mut self, registry: &ClientRegistry, key: PublicKey) -> Arc<ClientLimit> {
         let rate = registry.by_key(key).and_then(|client| client.rate_limit);
         let limit = self.0.entry(key).or_insert_with(|| Arc::new(ClientLimit::new(rate, Instant::now())));
         limit.set(rate);
@@ -23,7 +23,7 @@ impl ClientLimits {
     }
 
     /// Sets every limit as the registry has it, and forgets clients that are gone.
-    pub(crate) fn follow(&mut self, registry: &ClientRegistry) {
+    pub(super) fn follow(&mut self, registry: &ClientRegistry) {
         self.0.retain(|key, limit| {
             let client = registry.by_key(*key);
             if let Some(client) = client {
@@ -34,7 +34,7 @@ impl ClientLimits {
     }
 
     /// Packets of a client that its limit dropped.
-    pub(crate) fn refused(&self, key: PublicKey) -> u64 {
+    pub(super) fn refused(&self, key: PublicKey) -> u64 {
         self.0.get(&key).map(|limit| limit.refused()).unwrap_or_default()
     }
 }

@@ -1,70 +1,54 @@
-//! Reading the exit's configuration again while it runs: all of what changed takes effect, or nothing.
-
-use std::time::Instant;
+//! Reads the exit's configuration again while it runs: all changes take effect, or none.
 
 use anyhow::bail;
-use warren_host::Host;
 
-use crate::daemon::Daemon;
-use crate::run::refuse_missing_interface;
+use super::{Daemon, forwarding, state_directory};
+use crate::host::refuse_missing_interface;
 use warren_config::TAKES_RESTART as TRANSPORT;
 use warren_config::{ClientsFile, ExitConfig, WebListen, load_exit};
 use warren_control::Refusal;
 use warren_tunnel::Command;
 
-impl Daemon {
-    /// Reads `exit.toml` and the clients' file again. Sessions that neither concerns lose no packet.
-    pub(crate) async fn reload(&mut self, host: &mut Host) -> Result<serde_json::Value, Refusal> {
-        let outcome = self.take_over(host).await;
+impl Daemon<'_> {
+    /// Reads `exit.toml` and the clients' file again. Sessions that the changes do not concern lose no packet.
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+        let outcome = self.read_again().await;
         match &outcome {
             Ok(()) => tracing::info!("configuration read again"),
             Err(error) => {
-                self.events.reload_refused();
+                self.reloads.refused += 1;
                 tracing::error!("the configuration stays as it was: {error:#}");
             }
         }
-        self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        self.reloads.error = outcome.as_ref().err().map(|error| format!("{error:#}"));
         outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
     }
 
-    async fn take_over(&mut self, host: &mut Host) -> anyhow::Result<()> {
+    async fn read_again(&mut self) -> anyhow::Result<()> {
+        // First everything that can be refused without having changed anything.
         let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
-        let (file, clients) = ClientsFile::open(self.clients.path().to_path_buf())?;
-        // As good as one without clients at the start, but hardly meant to end every session.
-        if file.is_silent() && !self.sessions.registry().is_empty() {
-            let path = file.path();
-            let what = if path.exists() { "names no client any more" } else { "is gone" };
-            bail!(
-                "{} {what}; put it back, or write `client = []` into it to remove every client",
-                path.display()
-            );
-        }
-        self.sessions.check(Instant::now(), &clients)?;
+        let (file, edited) = ClientsFile::open(self.clients.file().path().to_path_buf())?;
+        self.clients.check_edited(&file, &edited)?;
         refuse_missing_interface(&config)?;
+        // Then the listeners, which fall back to where they were.
         if self.config.metrics.listen != config.metrics.listen {
-            self.move_metrics(&config.metrics).await?;
+            self.reporting.move_metrics(&self.config.metrics, &config.metrics).await?;
         }
-        self.move_web(config.web.as_ref()).await?;
-        self.sessions.set_dns(config.dns.clone())?;
-        self.sessions.adopt(Instant::now(), clients)?;
-        self.clients = file;
-        self.limits.follow(self.sessions.registry());
-        self.take_keys_of(&mut config).await;
+        let (web_before, web) = (self.config.web.as_ref(), config.web.as_ref());
+        self.reporting.move_web(web_before, web, state_directory(&self.clients)?).await?;
+
+        self.clients.adopt(file, edited, config.dns.clone())?;
+        self.adopt_keys(&mut config).await;
         config.transport.retune(&self.config.transport, &self.tuning);
         self.config = config;
         if !is_unix(self.config.web.as_ref()) {
-            // Not before: nothing can make it again.
-            self.web_socket = None;
+            // Not before the new configuration is in force: the sandboxed exit cannot make the socket again.
+            self.reporting.forget_web_socket();
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);
-        self.follow_prefixes(host).await?;
-        self.worker.send(Command::SetForwarding { forwarding: self.forwarding() }).await;
-        for live in self.live.values_mut() {
-            if let Some(client) = self.sessions.registry().by_key(live.key) {
-                live.name.clone_from(&client.name);
-            }
-        }
+        self.follow_host().await?;
+        self.worker.send(Command::SetForwarding { forwarding: forwarding(&self.config) }).await;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
-pub(crate) struct ServicePorts {
+pub(super) struct ServicePorts {
     kept: Vec<u16>,
     /// Those that there were when they were looked at last.
     seen: Vec<ServicePort>,
@@ -25,19 +25,19 @@ pub(crate) struct ServicePorts {
 
 impl ServicePorts {
     /// Keeps all that are there now.
-    pub(crate) fn look(now: Instant) -> Self {
+    pub(super) fn look(now: Instant) -> Self {
         let seen = ports();
         Self { kept: seen.clone(), seen, due: now + EVERY }
     }
 
     /// Those that are kept.
-    pub(crate) fn kept(&self) -> Vec<u16> {
+    pub(super) fn kept(&self) -> Vec<u16> {
         self.kept.clone()
     }
 
     /// Keeps others if the rules of this exit give one away that was there twice: a question to a resolver has a socket for less than
     /// that, and each change has the rules' counters begin anew.
-    pub(crate) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
+    pub(super) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if now < self.due {
             return;
         }

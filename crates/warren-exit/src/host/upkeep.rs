@@ -12,7 +12,7 @@ const SHARE: u32 = 20;
 
 /// The part of the exit's plan that others can undo.
 #[derive(Debug)]
-pub(crate) struct Upkeep {
+pub(super) struct Upkeep {
     plan: Plan,
     applied: Applied,
     due: Instant,
@@ -21,20 +21,20 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    pub(crate) fn new(plan: Plan, applied: Applied, now: Instant) -> Self {
+    pub(super) fn new(plan: Plan, applied: Applied, now: Instant) -> Self {
         let steps = plan.steps.into_iter().filter(|step| !matches!(step, Step::Nftables { .. })).collect();
         Self { plan: Plan { steps }, applied, due: now + EVERY, told: Vec::new() }
     }
 
     /// When to look next.
-    pub(crate) fn due(&self) -> Instant {
+    pub(super) fn due(&self) -> Instant {
         self.due
     }
 
     /// Makes what the plan of this moment has beyond the one before, makes again what is missing, and says so.
     ///
     /// The look began with what `plan` took.
-    pub(crate) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
+    pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
         let mut failed = Vec::new();
         match plan {
             Ok(plan) => failed.extend(self.follow(host, plan).await),

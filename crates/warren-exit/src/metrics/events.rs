@@ -17,8 +17,6 @@ pub(crate) struct Events {
     pub(super) sessions_ended: BTreeMap<&'static str, u64>,
     /// Connections that the exit closed, by reason.
     pub(super) connections_closed: BTreeMap<&'static str, u64>,
-    /// Reloads that changed nothing because something was wrong.
-    pub(super) reloads_refused: u64,
 }
 
 impl Default for Events {
@@ -30,7 +28,6 @@ impl Default for Events {
             enrolments: 0,
             sessions_ended: EndReason::NAMES.into_iter().map(|name| (name, 0)).collect(),
             connections_closed: goodbyes.map(|reason| (reason.name(), 0)).collect(),
-            reloads_refused: 0,
         }
     }
 }
@@ -39,11 +36,6 @@ impl Events {
     /// Counts a completed handshake.
     pub(crate) fn connected(&mut self) {
         self.handshakes += 1;
-    }
-
-    /// Counts a reload that changed nothing.
-    pub(crate) fn reload_refused(&mut self) {
-        self.reloads_refused += 1;
     }
 
     /// Counts what the sessions' state machine decided.

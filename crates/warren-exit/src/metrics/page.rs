@@ -19,6 +19,7 @@ pub(crate) struct Page {
     pub status: Status,
     pub snapshot: Snapshot,
     pub events: Events,
+    pub reloads_refused: u64,
     /// Each client's own figures, where `[metrics] clients` asks for them.
     pub clients: Option<Vec<ClientFigures>>,
 }
@@ -139,7 +140,7 @@ impl Page {
         families.counter(
             "warren_reloads_refused",
             "Reloads that changed nothing because something was wrong.",
-            events.reloads_refused,
+            self.reloads_refused,
         )
     }
 

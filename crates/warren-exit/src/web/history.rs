@@ -9,13 +9,13 @@ use warren_tunnel::Traffic;
 
 /// What all clients together sent and received.
 #[derive(Debug)]
-pub(super) struct History {
-    pub(super) minutes: Ring,
-    pub(super) day: Ring,
+pub(crate) struct History {
+    pub(crate) minutes: Ring,
+    pub(crate) day: Ring,
 }
 
 impl History {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             minutes: Ring::new(Duration::from_secs(2), 300),
             day: Ring::new(Duration::from_secs(60), 1440),
@@ -23,7 +23,7 @@ impl History {
     }
 
     /// Takes the sums of now; call it about each second.
-    pub(super) fn take(&mut self, now: Instant, total: Traffic) {
+    pub(crate) fn take(&mut self, now: Instant, total: Traffic) {
         self.minutes.take(now, total);
         self.day.take(now, total);
     }
@@ -31,7 +31,7 @@ impl History {
 
 /// Rates at equal distances, the newest last; the oldest make room.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     every: Duration,
     places: usize,
     since: Option<(Instant, Traffic)>,
@@ -47,7 +47,7 @@ struct Rate {
 
 /// A ring as the page draws it.
 #[derive(Debug, Serialize)]
-pub(super) struct Drawn {
+pub(crate) struct Drawn {
     /// Seconds from one value to the next.
     every: u64,
     /// Values that there will be at most.
@@ -89,7 +89,7 @@ impl Ring {
         self.since = Some((now, total));
     }
 
-    pub(super) fn drawn(&self) -> Drawn {
+    pub(crate) fn drawn(&self) -> Drawn {
         Drawn {
             every: self.every.as_secs(),
             places: self.places,

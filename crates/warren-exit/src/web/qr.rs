@@ -7,13 +7,13 @@ use serde::Serialize;
 
 /// Squares of a side, and the dark ones as a path of SVG in units of one.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Code {
+pub(crate) struct Code {
     size: i32,
     path: String,
 }
 
 /// Nothing for a text that no code holds.
-pub(super) fn code(text: &str) -> Option<Code> {
+pub(crate) fn code(text: &str) -> Option<Code> {
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
     let mut path = String::new();
     for y in 0..code.size() {

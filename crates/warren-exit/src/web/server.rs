@@ -19,12 +19,12 @@ const SECTION: &str = "[web]";
 /// What somebody with the token asks of the daemon, and the place for the answer: a value, or why there is none.
 #[derive(Debug)]
 pub(crate) struct Question {
-    pub(super) asked: Asked,
-    pub(super) answer: oneshot::Sender<Result<serde_json::Value, String>>,
+    pub(crate) asked: ApiCall,
+    pub(crate) answer: oneshot::Sender<Result<serde_json::Value, String>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum ApiCall {
     /// Everything that the page shows at once.
     Overview,
     /// Rates of the last day.
@@ -36,22 +36,22 @@ pub(super) enum Asked {
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewInvitation {
-    pub(super) name: String,
+pub(crate) struct NewInvitation {
+    pub(crate) name: String,
     /// How long it is good for.
-    pub(super) hours: u32,
+    pub(crate) hours: u32,
 }
 
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Named {
-    pub(super) name: String,
+pub(crate) struct Named {
+    pub(crate) name: String,
 }
 
 /// The page while it is served, and what it remembers. Dropping it ends its connections.
 #[derive(Debug)]
 pub(crate) struct WebServer {
-    pub(super) history: History,
+    pub(crate) history: History,
     pub(crate) server: Server<Question>,
 }
 
@@ -97,7 +97,7 @@ impl WebServer {
     }
 
     /// Stops listening and gives what it remembers; a TCP address is free when this returns.
-    pub(super) async fn close(self) -> History {
+    pub(crate) async fn close(self) -> History {
         self.server.close().await;
         self.history
     }
@@ -155,7 +155,7 @@ impl PageSite {
     }
 
     /// Has the daemon answer.
-    async fn ask(&self, asked: Asked) -> Result<Answer, Refusal> {
+    async fn ask(&self, asked: ApiCall) -> Result<Answer, Refusal> {
         let (answer, answered) = oneshot::channel();
         self.questions.send(Question { asked, answer }).await.map_err(|_| Refusal::Unavailable)?;
         Ok(match answered.await.map_err(|_| Refusal::Unavailable)? {
@@ -165,14 +165,14 @@ impl PageSite {
     }
 }
 
-fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<Asked, Refusal> {
+fn understand(request: &PageRequest<'_>, body: &[u8]) -> Result<ApiCall, Refusal> {
     let is_change = matches!(request.path, "/api/invite" | "/api/remove");
     match (request.method, request.path) {
-        (Method::Get, "/api/overview") => Ok(Asked::Overview),
-        (Method::Get, "/api/day") => Ok(Asked::Day),
+        (Method::Get, "/api/overview") => Ok(ApiCall::Overview),
+        (Method::Get, "/api/day") => Ok(ApiCall::Day),
         (Method::Post, _) if is_change && !request.body_is_json => Err(Refusal::NotJson),
-        (Method::Post, "/api/invite") => parse(body).map(Asked::Invite),
-        (Method::Post, "/api/remove") => parse(body).map(Asked::Remove),
+        (Method::Post, "/api/invite") => parse(body).map(ApiCall::Invite),
+        (Method::Post, "/api/remove") => parse(body).map(ApiCall::Remove),
         (Method::Get, _) if is_change => Err(Refusal::Method),
         _ => Err(Refusal::NotFound),
     }

@@ -27,8 +27,10 @@ impl Page {
             loop {
                 let Question { asked, answer } = server.next().await;
                 let reply = match &asked {
-                    Asked::Remove(Named { name }) if name == "nobody" => Err("there is no client".to_owned()),
-                    Asked::Overview | Asked::Day | Asked::Invite(_) | Asked::Remove(_) => {
+                    ApiCall::Remove(Named { name }) if name == "nobody" => {
+                        Err("there is no client".to_owned())
+                    }
+                    ApiCall::Overview | ApiCall::Day | ApiCall::Invite(_) | ApiCall::Remove(_) => {
                         Ok(serde_json::json!({ "asked": format!("{asked:?}") }))
                     }
                 };
