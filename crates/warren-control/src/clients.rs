@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use warren_session::PublicKey;
+pub use warren_session::clients::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
 
 /// A client to enrol.
@@ -50,106 +51,6 @@ impl NewClient {
         client.prefixes.clone_from(&self.prefixes);
         client.rate_limit = self.rate_limit;
         client
-    }
-}
-
-/// What is changed about a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "each variant's comment covers its fields")]
-pub enum ClientChange {
-    /// Has it called otherwise.
-    Rename { to: String },
-    /// Refuses it from now on; its addresses stay its own.
-    Disable,
-    /// Admits it again.
-    Enable,
-    /// Sets what is in the settings.
-    Set(ClientSettings),
-}
-
-/// What an operator chooses for a client; what is not there stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientSettings {
-    /// Its inner IPv4 address.
-    pub ipv4: Option<AddressChoice<Ipv4Addr>>,
-    /// Its inner IPv6 address.
-    pub ipv6: Option<AddressChoice<Ipv6Addr>>,
-    /// The networks behind it that it may ask for.
-    pub prefixes: Option<Vec<IpNet>>,
-    /// The most that it may send, and receive, in a second.
-    #[serde(default)]
-    pub rate_limit: Option<RateChoice>,
-    /// The key that it has from its next connection with it on.
-    #[serde(default)]
-    pub public_key: Option<PublicKey>,
-    /// Whether that may be one that was taken from a client.
-    #[serde(default)]
-    pub allow_removed: bool,
-}
-
-/// A limit, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RateChoice {
-    /// This many bits a second each way.
-    Limited(RateLimit),
-    /// None.
-    Off,
-}
-
-impl RateChoice {
-    fn limit(self) -> Option<RateLimit> {
-        match self {
-            Self::Limited(rate) => Some(rate),
-            Self::Off => None,
-        }
-    }
-}
-
-/// An address that is always the client's, or one that the exit gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AddressChoice<Address> {
-    /// This address, always.
-    Fixed(Address),
-    /// One from the exit's pool.
-    Automatic,
-}
-
-impl<Address> AddressChoice<Address> {
-    fn fixed(self) -> Option<Address> {
-        match self {
-            Self::Fixed(address) => Some(address),
-            Self::Automatic => None,
-        }
-    }
-}
-
-impl ClientSettings {
-    /// The removed key that a client gets again.
-    pub fn allowed_key(&self) -> Option<PublicKey> {
-        self.public_key.filter(|_| self.allow_removed)
-    }
-
-    /// Makes the changes in a registry's entry.
-    pub fn apply(&self, client: &mut Client) {
-        if let Some(choice) = self.ipv4 {
-            client.ipv4 = choice.fixed();
-        }
-        if let Some(choice) = self.ipv6 {
-            client.ipv6 = choice.fixed();
-        }
-        if let Some(prefixes) = &self.prefixes {
-            client.prefixes.clone_from(prefixes);
-        }
-        if let Some(choice) = self.rate_limit {
-            client.rate_limit = choice.limit();
-        }
-        if let Some(key) = self.public_key {
-            // The key that it has already takes the other promise back.
-            client.next_public_key = Some(key).filter(|next| *next != client.public_key);
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The client registry: who may connect, with what addresses; the content of `clients.toml`.
 
+mod change;
 mod client;
 mod invitation;
 mod rate_limit;
@@ -10,6 +11,7 @@ mod removed;
 mod tests;
 mod timestamp;
 
+pub use self::change::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};

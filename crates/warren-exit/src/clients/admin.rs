@@ -94,28 +94,19 @@ impl Clients {
 
     /// Changes a client. Its session goes on unless the change concerns it.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<serde_json::Value, Refusal> {
-        let now = Instant::now();
-        match change {
-            ClientChange::Rename { to } => {
-                self.make_durable(|sessions| sessions.rename_client(name, to).map_err(Refusal::new))?;
-                for live in self.live.values_mut().filter(|live| live.name == name) {
-                    live.name.clone_from(to);
-                }
+        if *change == ClientChange::Disable {
+            self.file.refuse_if_edited().map_err(Refusal::new)?;
+            self.sessions.change_client(Instant::now(), name, change).map_err(Refusal::new)?;
+            self.keep_shut("the client is cut off")?;
+            return Ok(DONE);
+        }
+        self.make_durable(|sessions| {
+            sessions.change_client(Instant::now(), name, change).map_err(Refusal::new)
+        })?;
+        if let ClientChange::Rename { to } = change {
+            for live in self.live.values_mut().filter(|live| live.name == name) {
+                live.name.clone_from(to);
             }
-            ClientChange::Disable => {
-                self.file.refuse_if_edited().map_err(Refusal::new)?;
-                self.sessions.set_client_disabled(now, name, true).map_err(Refusal::new)?;
-                self.keep_shut("the client is cut off")?;
-            }
-            ClientChange::Enable => {
-                self.make_durable(|sessions| {
-                    sessions.set_client_disabled(now, name, false).map_err(Refusal::new)
-                })?;
-            }
-            ClientChange::Set(settings) => self.make_durable(|sessions| {
-                settings.allowed_key().into_iter().for_each(|key| sessions.allow_key(key));
-                sessions.set_client(now, name, |client| settings.apply(client)).map_err(Refusal::new)
-            })?,
         }
         Ok(DONE)
     }

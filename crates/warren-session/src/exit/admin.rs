@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::config::{check_prefixes, reserve};
 use super::{EndReason, ExitSessions, SessionConfigError};
-use crate::clients::{Client, ClientRegistry, Invitation, RegistryError};
+use crate::clients::{Client, ClientChange, ClientRegistry, Invitation, RegistryError};
 use crate::goodbye::Goodbye;
 use crate::planted::{Bug, is_planted};
 
@@ -178,31 +178,69 @@ impl ExitSessions {
         let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
         let mut after = before.clone();
         change(&mut after);
-        if after == before {
-            return Ok(());
+        if is_chosen_anew(&before, &after) {
+            check_prefixes(&self.pool, &after)?;
         }
-        if !is_chosen_anew(&before, &after) {
-            self.registry.replace(after)?;
-            self.persist();
-            return Ok(());
-        }
-        check_prefixes(&self.pool, &after)?;
-        let (key, wall) = (after.public_key, self.clock.at(now));
         let mut registry = self.registry.clone();
-        registry.replace(after.clone())?;
-        let mut pool = self.pool.clone();
-        pool.remove(key);
-        let taken_from = reserve(&mut pool, &after, wall)?;
-        pool.restore(key, after.sticky_lease(), wall);
+        registry.replace(after)?;
+        self.take_change_of(now, &before, registry)
+    }
 
-        if !is_planted(Bug::ChangedSessionKept) {
-            self.cut_off(now, key, EndReason::Changed);
+    /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it, and so
+    /// do other addresses or prefixes, after which the client opens a new one by itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientRegistry::change`], or if the addresses or prefixes do not fit the exit's networks; nothing has changed then.
+    pub fn change_client(
+        &mut self,
+        now: Instant,
+        name: &str,
+        change: &ClientChange,
+    ) -> Result<(), AdminError> {
+        let no_such_client = || RegistryError::NoSuchClient { name: name.to_owned() };
+        let before = self.registry.by_name(name).cloned().ok_or_else(no_such_client)?;
+        let mut registry = self.registry.clone();
+        registry.change(name, change)?;
+        self.take_change_of(now, &before, registry)
+    }
+
+    /// Takes over a registry in which one client is another than `before`, and makes its session follow.
+    fn take_change_of(
+        &mut self,
+        now: Instant,
+        before: &Client,
+        registry: ClientRegistry,
+    ) -> Result<(), AdminError> {
+        let key = before.public_key;
+        let Some(after) = registry.by_key(key).cloned() else { return Ok(()) };
+        if is_chosen_anew(before, &after) {
+            check_prefixes(&self.pool, &after)?;
+            let wall = self.clock.at(now);
+            let mut pool = self.pool.clone();
+            pool.remove(key);
+            let taken_from = reserve(&mut pool, &after, wall)?;
+            pool.restore(key, after.sticky_lease(), wall);
+
+            if !is_planted(Bug::ChangedSessionKept) {
+                self.cut_off(now, key, EndReason::Changed);
+            }
+            (self.registry, self.pool) = (registry, pool);
+            for changed in taken_from.into_iter().chain([key]) {
+                self.registry.record_lease(changed, self.pool.lease_of(changed));
+            }
+            self.registry.record_seen(key, wall);
+        } else if registry != self.registry {
+            self.registry = registry;
+        } else {
+            return Ok(());
         }
-        (self.registry, self.pool) = (registry, pool);
-        for changed in taken_from.into_iter().chain([key]) {
-            self.registry.record_lease(changed, self.pool.lease_of(changed));
+        if after.disabled && !before.disabled {
+            self.cut_off(now, key, EndReason::Disabled);
         }
-        self.registry.record_seen(key, wall);
+        for session in self.sessions.values_mut().filter(|session| session.key == key) {
+            session.name.clone_from(&after.name);
+        }
         self.persist();
         Ok(())
     }

@@ -167,18 +167,6 @@ impl ClientStore for StoppedExit {
     }
 
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()> {
-        self.edit(|registry| match change {
-            ClientChange::Rename { to } => registry.rename(name, to),
-            ClientChange::Disable => registry.set_disabled(name, true).map(drop),
-            ClientChange::Enable => registry.set_disabled(name, false).map(drop),
-            ClientChange::Set(settings) => {
-                let client = registry.by_name(name).cloned();
-                let mut client =
-                    client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
-                settings.apply(&mut client);
-                settings.allowed_key().map(|key| registry.allow(key));
-                registry.replace(client)
-            }
-        })
+        self.edit(|registry| registry.change(name, change))
     }
 }

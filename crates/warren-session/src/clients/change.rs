@@ -1,0 +1,132 @@
+//! Changes of one client: what an operator may ask for, and the one place that applies it.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::{Client, ClientRegistry, RateLimit, RegistryError};
+use crate::PublicKey;
+
+/// A change of a client, as an operator asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum ClientChange {
+    /// Gives it another name.
+    Rename { to: String },
+    /// Refuses it from now on; its addresses stay its own.
+    Disable,
+    /// Admits it again.
+    Enable,
+    /// Sets what is in the settings.
+    Set(ClientSettings),
+}
+
+/// What an operator chooses for a client. A setting that is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientSettings {
+    /// Its inner IPv4 address.
+    pub ipv4: Option<AddressChoice<Ipv4Addr>>,
+    /// Its inner IPv6 address.
+    pub ipv6: Option<AddressChoice<Ipv6Addr>>,
+    /// The networks behind it that it may ask for.
+    pub prefixes: Option<Vec<IpNet>>,
+    /// The most that it may send, and receive, in a second.
+    #[serde(default)]
+    pub rate_limit: Option<RateChoice>,
+    /// The key that takes the other one's place, as soon as the client connects with it.
+    #[serde(default)]
+    pub public_key: Option<PublicKey>,
+    /// Whether that key may be one that was taken from a client.
+    #[serde(default)]
+    pub allow_removed: bool,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RateChoice {
+    /// This many bits a second each way.
+    Limited(RateLimit),
+    /// None.
+    Off,
+}
+
+impl RateChoice {
+    fn limit(self) -> Option<RateLimit> {
+        match self {
+            Self::Limited(rate) => Some(rate),
+            Self::Off => None,
+        }
+    }
+}
+
+/// An address that is always the client's, or one that the exit gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddressChoice<Address> {
+    /// This address, always.
+    Fixed(Address),
+    /// One from the exit's pool.
+    Automatic,
+}
+
+impl<Address> AddressChoice<Address> {
+    fn fixed(self) -> Option<Address> {
+        match self {
+            Self::Fixed(address) => Some(address),
+            Self::Automatic => None,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// The removed key that the client may get all the same.
+    fn allowed_key(&self) -> Option<PublicKey> {
+        self.public_key.filter(|_| self.allow_removed)
+    }
+
+    /// Changes a registry's entry.
+    fn apply(&self, client: &mut Client) {
+        if let Some(choice) = self.ipv4 {
+            client.ipv4 = choice.fixed();
+        }
+        if let Some(choice) = self.ipv6 {
+            client.ipv6 = choice.fixed();
+        }
+        if let Some(prefixes) = &self.prefixes {
+            client.prefixes.clone_from(prefixes);
+        }
+        if let Some(choice) = self.rate_limit {
+            client.rate_limit = choice.limit();
+        }
+        if let Some(key) = self.public_key {
+            // The key that it has already withdraws a promised one.
+            client.next_public_key = Some(key).filter(|next| *next != client.public_key);
+        }
+    }
+}
+
+impl ClientRegistry {
+    /// Changes the client of this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or what was asked for is invalid or another client's.
+    pub fn change(&mut self, name: &str, change: &ClientChange) -> Result<(), RegistryError> {
+        match change {
+            ClientChange::Rename { to } => self.rename(name, to),
+            ClientChange::Disable => self.set_disabled(name, true).map(drop),
+            ClientChange::Enable => self.set_disabled(name, false).map(drop),
+            ClientChange::Set(settings) => {
+                let client = self.by_name(name).cloned();
+                let mut client =
+                    client.ok_or_else(|| RegistryError::NoSuchClient { name: name.to_owned() })?;
+                settings.apply(&mut client);
+                settings.allowed_key().map(|key| self.allow(key));
+                self.replace(client)
+            }
+        }
+    }
+}
