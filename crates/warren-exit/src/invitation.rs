@@ -1,4 +1,4 @@
-//! Invitations: what an exit keeps of one, and the line that its client runs.
+//! Invitations: what the exit stores, and the line that the new client runs.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,10 +9,10 @@ use warren_session::invite::{Invite, InviteToken};
 use warren_config::{Endpoint, ExitConfig, ProfileName};
 use warren_daemon::daemon_dir::EXIT;
 
-/// An invitation as the registry takes it, and the line to run on the client, which alone has the token.
+/// Makes an invitation for the registry, and the line to run on the client. Only the line has the token.
 ///
 /// # Errors
-/// When the exit does not say where clients reach it, or the name cannot be a client's.
+/// When exit.toml lacks the endpoint, or the name cannot be a client's.
 pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Result<(Invitation, String)> {
     let endpoint = endpoint(config)?;
     check_name(name)?;
@@ -36,7 +36,7 @@ pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Re
     Ok((invitation, line))
 }
 
-/// What the profile is called whose client has a name that is none of a profile.
+/// The name of the profile, if it cannot be the client's name.
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,
@@ -45,7 +45,10 @@ fn profile_name(client: &str) -> Option<&str> {
     }
 }
 
-/// What clients reach the exit at, which exit.toml may leave out.
+/// The host and port by which clients reach the exit.
+///
+/// # Errors
+/// When exit.toml leaves it out.
 pub fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();
@@ -53,10 +56,10 @@ pub fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
     })
 }
 
-/// Refuses what cannot be a client's name.
+/// Refuses a name that cannot be a client's.
 ///
 /// # Errors
-/// Which name, and how one may look.
+/// The name, and the rule for names.
 pub fn check_name(name: &str) -> anyhow::Result<()> {
     if !is_valid_name(name) {
         bail!(
@@ -72,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_for_a_name_that_profiles_cannot_have_names_one_that_they_can() {
+    fn a_client_name_that_no_profile_can_have_gets_a_profile_name() {
         assert_eq!(profile_name("laptop"), None);
         let long = "l".repeat(63);
         for name in ["exit", &long] {

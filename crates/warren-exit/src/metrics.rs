@@ -1,6 +1,6 @@
 //! The exit's figures for Prometheus: a page of OpenMetrics text, served over HTTP where `[metrics]` says.
 //!
-//! A scrape asks the daemon as the command line does, at most twice a second however many there are.
+//! A scrape asks the daemon, as the command line does. However many scrapes there are, the daemon is asked at most twice a second.
 
 mod events;
 mod families;

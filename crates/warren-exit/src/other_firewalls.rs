@@ -1,11 +1,11 @@
-//! Firewalls of others that keep clients from the exit, or from the internet behind it. A packet needs every chain's consent, so
-//! none of the exit's own rules can help: the operator hears which line to add, and where.
+//! Finds other firewalls that keep clients from the exit, or from the internet behind it. A packet must pass every chain, so no rule of the
+//! exit's own can help: the operator is told which rule to add, and where.
 
 use std::process::Command;
 
 use crate::host::DEVICE;
 
-/// A chain that drops what none of its rules takes, and has none for the exit.
+/// A chain that drops packets which no rule accepts, and has no rule for the exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay {
     /// Family, table and chain, as nft wants them.
@@ -16,21 +16,22 @@ pub struct InTheWay {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hook {
-    /// What comes to the exit itself.
+    /// Packets to the exit itself.
     Input,
-    /// What the exit passes on.
+    /// Packets that the exit forwards.
     Forward,
 }
 
-/// Who manages the chain, and would undo what nft adds to it.
+/// The program that manages the chain, and would undo a rule that nft adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Ufw,
     Firewalld,
-    Somebody,
+    /// A person, or a program that this module does not know.
+    Unknown,
 }
 
-/// Looks at this host's rules; none without nft.
+/// Looks at this host's rules. Finds nothing on a host without nft.
 pub fn look(ports: &[u16]) -> Vec<InTheWay> {
     let mut nft = Command::new("nft");
     let listed = nft.args(["--stateless", "--terse", "list", "ruleset"]).env("LC_ALL", "C").output();
@@ -38,22 +39,25 @@ pub fn look(ports: &[u16]) -> Vec<InTheWay> {
     listed.map_or_else(Vec::new, |listed| in_the_way(&String::from_utf8_lossy(&listed.stdout), ports))
 }
 
-/// Reads what `nft list ruleset` prints.
+/// Finds the chains in the output of `nft list ruleset`.
 pub fn in_the_way(ruleset: &str, ports: &[u16]) -> Vec<InTheWay> {
     tables(ruleset).filter(|table| !table.is_warrens()).flat_map(|table| table.in_the_way(ports)).collect()
 }
 
 impl InTheWay {
-    /// What keeps whom from what, in a few words.
+    /// A sentence that names the chain and the packets that it drops.
     pub fn found(&self) -> String {
         let what = match self.hook {
-            Hook::Input => "comes to the exit's UDP port",
-            Hook::Forward => "clients send to the internet",
+            Hook::Input => "that come to the exit's UDP port",
+            Hook::Forward => "that clients send to the internet",
         };
-        format!("the chain {} has no rule for what {what}, and drops what it has none for", self.chain)
+        format!(
+            "the chain {} drops packets {what}: it drops whatever no rule accepts, and has no rule for them",
+            self.chain
+        )
     }
 
-    /// The commands that let it through.
+    /// The commands that let these packets through.
     pub fn fix(&self, ports: &[u16]) -> String {
         let lines: Vec<String> = match (self.owner, self.hook) {
             (Owner::Ufw, Hook::Input) => ports.iter().map(|port| format!("ufw allow {port}/udp")).collect(),
@@ -67,16 +71,16 @@ impl InTheWay {
                 format!("firewall-cmd --permanent --zone=trusted --add-interface={DEVICE}"),
                 "firewall-cmd --reload".to_owned(),
             ],
-            (Owner::Somebody, Hook::Input) => ports
+            (Owner::Unknown, Hook::Input) => ports
                 .iter()
                 .map(|port| format!("nft insert rule {} udp dport {port} accept", self.chain))
                 .collect(),
-            (Owner::Somebody, Hook::Forward) => ["iifname", "oifname"]
+            (Owner::Unknown, Hook::Forward) => ["iifname", "oifname"]
                 .map(|side| format!("nft insert rule {} {side} {DEVICE} accept", self.chain))
                 .into(),
         };
         let lasting = match self.owner {
-            Owner::Somebody => ", and add the same to the file that these rules come from",
+            Owner::Unknown => ", and add the same to the file that these rules come from",
             Owner::Ufw | Owner::Firewalld => "",
         };
         format!("run: {}{lasting}", lines.join("; "))
@@ -127,7 +131,7 @@ impl Table<'_> {
         found.into_iter().map(in_the_way).collect()
     }
 
-    /// Whether some rule of the table, which its chains may jump to, lets the exit's packets through.
+    /// Whether any rule of the table lets the exit's packets through. All chains count, since one may jump to another.
     fn has_rule_for(&self, hook: Hook, ports: &[u16]) -> bool {
         let accepts = |wanted: &dyn Fn(&str) -> bool| {
             self.lines.iter().any(|line| line.ends_with("accept") && wanted(line))
@@ -144,7 +148,7 @@ impl Table<'_> {
         } else if self.lines.iter().any(|line| line.starts_with("chain ufw")) {
             Owner::Ufw
         } else {
-            Owner::Somebody
+            Owner::Unknown
         }
     }
 }
@@ -157,13 +161,13 @@ fn hook_of(line: &str) -> Option<Hook> {
     }
 }
 
-/// A last rule without a condition, as firewalls have it that leave the policy alone.
+/// Whether a rule drops everything. Some firewalls end a chain with such a rule and leave its policy at accept.
 fn refuses_everything(line: &str) -> bool {
     let rule = line.strip_prefix("counter ").unwrap_or(line);
     rule == "drop" || rule == "reject" || rule.starts_with("reject with ")
 }
 
-/// Whether a rule is for a UDP port: by itself, in a set, in a range, or by the name that nft prints for it.
+/// Whether a rule matches a UDP port: alone, in a set, or in a range.
 fn takes_port(line: &str, port: u16) -> bool {
     let Some((before, ports)) = line.split_once("dport ") else { return false };
     if before.contains("tcp") && !before.contains("udp") {

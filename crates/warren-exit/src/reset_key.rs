@@ -1,4 +1,4 @@
-//! Secrets that the exit keeps beside its clients' file.
+//! The key of the stateless reset tokens, which the exit keeps beside its clients' file.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,14 +7,14 @@ use std::path::Path;
 use anyhow::Context as _;
 use warren_host::read_plain;
 
-/// Reads the key of the stateless reset tokens, or makes it. It outlives the process, so that a restarted exit can tell
-/// its old connections' clients at once that they are gone (RFC 9000 section 10.3).
+/// Reads the key, or makes it. It outlives the process, so that a restarted exit can tell clients at once that their old connections are
+/// gone (RFC 9000 section 10.3).
 ///
 /// # Errors
 /// When the file cannot be read or made, or is not a key.
 pub(crate) fn read_or_make(state_dir: &Path) -> anyhow::Result<[u8; 64]> {
     let path = state_dir.join("reset.key");
-    // One byte more than it has shows that it is damaged.
+    // One byte more than a key has, so that a longer file shows as damaged.
     match read_plain(&path, 65) {
         Ok(bytes) => bytes.try_into().map_err(|_| {
             anyhow::anyhow!(

@@ -36,9 +36,9 @@ pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::R
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDir::new(&directories.runtime, EXIT);
     directory.create()?;
-    // The lock comes before the sockets: a second daemon must never join their port.
+    // The lock comes before the sockets: a second daemon could join their shared port unnoticed.
     let Some(lock) = directory.lock_of_the_dead().await? else {
-        let sentence = "an exit runs already; see `warren status exit`, or stop it first";
+        let sentence = "an exit is already running; see `warren status exit`, or stop it first";
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     let recovered = warren_host::recover(&directory.journal()).await?;

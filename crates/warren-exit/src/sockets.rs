@@ -1,4 +1,4 @@
-//! The exit's UDP sockets and the lock that comes before them.
+//! The exit's UDP sockets.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -6,12 +6,13 @@ use std::net::{SocketAddr, UdpSocket};
 use anyhow::Context as _;
 use warren_quic::socket::{self, SocketConfig};
 
-/// Binds every listen address once for each worker, IPv6 ones as IPv6 only so that `0.0.0.0` and `[::]` stand beside each
-/// other; returns each worker's sockets. The caller holds the daemon's lock: another process of this user could join a
-/// shared port unnoticed.
+/// Binds every listen address once for each worker, and returns each worker's sockets.
+///
+/// IPv6 sockets take IPv6 alone, so that `0.0.0.0` and `[::]` can both be bound. The caller must hold the daemon's lock: another process of
+/// this user could join a shared port unnoticed.
 ///
 /// # Errors
-/// A sentence with the address and what to do. None stays bound.
+/// A sentence with the address and what to do. No socket stays bound.
 pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec<UdpSocket>>> {
     let mut sockets: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
     for address in listen {
@@ -22,9 +23,10 @@ pub(crate) fn bind(listen: &[SocketAddr], workers: u8) -> anyhow::Result<Vec<Vec
     Ok(sockets)
 }
 
-/// Binds an address for each worker, in order: the kernel numbers the sockets as they come, and none is closed alone.
+/// Binds an address for each worker, in the workers' order: the kernel numbers the sockets as they are bound, and steering relies on that.
+/// So no single one of them may be closed.
 fn bind_shared(address: SocketAddr, workers: u8) -> anyhow::Result<Vec<UdpSocket>> {
-    // This one does not share, so it finds out whether anybody else has the port.
+    // A socket that does not share the port fails if any other program has it.
     let alone = bind_one(SocketConfig::new(address))?;
     if workers == 1 {
         return Ok(vec![alone]);

@@ -1,7 +1,7 @@
 //! The page for operators: sessions, rates and drops, invitations and revocation, served where `[web]` says.
 //!
-//! What is served is embedded in the binary and loads nothing from elsewhere. Every answer with figures, and every change, asks for
-//! the token that only root and the exit's own user can read.
+//! The page's files are embedded in the binary and load nothing from elsewhere. Every answer with figures, and every change, needs the
+//! token, which only root and the exit's own user can read.
 
 mod history;
 mod page;

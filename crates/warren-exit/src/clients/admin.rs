@@ -111,7 +111,7 @@ impl Clients {
         Ok(DONE)
     }
 
-    /// Makes a change and saves it, or leaves everything as it was.
+    /// Makes a change and saves it. If either fails, everything stays as it was.
     fn make_durable<T>(
         &mut self,
         change: impl FnOnce(&mut ExitSessions) -> Result<T, Refusal>,
@@ -131,7 +131,7 @@ impl Clients {
     fn keep_shut(&mut self, what: &str) -> Result<(), Refusal> {
         self.save().map_err(|error| {
             Refusal::new(format!(
-                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must not end before"
+                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must keep running until that works"
             ))
         })
     }

@@ -49,7 +49,7 @@ impl Clients {
         sessions
     }
 
-    /// Figures of every enrolled client, by name.
+    /// The figures of every enrolled client for the metrics, by name.
     pub(crate) fn figures(&self, status: &Status, snapshot: &Snapshot) -> Vec<ClientFigures> {
         let mut of_key: HashMap<PublicKey, Vec<&ConnectionStatus>> = HashMap::new();
         for connection in &status.connections {

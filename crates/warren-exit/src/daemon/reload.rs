@@ -53,7 +53,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Names the settings that a running exit cannot change.
+/// Refuses a configuration that changes settings which a running exit cannot change, and names them.
 fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyhow::Result<()> {
     let changed = [
         ("[exit] listen", before.listen != after.listen),

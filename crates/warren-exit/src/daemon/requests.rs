@@ -50,7 +50,7 @@ impl Daemon<'_> {
                 set.map(Into::into).map_err(|error| Refusal::new(format!("{error:#}")))
             }
             Request::Drain { milliseconds } => {
-                tracing::info!("sending clients away");
+                tracing::info!("draining: clients are told to move to another exit");
                 self.clients.drain();
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(Value::Null)

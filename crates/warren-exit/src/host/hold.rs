@@ -1,4 +1,4 @@
-//! What becomes of the hold table ([`warren_host::exit_hold`]) when an exit ends.
+//! The hold table ([`warren_host::exit_hold`]) keeps flows alive between two exits. Here is what becomes of it when an exit ends.
 
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ use warren_daemon::notify::SOCKET;
 /// How long a stopped exit's flows wait for another exit to start.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Leaves the table for a successor. After a restart signal it stays until one comes; after a stop a process of its own
-/// removes it in a moment, so that a person's stop and start keep flows alive and a stop alone leaves nothing. A service
-/// manager says which of both it means, so under one a stop removes the table at once.
+/// Leaves the table for a successor, or removes it.
+///
+/// - After a restart signal it stays until the successor takes it.
+/// - After a stop, another process removes it a moment later: flows survive a stop and a start by hand, and a stop alone leaves nothing.
+/// - Under a service manager, which tells a restart from a stop, a stop removes it at once.
 pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow::Result<()> {
     if ending == Ending::Restart {
         return Ok(());
@@ -35,7 +37,7 @@ pub(crate) async fn leave(helper: &Helper, hold: Hold, ending: Ending) -> anyhow
     Ok(())
 }
 
-/// `warren exit release`: waits a moment, or for SIGTERM, and removes the table unless an exit has it.
+/// `warren exit release`: waits a moment, or until SIGTERM, and then removes the table unless an exit has taken it.
 pub async fn release(directories: &Directories) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {

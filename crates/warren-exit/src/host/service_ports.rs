@@ -1,5 +1,5 @@
-//! The ports of this host's other services, which NAT must not give to clients' traffic: who sends from there to a peer of the
-//! service would get what the peer sends to it (CVE-2021-3773).
+//! The ports of this host's other services. NAT must not use them for clients' traffic: a client that sends from such a port to a peer of
+//! the service would receive what the peer sends to the service (CVE-2021-3773).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use warren_daemon::helper::Helper;
 use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
 
-/// How often sockets and the rules of others are looked at, which takes longer than the rest of a look.
+/// How often sockets are listed, which takes the kernel longer than the rest of a look.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
 pub(super) struct ServicePorts {
     kept: Vec<u16>,
-    /// Those that there were when they were looked at last.
-    seen: Vec<ServicePort>,
+    /// The ports that were in use at the last look.
+    seen: Vec<u16>,
     due: Instant,
     helper: Helper,
     /// What could not be read of the rules that publish ports, as the log says it.
@@ -24,19 +24,19 @@ pub(super) struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Keeps all that are there now.
+    /// Keeps all ports that are in use now.
     pub(super) fn look(now: Instant) -> Self {
         let seen = ports();
         Self { kept: seen.clone(), seen, due: now + EVERY }
     }
 
-    /// Those that are kept.
+    /// The ports that are kept.
     pub(super) fn kept(&self) -> Vec<u16> {
         self.kept.clone()
     }
 
-    /// Keeps others if the rules of this exit give one away that was there twice: a question to a resolver has a socket for less than
-    /// that, and each change has the rules' counters begin anew.
+    /// Looks again, and keeps another set of ports if the exit's rules give away one that was in use at two looks in a row. A query to a
+    /// resolver holds its socket for less, and each change of the rules resets their counters.
     pub(super) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if now < self.due {
             return;

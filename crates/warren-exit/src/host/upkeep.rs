@@ -1,29 +1,29 @@
-//! What others undo while the exit runs: forwarding, its addresses and its link are made again. Its tables are nobody else's to undo.
-//! What comes to the host meanwhile is followed: another way to the internet.
+//! Keeps forwarding, addresses and link as the exit needs them: what other programs undo is made again. The exit's nftables tables are
+//! not part of this, because only the exit can change them. If the host gets another way to the internet, the exit follows.
 
 use std::time::{Duration, Instant};
 
 use warren_host::{Applied, Host, Plan, Step};
 
-/// How often the host is looked at; a look is a handful of netlink questions and files.
+/// How often the host is looked at. A look is a handful of netlink requests and files.
 const EVERY: Duration = Duration::from_secs(2);
-/// A host with all routes of the internet takes long to say so: a look may take this part of the time.
+/// Looks take at most one part in this many of the time: a host with all routes of the internet takes long to list them.
 const SHARE: u32 = 20;
 
-/// The part of the exit's plan that others can undo.
+/// The part of the exit's plan that other programs can undo.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     plan: Plan,
     applied: Applied,
     due: Instant,
-    /// What could not be made again, as it was told.
-    told: Vec<String>,
+    /// What could not be made again, as it was logged, so that each failure is logged once.
+    logged: Vec<String>,
 }
 
 impl Upkeep {
     pub(super) fn new(plan: Plan, applied: Applied, now: Instant) -> Self {
         let steps = plan.steps.into_iter().filter(|step| !matches!(step, Step::Nftables { .. })).collect();
-        Self { plan: Plan { steps }, applied, due: now + EVERY, told: Vec::new() }
+        Self { plan: Plan { steps }, applied, due: now + EVERY, logged: Vec::new() }
     }
 
     /// When to look next.
@@ -31,9 +31,9 @@ impl Upkeep {
         self.due
     }
 
-    /// Makes what the plan of this moment has beyond the one before, makes again what is missing, and says so.
+    /// Applies the steps that `plan` has and the plan before it lacked. Then makes again what is missing, and logs that.
     ///
-    /// The look began with what `plan` took.
+    /// `began` is when the daemon began to make `plan`, which counts as part of the look.
     pub(super) async fn look(&mut self, host: &mut Host, plan: anyhow::Result<Plan>, began: Instant) {
         let mut failed = Vec::new();
         match plan {
@@ -45,21 +45,21 @@ impl Upkeep {
         match host.repair(&self.plan, &mut self.applied).await {
             Ok(found) => {
                 for missing in found.repaired {
-                    tracing::warn!("made again what somebody had undone: {missing}");
+                    tracing::warn!("restored what another program had undone: {missing}");
                 }
-                let cannot = |(missing, error)| format!("{missing}, and it cannot be made so: {error}");
+                let cannot = |(missing, error)| format!("{missing}, and restoring it failed: {error}");
                 failed.extend(found.failed.into_iter().map(cannot));
             }
             Err(error) => tracing::debug!("cannot look at the host: {error}"),
         }
-        for sentence in failed.iter().filter(|sentence| !self.told.contains(sentence)) {
+        for sentence in failed.iter().filter(|sentence| !self.logged.contains(sentence)) {
             tracing::error!("{sentence}");
         }
-        self.told = failed;
+        self.logged = failed;
         self.due = Instant::now() + EVERY.max(began.elapsed() * SHARE);
     }
 
-    /// Takes over the devices that are to forward now; returns what cannot be done.
+    /// Turns forwarding on for the devices that packets leave by now. Returns why that failed, if it did.
     async fn follow(&mut self, host: &mut Host, plan: Plan) -> Option<String> {
         let steps: Vec<Step> = plan.steps.into_iter().filter(is_of_device).collect();
         let new: Vec<Step> = steps.iter().filter(|step| !self.plan.steps.contains(step)).cloned().collect();
@@ -73,7 +73,7 @@ impl Upkeep {
     }
 }
 
-/// Whether a step is one of those for each device by which packets leave.
+/// Whether a step is one of those that the plan has for each device by which packets leave.
 fn is_of_device(step: &Step) -> bool {
     matches!(step, Step::Sysctl { key, .. } if key.starts_with("net.ipv4.conf."))
 }

@@ -15,12 +15,12 @@ use warren_control::private_socket;
 /// A connection, over TCP or a Unix socket.
 pub(crate) type Stream = Box<dyn Duplex>;
 
-/// What is read and written.
+/// A stream of bytes in both directions.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// A socket that listens and whose connections are not taken yet.
+/// A socket that listens, with connections that wait to be accepted.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// A Unix socket that listens from before the sandbox, in which none can be made; its file is removed when it is dropped.
+/// A Unix socket that was made before the sandbox, which allows none. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
     listener: StdUnixListener,
@@ -73,7 +73,7 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at a path, for its owner and root alone. A socket on which nobody listens is replaced.
+    /// Listens at a path, for its owner and root alone. Replaces a socket on which nobody listens.
     ///
     /// # Errors
     /// A sentence with the path and what to do.
@@ -94,7 +94,7 @@ impl UnixSocket {
         self.path == path
     }
 
-    /// To take connections from, one listener at a time.
+    /// A socket to accept connections from. Only one at a time should do that.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -105,7 +105,7 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // Its directory may be gone already.
+        // The directory may be gone already, and the file with it.
         drop(fs::remove_file(&self.path));
     }
 }
@@ -114,7 +114,7 @@ impl Drop for UnixSocket {
 fn remove_abandoned(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(ErrorKind::AlreadyExists, "there is a file that is no socket"));
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "another file is there, which is not a socket"));
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));

@@ -1,14 +1,14 @@
-//! What happened on an exit since it started, beside packets.
+//! Counts of what happened since the exit started: handshakes, sessions and connections.
 
 use std::collections::BTreeMap;
 
 use warren_session::exit::{EndReason, ExitAction};
 use warren_session::goodbye::{Goodbye, Violation};
 
-/// Counts of events; every reason is there, also those that never were.
+/// Counts of events. Every reason is present from the start, with a count of zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
-    /// TLS handshakes that were completed, of strangers too.
+    /// TLS handshakes that were completed, by peers that are not enrolled too.
     pub(super) handshakes: u64,
     pub(super) sessions_opened: u64,
     /// Clients that enrolled themselves by invitation.
@@ -38,7 +38,7 @@ impl Events {
         self.handshakes += 1;
     }
 
-    /// Counts what the sessions' state machine decided.
+    /// Counts an action that the sessions' state machine decided on.
     pub(crate) fn count(&mut self, action: &ExitAction) {
         match action {
             ExitAction::Open { .. } => self.sessions_opened += 1,

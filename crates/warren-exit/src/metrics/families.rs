@@ -1,6 +1,6 @@
-//! Metric families as OpenMetrics text, a call each.
+//! Writes metric families as OpenMetrics text, one call for each.
 //!
-//! Labels are written as they are: their values are names of this program and of clients, which have nothing to escape.
+//! Labels are written unescaped: their values are names from this program and names of clients, which contain nothing to escape.
 
 use std::fmt::Result;
 
@@ -49,21 +49,21 @@ impl Families<'_> {
         values.into_iter().try_for_each(|(labels, value)| metric.encode_family(&labels)?.encode_gauge(&value))
     }
 
-    /// A histogram of places that count up to a bound each; the last one's is [`f64::MAX`], which stands for no bound.
+    /// A histogram. Each place has an upper bound and a count; the last bound is [`f64::MAX`], which stands for infinity.
     pub(super) fn histogram(&mut self, name: &str, help: &str, sum: f64, places: &[(f64, u64)]) -> Result {
         let count = places.iter().map(|(_, count)| count).sum();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(sum, count, places, None)
     }
 
-    /// What is true of the whole process, as labels.
+    /// Facts about the whole process, as labels.
     pub(super) fn info(&mut self, name: &str, help: &str, labels: &impl EncodeLabelSet) -> Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Info)?;
         metric.encode_info(labels)
     }
 }
 
-/// Counts of sizes (index = size, the last place counts larger ones too) in the places of a histogram.
+/// The places of a histogram from counts by size. The index is the size; the last count includes larger sizes.
 pub(super) fn by_size(counts: &[u64]) -> Vec<(f64, u64)> {
     const BOUNDS: [usize; 10] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56];
     let mut places: Vec<(f64, u64)> = BOUNDS.iter().map(|bound| (*bound as f64, 0)).collect();
@@ -77,7 +77,8 @@ pub(super) fn by_size(counts: &[u64]) -> Vec<(f64, u64)> {
     places
 }
 
-/// Counts by powers of two (index i counts 2^i up to 2^(i+1) - 1, the last place larger ones too) as places of a histogram.
+/// The places of a histogram from counts by power of two. Index i counts sizes from 2^i to 2^(i+1) - 1; the last count includes larger
+/// sizes.
 pub(super) fn by_power(counts: &[u64]) -> Vec<(f64, u64)> {
     let last = counts.len().saturating_sub(1);
     let mut bound = 1.0;

@@ -1,4 +1,4 @@
-//! The page: every figure of the exit, from one moment.
+//! The metrics page: every figure of the exit at one moment.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ use super::families::{Families, by_power, by_size};
 use warren_control::status::Status;
 use warren_tunnel::{Snapshot, Traffic};
 
-/// Everything that is shown.
+/// Everything that the page shows.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub status: Status,
     pub snapshot: Snapshot,
     pub events: Events,
     pub reloads_refused: u64,
-    /// Each client's own figures, where `[metrics] clients` asks for them.
+    /// Figures of each client, if `[metrics] clients` asks for them.
     pub clients: Option<Vec<ClientFigures>>,
 }
 
-/// What concerns one client.
+/// The figures of one client.
 #[derive(Debug)]
 pub(crate) struct ClientFigures {
     pub name: String,
@@ -33,11 +33,11 @@ pub(crate) struct ClientFigures {
     pub rate_limited_packets: u64,
     pub connections: usize,
     pub queued_bytes: usize,
-    /// The shortest of its connections, in seconds; nothing while it has none.
+    /// The shortest round-trip time of its connections, in seconds; nothing while it has no connection.
     pub round_trip: Option<f64>,
 }
 
-/// The sums of `docs/counters.md` with what they count; those of [`GAUGES`] go down too.
+/// The totals of `docs/counters.md`, each with its description. Those in [`GAUGES`] can also fall.
 const TOTALS: [(&str, &str); 21] = [
     ("tun_reads", "Reads of the TUN that brought something."),
     ("handed_over", "Reads of the TUN that another worker was to have."),

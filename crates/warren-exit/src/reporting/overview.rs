@@ -36,7 +36,7 @@ struct SessionRow {
     since_seconds: f64,
     connections: usize,
     rates: Rates,
-    /// The shortest of its connections; nothing while it has none.
+    /// The shortest round-trip time of its connections; nothing while it has no connection.
     rtt_ms: Option<f64>,
 }
 
@@ -91,7 +91,7 @@ fn shortest_round_trip(snapshot: &Snapshot, session: SessionId) -> Option<f64> {
     own.filter_map(|connection| Some(connection.quic.as_ref()?.rtt.as_secs_f64() * 1e3)).reduce(f64::min)
 }
 
-/// Every reason, those at zero too.
+/// Every reason for drops, with those that never occurred.
 fn drops(status: &Status) -> Vec<Value> {
     let row = |reason: DropReason| {
         let count = status.drops.get(reason.name()).copied().unwrap_or_default();

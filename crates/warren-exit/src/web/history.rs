@@ -1,4 +1,4 @@
-//! Rates of the last minutes and of the last day, in memory.
+//! The rates of the last minutes and of the last day, kept in memory for the page's chart.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use warren_tunnel::Traffic;
 
-/// What all clients together sent and received.
+/// The rates of all clients together.
 #[derive(Debug)]
 pub(crate) struct History {
     pub(crate) minutes: Ring,
@@ -22,14 +22,14 @@ impl History {
         }
     }
 
-    /// Takes the sums of now; call it about each second.
+    /// Takes the totals of now. Call it about once a second.
     pub(crate) fn take(&mut self, now: Instant, total: Traffic) {
         self.minutes.take(now, total);
         self.day.take(now, total);
     }
 }
 
-/// Rates at equal distances, the newest last; the oldest make room.
+/// Rates at equal intervals, the newest last. When the ring is full, the oldest rate is dropped.
 #[derive(Debug)]
 pub(crate) struct Ring {
     every: Duration,
@@ -38,19 +38,19 @@ pub(crate) struct Ring {
     rates: VecDeque<Rate>,
 }
 
-/// Bits of inner packets in a second.
+/// Bits of inner packets per second.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     to_clients: u64,
     from_clients: u64,
 }
 
-/// A ring as the page draws it.
+/// A ring in the form in which the page draws it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Drawn {
     /// Seconds from one value to the next.
     every: u64,
-    /// Values that there will be at most.
+    /// The most values that there can be.
     places: usize,
     to_clients: Vec<u64>,
     from_clients: Vec<u64>,
@@ -78,7 +78,7 @@ impl Ring {
             to_clients: per_second(total.bytes_out, before.bytes_out),
             from_clients: per_second(total.bytes_in, before.bytes_in),
         };
-        // Time that passed unseen, as in sleep, has its mean, so that the distances stay equal.
+        // If more than one interval has passed (the host slept), each one gets the mean, so that intervals stay equal.
         let steps = elapsed.as_nanos() / self.every.as_nanos().max(1);
         for _ in 0..steps.min(self.places as u128) {
             if self.rates.len() == self.places {

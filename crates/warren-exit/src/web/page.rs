@@ -1,6 +1,6 @@
 //! The files of the page, embedded in the binary.
 
-/// A file as a browser gets it.
+/// A file of the page and its content type.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) content_type: &'static str,
@@ -33,7 +33,7 @@ mod tests {
                 assert!(target.starts_with('#') || file(target).is_some(), "{target} is not embedded");
             }
         }
-        // What the policy would refuse, and only a browser would show.
+        // The Content-Security-Policy would refuse these, which only a browser would show.
         assert!(!page.contains("style=") && !page.contains("<style") && !page.contains(" onclick"));
         assert_eq!(
             page.matches("<script").count(),

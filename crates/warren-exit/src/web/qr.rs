@@ -1,18 +1,18 @@
-//! A text as a QR code, for the page to draw.
+//! QR codes for the page to draw.
 
 use std::fmt::Write as _;
 
 use qrcodegen::{QrCode, QrCodeEcc};
 use serde::Serialize;
 
-/// Squares of a side, and the dark ones as a path of SVG in units of one.
+/// A QR code: the number of modules on a side, and the dark modules as an SVG path in which a module is one unit wide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Code {
     size: i32,
     path: String,
 }
 
-/// Nothing for a text that no code holds.
+/// The QR code of a text, or nothing if the text is too long for one.
 pub(crate) fn code(text: &str) -> Option<Code> {
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
     let mut path = String::new();

@@ -19,12 +19,12 @@ pub(super) fn value(value: &serde_json::Value) -> Answer {
     answer("200 OK", JSON, value.to_string())
 }
 
-/// Why a change was not made, as a sentence for the operator.
+/// A sentence that tells the operator why a change was not made.
 pub(super) fn not_done(sentence: &str) -> Answer {
     answer("409 Conflict", JSON, sentence_as_json(sentence))
 }
 
-/// Why a request is refused, as a sentence for the operator.
+/// A sentence that tells the operator why a request is refused.
 pub(super) fn refusal(refusal: Refusal) -> Answer {
     let (status, sentence) = match refusal {
         Refusal::Malformed => ("400 Bad Request", "this is not a request of HTTP/1.1"),
@@ -43,9 +43,10 @@ pub(super) fn refusal(refusal: Refusal) -> Answer {
         Refusal::NoToken => {
             ("401 Unauthorized", "this is not the exit's token; its log says which file has it")
         }
-        Refusal::NotJson => {
-            ("415 Unsupported Media Type", "the request must be JSON with the keys of its kind")
-        }
+        Refusal::NotJson => (
+            "415 Unsupported Media Type",
+            "the request's body must be JSON with exactly the keys that its path takes",
+        ),
         Refusal::Unavailable => ("503 Service Unavailable", "the exit is stopping"),
     };
     let answer = answer(status, JSON, sentence_as_json(sentence));

@@ -16,7 +16,7 @@ use warren_config::WebListen;
 
 const SECTION: &str = "[web]";
 
-/// What somebody with the token asks of the daemon, and the place for the answer: a value, or why there is none.
+/// A question to the daemon from somebody who has the token, and where the answer goes: a value, or a sentence that says why not.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) asked: ApiCall,
@@ -27,10 +27,10 @@ pub(crate) struct Question {
 pub(crate) enum ApiCall {
     /// Everything that the page shows at once.
     Overview,
-    /// Rates of the last day.
+    /// The rates of the last day.
     Day,
     Invite(NewInvitation),
-    /// Cut a client off for good, or withdraw an invitation.
+    /// Remove a client for good, or withdraw an invitation.
     Remove(Named),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum ApiCall {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewInvitation {
     pub(crate) name: String,
-    /// How long it is good for.
+    /// How long the invitation can be used.
     pub(crate) hours: u32,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct WebServer {
     pub(crate) server: Server<Question>,
 }
 
-/// Makes what a sandboxed exit cannot: the Unix socket, if the page is to have one.
+/// Makes the page's Unix socket, if it is to have one. A sandboxed exit could not.
 ///
 /// # Errors
 /// A sentence with the path and what to do.
@@ -96,7 +96,7 @@ impl WebServer {
         Ok(Self { history: History::new(), server: start(socket, token) })
     }
 
-    /// Stops listening and gives what it remembers; a TCP address is free when this returns.
+    /// Stops listening, and returns what it remembers. A TCP address is free when this returns.
     pub(crate) async fn close(self) -> History {
         self.server.close().await;
         self.history

@@ -1,4 +1,4 @@
-//! The token that the page asks for.
+//! The token that gives access to the page.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -17,14 +17,14 @@ use warren_config::storage;
 /// Random bytes in a token.
 const BYTES: usize = 32;
 
-/// Bytes of its file that are read: the token's 43 and a line break.
+/// How much of the file is read. The token has 43 bytes, and a line break follows.
 const LONGEST: usize = 64;
 
-/// A token, which is compared and never shown.
+/// A token. It can be compared, but is never shown.
 pub(super) struct Token(Zeroizing<String>);
 
 impl Token {
-    /// Reads the token in a directory of the exit's own, or makes one.
+    /// Reads the token in the exit's state directory, or makes one.
     ///
     /// # Errors
     /// A sentence when the file cannot be read or made, may be read by others, or holds no token.
@@ -65,7 +65,7 @@ impl Token {
         Ok(Self(Zeroizing::new(token.to_owned())))
     }
 
-    /// Whether somebody has the token. How long that takes does not depend on how much of it is right.
+    /// Whether this is the token. The time that takes does not depend on how much of it is right.
     pub(super) fn is(&self, shown: &str) -> bool {
         self.0.as_bytes().ct_eq(shown.as_bytes()).into()
     }

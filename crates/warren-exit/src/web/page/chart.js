@@ -10,7 +10,7 @@ export function make(name, attributes, ...children) {
   return element;
 }
 
-// `series` is { every, places, to_clients, from_clients }; `show` is told what the pointer is at, or nothing.
+// `series` is { every, places, to_clients, from_clients }. `show` gets a text for the point under the pointer, or an empty one.
 export function draw(place, series, format, show) {
   const width = Math.max(place.clientWidth, 260);
   const height = 208;

@@ -1,4 +1,4 @@
-// The page for operators: asks the exit each two seconds, shows what it says, and sends what the operator decides.
+// The page for operators: asks the exit every two seconds, shows the answer, and sends the operator's decisions.
 
 import { draw, make } from "/chart.js";
 
@@ -9,8 +9,8 @@ const at = (id) => document.getElementById(id);
 let token = sessionStorage.getItem(KEY);
 let timer;
 let asking = 0;
-let before; // The last overview and when it came, for what is counted between two.
-let day; // The last day's rates and when they came.
+let before; // The last overview and when it arrived. Rates are differences between two overviews.
+let day; // The rates of the last day and when they arrived.
 
 start();
 
@@ -55,14 +55,14 @@ async function refresh() {
   try {
     const overview = await ask("/api/overview");
     if (span() === "day" && (!day || Date.now() - day.when > 60_000)) day = { when: Date.now(), series: await ask("/api/day") };
-    // Somebody has asked again, or left, meanwhile.
+    // Another request was sent meanwhile, or the token was forgotten.
     if (mine !== asking || !token) return;
     show(overview);
     trouble("");
   } catch (error) {
     if (mine !== asking || !token) return;
     if (error.status === 401) return leave(capital(error.message));
-    const since = before ? ` The figures are of ${new Date(before.when).toLocaleTimeString()}.` : "";
+    const since = before ? ` The figures are from ${new Date(before.when).toLocaleTimeString()}.` : "";
     trouble(`The exit does not answer${error.status ? `: ${error.message}` : ""}.${since}`);
   }
   if (!document.hidden) timer = setTimeout(refresh, EVERY);
@@ -71,7 +71,7 @@ async function refresh() {
 function enter(event) {
   event.preventDefault();
   token = at("token").value.trim();
-  // Fields of a request hold nothing else.
+  // A field of an HTTP request can hold no other characters.
   if (!/^[\x21-\x7e]+$/.test(token)) return leave("This is not a token.");
   sessionStorage.setItem(KEY, token);
   refresh();
@@ -142,7 +142,7 @@ function clientState(client) {
 
 function clientCells(client) {
   const session = client.session;
-  // What an offline client has none of takes no room on a phone.
+  // Cells that are empty for an offline client take no room on a phone.
   const live = session ? "number" : "number none";
   const addresses = [client.ipv4, client.ipv6].filter(Boolean);
   return [
@@ -161,7 +161,7 @@ function clientCells(client) {
 function invitationCells(invitation) {
   return [
     { class: "name", text: invitation.name },
-    { class: "wide", label: "Good until", text: new Date(invitation.expires).toLocaleString() },
+    { class: "wide", label: "Expires", text: new Date(invitation.expires).toLocaleString() },
     { class: "action", button: "Withdraw", for: invitation.name, act: () => openRemove(invitation.name, false) },
   ];
 }
@@ -179,7 +179,7 @@ function reasons(id, list, earlier, seconds) {
   at(`no-${id}`).hidden = seen.length > 0;
 }
 
-// Rows keep their elements, so that whoever is on one of them with the keyboard stays there.
+// Rows keep their elements, so that the keyboard focus stays where it is.
 function rows(id, list, cells, state) {
   const body = at(id).tBodies[0];
   const old = new Map([...body.rows].map((row) => [row.dataset.name, row]));
@@ -259,7 +259,7 @@ async function invite(event) {
   refresh();
 }
 
-// Shown once: nothing of it stays in the page.
+// An invitation is shown once: the page forgets it when the dialog closes.
 function forgetInvitation() {
   at("line").value = "";
   at("qr").replaceChildren();
@@ -285,7 +285,7 @@ async function copy() {
   } catch {
     at("line").focus();
     at("line").select();
-    say("The line is selected; copy it with Ctrl and C.");
+    say("The line is selected. Press Ctrl+C to copy it.");
   }
 }
 
@@ -294,7 +294,7 @@ function openRemove(name, isClient) {
   at("remove-dialog").dataset.name = name;
   at("remove-dialog").dataset.after = isClient ? "clients-title" : "invitations-title";
   text("remove-title", isClient ? `Revoke ${name}?` : `Withdraw the invitation for ${name}?`);
-  text("remove-what", isClient ? "Its session ends at once, and its key is refused from then on. To let it in again, invite it anew." : "Its line enrols nobody any more.");
+  text("remove-what", isClient ? "Its session ends at once, and its key is refused from now on. To admit it again, send it a new invitation." : "Its line will no longer enrol a client.");
   text("remove-do", isClient ? "Revoke" : "Withdraw");
   at("remove-dialog").showModal();
 }
@@ -305,12 +305,12 @@ async function remove(event) {
   if (!(await decide("/api/remove", { name }, event.submitter, "remove-said", true))) return;
   at("remove-dialog").close();
   say(`${name} is removed.`);
-  // The row with the button that opened this is about to go.
+  // The row with the button that opened this dialog is about to disappear.
   at(after === "clients-title" ? after : "clients-title").focus();
   refresh();
 }
 
-// Sends a decision; a refusal is shown in the dialog, and nothing comes back.
+// Sends a decision. Shows a refusal in the dialog, and returns nothing then.
 async function decide(path, body, button, said, isAnswerEmpty) {
   button.disabled = true;
   at(said).textContent = "";
