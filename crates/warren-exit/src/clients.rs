@@ -2,8 +2,8 @@
 
 mod actions;
 mod admin;
+mod figures;
 mod limits;
-mod live;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,9 +16,9 @@ use warren_session::PublicKey;
 use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
+use warren_session::pool::Lease;
 
 use self::limits::ClientLimits;
-use self::live::LiveSession;
 use crate::metrics::Events;
 use warren_config::{ClientsFile, ConfigError};
 
@@ -35,6 +35,16 @@ pub(crate) struct Clients {
     events: Events,
     /// When to try again to save the registry, after it could not be saved.
     save_again: Option<Instant>,
+}
+
+/// What is shown of a session.
+pub(crate) struct LiveSession {
+    name: String,
+    key: PublicKey,
+    lease: Lease,
+    pub(crate) since: Instant,
+    /// The indices of its connections, in order.
+    pub(crate) connections: Vec<u32>,
 }
 
 impl Clients {

@@ -8,8 +8,7 @@ use warren_quic::driver::ConnectionId;
 use warren_session::exit::{EndReason, ExitAction};
 use warren_session::pool::Lease;
 
-use super::Clients;
-use super::live::LiveSession;
+use super::{Clients, LiveSession};
 use warren_tunnel::{Command, SessionRoute, WorkerHandle};
 
 impl Clients {

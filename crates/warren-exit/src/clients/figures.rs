@@ -1,27 +1,15 @@
 //! The sessions that clients have now, as the status, the metrics and the page show them.
 
 use std::collections::HashMap;
-use std::time::Instant;
 
 use warren_session::PublicKey;
 use warren_session::clients::Client;
 use warren_session::exit::SessionId;
-use warren_session::pool::Lease;
 
-use super::Clients;
+use super::{Clients, LiveSession};
 use crate::metrics::ClientFigures;
 use warren_control::status::{ConnectionStatus, SessionStatus, Status};
 use warren_tunnel::Snapshot;
-
-/// What is shown of a session.
-pub(crate) struct LiveSession {
-    pub(super) name: String,
-    pub(super) key: PublicKey,
-    pub(super) lease: Lease,
-    pub(crate) since: Instant,
-    /// The indices of its connections, in order.
-    pub(crate) connections: Vec<u32>,
-}
 
 impl Clients {
     /// The session of a client, if it has one.
