@@ -68,7 +68,7 @@ pub async fn client_run(
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let (helper, process) = Helper::start(directories, log, &name, &lock)?;
-    helper.run_nft();
+    helper.take_over_nft();
     let state_dir = directories.state.clone();
     let shut_in_by = kill_switch::closed_by_others(&directories.runtime, &name)?;
     let start = ClientStart {

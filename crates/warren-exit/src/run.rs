@@ -74,7 +74,7 @@ async fn prepare_and_run(
     let found = FoundHost::look(&config, clients.registry(), directory.journal()).await?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
-    helper.run_nft();
+    helper.take_over_nft();
     let (host, hold) = found.set_up(directory.hold_journal()).await?;
     warn_of_other_firewalls(&config);
     let start = ExitStart {

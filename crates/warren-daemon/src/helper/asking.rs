@@ -79,8 +79,8 @@ impl Helper {
         Ok((helper, HelperProcess { child, orders }))
     }
 
-    /// Has the helper run nft whenever this process would.
-    pub fn run_nft(&self) {
+    /// Makes the helper run nft from here on, whenever this process would.
+    pub fn take_over_nft(&self) {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
 
