@@ -59,6 +59,7 @@ pub(crate) struct ExitStart {
 /// When the daemon cannot start, or loses its worker, its device or its nftables table.
 pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result<Ending> {
     let ended = start_and_serve(start, &mut host).await;
+    // In any case, also when the start failed half-way.
     let undone = host.undo_all().await.context("cannot restore the host");
     let ending = ended?;
     undone?;
@@ -68,6 +69,7 @@ pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result
 async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Result<Ending> {
     let (device, index) = (start.device.name().to_owned(), start.device.index());
     let (mut daemon, queues) = Daemon::start(start, host).await?;
+    // Packets flow from here on.
     daemon.worker.open_device(queues, &forwarding(&daemon.config)).await;
     let outcome = match daemon.follow_host().await {
         Ok(()) => daemon.serve(device_watch::gone(device, index)).await,
@@ -105,6 +107,7 @@ impl<'host> Daemon<'host> {
     async fn start(start: ExitStart, host: &'host mut HostSetup) -> anyhow::Result<(Self, Vec<Queue>)> {
         let ExitStart { config, clients, tuning, sockets, reset_key, device, queues, control, helper, files } =
             start;
+        // Before the worker receives its first packet.
         tuning.settings.strangers.set_silent(config.silent);
         // Both sockets are made here because the sandbox lets nobody make one that listens.
         let control = ControlSocket::bind(&control)?;
@@ -148,7 +151,9 @@ impl<'host> Daemon<'host> {
             if let Some(ending) = self.stopping {
                 break ending;
             }
+            // Any event of the last turn may have led to decisions.
             self.clients.carry_out_all(&self.worker).await;
+            // Every client has moved to another exit.
             if self.drained_by.is_some() && !self.clients.has_sessions() {
                 break Ending::Stop;
             }
@@ -180,6 +185,7 @@ impl<'host> Daemon<'host> {
                 },
             }
         };
+        // Clients hear why the exit ends while the worker can still send.
         self.clients.shut_down(self.goodbye());
         self.clients.carry_out_all(&self.worker).await;
         Ok(ending)

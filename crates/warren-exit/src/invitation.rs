@@ -19,6 +19,7 @@ pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Re
     let token = InviteToken::new(warren_daemon::entropy::bytes()?);
     let invitation = Invitation {
         name: name.to_owned(),
+        // The registry has the digest alone: nobody who reads the file can use the invitation.
         token_sha256: token.digest(),
         expires: SystemTime::now() + expires_in,
         used_by: None,
@@ -40,6 +41,7 @@ pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Re
 fn profile_name(client: &str) -> Option<&str> {
     match client.parse::<ProfileName>() {
         Ok(_) => None,
+        // Commands take this name for the exit itself.
         Err(_) if client == EXIT => Some("warren"),
         Err(_) => Some(client.get(..ProfileName::LONGEST).unwrap_or(client)),
     }

@@ -34,6 +34,7 @@ enum Owner {
 /// Looks at this host's rules. Finds nothing on a host without nft.
 pub fn look(ports: &[u16]) -> Vec<InTheWay> {
     let mut nft = Command::new("nft");
+    // The output is parsed, so it must not depend on the operator's language.
     let listed = nft.args(["--stateless", "--terse", "list", "ruleset"]).env("LC_ALL", "C").output();
     let listed = listed.ok().filter(|listed| listed.status.success());
     listed.map_or_else(Vec::new, |listed| in_the_way(&String::from_utf8_lossy(&listed.stdout), ports))
@@ -116,12 +117,14 @@ impl Table<'_> {
         for line in &self.lines {
             if let Some(name) = line.strip_prefix("chain ").and_then(|rest| rest.strip_suffix(" {")) {
                 (chain, hook, drops) = (name, None, false);
+            // nft prints a chain's hook and policy on one line, ahead of its rules.
             } else if line.starts_with("type filter hook ") {
                 hook = hook_of(line);
                 drops = line.ends_with("policy drop;");
             } else if *line == "}" {
                 found.extend(hook.take().filter(|_| drops).map(|hook| (chain, hook)));
             } else {
+                // The rule's place does not matter: rules that accept the exit's packets are looked for in the whole table.
                 drops |= refuses_everything(line);
             }
         }

@@ -69,6 +69,7 @@ async fn prepare_and_run(
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
     sandbox::keep_network_administration()?;
+    // Clients that do not fit the pools are refused here, before the host is changed.
     let clients = Clients::new(sessions_of(&config, registry)?, file);
     let (device, queues) = create_device(&config, tuning.workers)?;
     let found = FoundHost::look(&config, clients.registry(), directory.journal()).await?;
@@ -90,6 +91,7 @@ async fn prepare_and_run(
         files,
     };
     let ended = daemon::run(start, host).await;
+    // An exit that failed leaves as little behind as one that was stopped.
     let left = hold::leave(&helper, hold, *ended.as_ref().unwrap_or(&Ending::Stop)).await;
     drop(helper);
     let ended = left.and(ended.map(drop));

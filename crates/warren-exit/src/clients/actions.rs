@@ -36,6 +36,7 @@ impl Clients {
                 tracing::info!(client = name, "session opened");
                 let live = LiveSession { name, key, lease, since: Instant::now(), connections: Vec::new() };
                 self.live.insert(session, live);
+                // The limit outlives sessions: a client that reconnects continues with the one that it had.
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
                 let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
@@ -60,6 +61,7 @@ impl Clients {
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
                     tracing::info!(client = live.name, "session ended: {reason}");
+                    // Other sessions may come back with the same addresses, and their flows should live on.
                     if matches!(reason, EndReason::Revoked | EndReason::Disabled | EndReason::Changed) {
                         forget_flows(live.lease);
                     }
@@ -67,6 +69,7 @@ impl Clients {
                 worker.send(Command::EndSession { session }).await;
             }
             ExitAction::Persist => {
+                // Sessions go on from memory: a full disk must not end them.
                 if let Err(error) = self.save() {
                     tracing::error!("{error}; clients are kept in memory, and saved as soon as that works");
                 }

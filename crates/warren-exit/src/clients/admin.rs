@@ -94,6 +94,7 @@ impl Clients {
 
     /// Changes a client. Its session goes on unless the change concerns it.
     pub(crate) fn change(&mut self, name: &str, change: &ClientChange) -> Result<serde_json::Value, Refusal> {
+        // Shutting a client out is not taken back when it cannot be saved, unlike every other change.
         if *change == ClientChange::Disable {
             self.file.refuse_if_edited().map_err(Refusal::new)?;
             self.sessions.change_client(Instant::now(), name, change).map_err(Refusal::new)?;

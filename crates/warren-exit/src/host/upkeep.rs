@@ -22,6 +22,7 @@ pub(super) struct Upkeep {
 
 impl Upkeep {
     pub(super) fn new(plan: Plan, applied: Applied, now: Instant) -> Self {
+        // No other program can change the exit's tables.
         let steps = plan.steps.into_iter().filter(|step| !matches!(step, Step::Nftables { .. })).collect();
         Self { plan: Plan { steps }, applied, due: now + EVERY, logged: Vec::new() }
     }
@@ -52,6 +53,7 @@ impl Upkeep {
             }
             Err(error) => tracing::debug!("cannot look at the host: {error}"),
         }
+        // A failure that lasts is logged once, not at every look.
         for sentence in failed.iter().filter(|sentence| !self.logged.contains(sentence)) {
             tracing::error!("{sentence}");
         }
@@ -65,6 +67,7 @@ impl Upkeep {
         let new: Vec<Step> = steps.iter().filter(|step| !self.plan.steps.contains(step)).cloned().collect();
         let made = host.apply(&Plan { steps: new }).await;
         if let Err(error) = made.map(drop) {
+            // The plan stays as it was, so the next look tries again.
             return Some(error.to_string());
         }
         self.plan.steps.retain(|step| !is_of_device(step));

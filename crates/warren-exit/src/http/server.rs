@@ -146,6 +146,7 @@ async fn accept<S: Site>(socket: Socket, site: Arc<S>) {
 }
 
 async fn serve(mut stream: Stream, site: &impl Site) -> io::Result<()> {
+    // One request on each connection: no second request can hide behind the first.
     let (head, body) = read_head(&mut stream).await?;
     let answer = site.answer(head, body).await?;
     stream.write_all(&answer.into_bytes()).await?;

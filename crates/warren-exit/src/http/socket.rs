@@ -116,6 +116,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
     if !metadata.file_type().is_socket() {
         return Err(io::Error::new(ErrorKind::AlreadyExists, "another file is there, which is not a socket"));
     }
+    // Nobody accepts connections on a socket that a killed daemon left.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there"));
     }

@@ -51,6 +51,7 @@ struct MetricsSite {
 impl MetricsSite {
     /// A page that is fresh, or nothing when the daemon is stopping. Scrapes that arrive meanwhile wait for the same page.
     async fn page(&self) -> Option<Arc<str>> {
+        // Held while the daemon answers, so that other scrapes wait for the same page.
         let mut latest = self.latest.lock().await;
         if let Some((made, page)) = &*latest
             && made.elapsed() < FRESH

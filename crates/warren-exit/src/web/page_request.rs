@@ -103,6 +103,7 @@ fn body_length(method: Method, content_length: Option<&str>) -> Result<usize, Re
 
 /// Whether a Host field names the loopback, with any port: `ssh -L` may use another one than the exit.
 fn is_this_host(host: &str) -> bool {
+    // An IPv6 address stands in brackets (RFC 3986 section 3.2.2).
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let Some((name, port)) = rest.split_once(']') else { return false };

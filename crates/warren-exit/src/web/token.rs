@@ -47,6 +47,7 @@ impl Token {
 
     fn of_file(path: &Path, file: File) -> anyhow::Result<Self> {
         let mode = file.metadata()?.permissions().mode();
+        // Somebody else may have read the token, so it is no secret any more.
         if mode & 0o077 != 0 {
             bail!(
                 "{}: others may read it (mode {:04o}); delete it, so that a new token is made",
