@@ -19,7 +19,7 @@ use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
 use self::limits::ClientLimits;
-use crate::metrics::Events;
+use crate::metrics::EventCounts;
 use warren_config::{ClientsFile, ConfigError};
 
 /// How soon a registry that could not be saved is saved again.
@@ -32,7 +32,7 @@ pub(crate) struct Clients {
     file: ClientsFile,
     live: HashMap<SessionId, LiveSession>,
     limits: ClientLimits,
-    events: Events,
+    events: EventCounts,
     /// When to try again to save the registry, after it could not be saved.
     save_again: Option<Instant>,
 }
@@ -55,7 +55,7 @@ impl Clients {
             file,
             live: HashMap::new(),
             limits: ClientLimits::default(),
-            events: Events::default(),
+            events: EventCounts::default(),
             save_again: None,
         }
     }
@@ -71,7 +71,7 @@ impl Clients {
     }
 
     /// What has happened to sessions and connections since the start.
-    pub(crate) fn events(&self) -> &Events {
+    pub(crate) fn events(&self) -> &EventCounts {
         &self.events
     }
 

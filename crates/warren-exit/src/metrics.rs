@@ -7,6 +7,6 @@ mod families;
 mod page;
 mod server;
 
-pub(super) use events::Events;
-pub(super) use page::{ClientFigures, Page};
+pub(super) use events::EventCounts;
+pub(super) use page::{ClientFigures, MetricsPage};
 pub(super) use server::{Scrape, serve};

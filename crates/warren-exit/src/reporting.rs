@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::clients::Clients;
 use crate::http::{Server, UnixSocket, next_question};
-use crate::metrics::{self, Page, Scrape};
+use crate::metrics::{self, MetricsPage, Scrape};
 use crate::web::{Question, WebServer};
 use warren_config::{ExitConfig, MetricsSettings, WebListen};
 use warren_control::status::{
@@ -171,7 +171,7 @@ impl Reporting {
     pub(crate) fn answer_scrape(&self, scrape: Scrape, seen: &Observations<'_>) {
         let status = self.status(seen, Vec::new());
         let clients = seen.config.metrics.clients.then(|| seen.clients.figures(&status, &seen.snapshot));
-        let page = Page {
+        let page = MetricsPage {
             status,
             snapshot: seen.snapshot.clone(),
             events: seen.clients.events().clone(),

@@ -7,7 +7,7 @@ use warren_session::goodbye::{Goodbye, Violation};
 
 /// Counts of events. Every reason is present from the start, with a count of zero.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventCounts {
     /// TLS handshakes that were completed, by peers that are not enrolled too.
     pub(super) handshakes: u64,
     pub(super) sessions_opened: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Events {
     pub(super) connections_closed: BTreeMap<&'static str, u64>,
 }
 
-impl Default for Events {
+impl Default for EventCounts {
     fn default() -> Self {
         let goodbyes = Goodbye::ALL.into_iter().chain([Goodbye::Protocol(Violation::Malformed)]);
         Self {
@@ -32,7 +32,7 @@ impl Default for Events {
     }
 }
 
-impl Events {
+impl EventCounts {
     /// Counts a completed handshake.
     pub(crate) fn connected(&mut self) {
         self.handshakes += 1;
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_there_before_it_happens() {
-        let events = Events::default();
+        let events = EventCounts::default();
         assert_eq!(events.connections_closed.len(), Goodbye::ALL.len() + 1, "names are unique");
         for reason in [
             EndReason::TimedOut,

@@ -8,17 +8,17 @@ use prometheus_client::registry::Registry;
 
 use warren_session::clients::RateLimit;
 
-use super::events::Events;
+use super::events::EventCounts;
 use super::families::{Families, by_power, by_size};
 use warren_control::status::Status;
 use warren_tunnel::{Snapshot, Traffic};
 
 /// Everything that the page shows.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct MetricsPage {
     pub status: Status,
     pub snapshot: Snapshot,
-    pub events: Events,
+    pub events: EventCounts,
     pub reloads_refused: u64,
     /// Figures of each client, if `[metrics] clients` asks for them.
     pub clients: Option<Vec<ClientFigures>>,
@@ -63,7 +63,7 @@ const TOTALS: [(&str, &str); 21] = [
 ];
 const GAUGES: [&str; 2] = ["queued_packets", "assemblies_pending"];
 
-impl Page {
+impl MetricsPage {
     /// The page as OpenMetrics text.
     pub(crate) fn text(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
@@ -74,7 +74,7 @@ impl Page {
     }
 }
 
-impl Collector for Page {
+impl Collector for MetricsPage {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut families = Families(encoder);
         self.write_exit(&mut families)?;
@@ -86,7 +86,7 @@ impl Collector for Page {
     }
 }
 
-impl Page {
+impl MetricsPage {
     fn write_exit(&self, families: &mut Families<'_>) -> fmt::Result {
         let Self { status, .. } = self;
         let labels = [("version", status.version.as_str()), ("driver", &status.transport.driver)];

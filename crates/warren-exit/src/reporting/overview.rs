@@ -43,7 +43,7 @@ struct SessionRow {
 impl Reporting {
     /// The rates of the last day.
     pub(crate) fn day(&self) -> Value {
-        json!(self.web.as_ref().map(|web| web.history.day.drawn()))
+        json!(self.web.as_ref().map(|web| web.history.day.series()))
     }
 
     /// Everything that the page shows at once.
@@ -81,7 +81,7 @@ impl Reporting {
             "invitations": invitations,
             "drops": drops(&status),
             "strangers": strangers(&status),
-            "minutes": self.web.as_ref().map(|web| web.history.minutes.drawn()),
+            "minutes": self.web.as_ref().map(|web| web.history.minutes.series()),
         })
     }
 }

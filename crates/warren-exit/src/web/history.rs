@@ -47,7 +47,7 @@ struct Rate {
 
 /// A ring in the form in which the page draws it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Drawn {
+pub(crate) struct RateSeries {
     /// Seconds from one value to the next.
     every: u64,
     /// The most values that there can be.
@@ -89,8 +89,8 @@ impl Ring {
         self.since = Some((now, total));
     }
 
-    pub(crate) fn drawn(&self) -> Drawn {
-        Drawn {
+    pub(crate) fn series(&self) -> RateSeries {
+        RateSeries {
             every: self.every.as_secs(),
             places: self.places,
             to_clients: self.rates.iter().map(|rate| rate.to_clients).collect(),
@@ -114,9 +114,9 @@ mod tests {
         for second in 0..=20 {
             ring.take(start + Duration::from_secs(second), total(1_000 * second * second));
         }
-        let drawn = ring.drawn();
-        assert_eq!(drawn.to_clients, [8 * 30_000, 8 * 34_000, 8 * 38_000]);
-        assert_eq!(drawn.from_clients, [4 * 30_000, 4 * 34_000, 4 * 38_000]);
+        let series = ring.series();
+        assert_eq!(series.to_clients, [8 * 30_000, 8 * 34_000, 8 * 38_000]);
+        assert_eq!(series.from_clients, [4 * 30_000, 4 * 34_000, 4 * 38_000]);
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
         let mut ring = Ring::new(Duration::from_secs(2), 10);
         ring.take(start, total(0));
         ring.take(start + Duration::from_secs(6), total(6_000));
-        assert_eq!(ring.drawn().to_clients, [8_000; 3]);
+        assert_eq!(ring.series().to_clients, [8_000; 3]);
         ring.take(start + Duration::from_secs(1_000_000), total(6_000));
-        assert_eq!(ring.drawn().to_clients, [0; 10]);
+        assert_eq!(ring.series().to_clients, [0; 10]);
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let mut history = History::new();
         history.take(start, total(5_000));
         history.take(start + Duration::from_secs(60), total(0));
-        assert_eq!(history.day.drawn().to_clients, [0]);
-        assert_eq!(history.minutes.drawn().from_clients, [0; 30]);
+        assert_eq!(history.day.series().to_clients, [0]);
+        assert_eq!(history.minutes.series().from_clients, [0; 30]);
     }
 }

@@ -2,13 +2,13 @@
 
 /// A file of the page and its content type.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct PageFile {
     pub(super) content_type: &'static str,
     pub(super) text: &'static str,
 }
 
 /// The file at a path.
-pub(super) fn file(path: &str) -> Option<File> {
+pub(super) fn file(path: &str) -> Option<PageFile> {
     let (content_type, text) = match path {
         "/" => ("text/html", include_str!("page/page.html")),
         "/page.css" => ("text/css", include_str!("page/page.css")),
@@ -17,7 +17,7 @@ pub(super) fn file(path: &str) -> Option<File> {
         "/icon.svg" => ("image/svg+xml", include_str!("page/icon.svg")),
         _ => return None,
     };
-    Some(File { content_type, text })
+    Some(PageFile { content_type, text })
 }
 
 #[cfg(test)]

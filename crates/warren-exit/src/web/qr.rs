@@ -7,13 +7,13 @@ use serde::Serialize;
 
 /// A QR code: the number of modules on a side, and the dark modules as an SVG path in which a module is one unit wide.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Code {
+pub(crate) struct DrawnQrCode {
     size: i32,
     path: String,
 }
 
 /// The QR code of a text, or nothing if the text is too long for one.
-pub(crate) fn code(text: &str) -> Option<Code> {
+pub(crate) fn code(text: &str) -> Option<DrawnQrCode> {
     let code = QrCode::encode_text(text, QrCodeEcc::Low).ok()?;
     let mut path = String::new();
     for y in 0..code.size() {
@@ -21,7 +21,7 @@ pub(crate) fn code(text: &str) -> Option<Code> {
             write!(path, "M{x} {y}h1v1h-1z").ok()?;
         }
     }
-    Some(Code { size: code.size(), path })
+    Some(DrawnQrCode { size: code.size(), path })
 }
 
 #[cfg(test)]
