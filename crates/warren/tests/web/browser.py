@@ -101,7 +101,7 @@ def by_keyboard(browser):
     wait("the dialog has the focus on the name", lambda: active(browser) == "name")
     browser.type("phone-of-mary" + TAB)
     check(active(browser) == "hours", "the time follows the name")
-    tab_to_text(browser, "Make invitation")
+    tab_to_text(browser, "Create invitation")
     browser.picture("invite")
     browser.type(ENTER)
     line = wait("the line is shown", lambda: browser.run("return document.getElementById('line').value"))
