@@ -116,7 +116,7 @@ impl Clients {
         self.sessions.timeout()
     }
 
-    /// Ends what waits no longer.
+    /// Does everything that is due by now, such as ending sessions whose clients have not come back.
     pub(crate) fn handle_timeout(&mut self) {
         self.sessions.handle_timeout(Instant::now());
     }

@@ -100,7 +100,7 @@ impl HostSetup {
         self.upkeep.due()
     }
 
-    /// Follows what has changed on the host, and makes again what somebody has undone. Failures are logged.
+    /// Follows what has changed on the host, and restores what another program has undone. Failures are logged.
     pub(crate) async fn look(&mut self, config: &ExitConfig, registry: &ClientRegistry) {
         let began = Instant::now();
         let plan = self.follow(config, registry).await;

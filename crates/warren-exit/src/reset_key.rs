@@ -1,4 +1,4 @@
-//! The key of the stateless reset tokens, which the exit keeps beside its clients' file.
+//! The key of the stateless reset tokens, which the exit keeps in the directory of its clients' file.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -128,7 +128,7 @@ impl Clients {
         Ok(changed)
     }
 
-    /// Saves that somebody is shut out. That is in force even if it cannot be saved: better a refusal that a restart forgets than none.
+    /// Saves that a client is shut out. It stays shut out even if that cannot be saved.
     fn keep_shut(&mut self, what: &str) -> Result<(), Refusal> {
         self.save().map_err(|error| {
             Refusal::new(format!(

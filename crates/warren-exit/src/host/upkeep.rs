@@ -1,4 +1,4 @@
-//! Keeps forwarding, addresses and link as the exit needs them: what other programs undo is made again. The exit's nftables tables are
+//! Keeps forwarding, addresses and link as the exit needs them: what other programs undo is restored. The exit's nftables tables are
 //! not part of this, because only the exit can change them. If the host gets another way to the internet, the exit follows.
 
 use std::time::{Duration, Instant};

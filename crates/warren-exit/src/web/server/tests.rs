@@ -1,4 +1,4 @@
-//! The page's listener against whoever may come, with a daemon that says what it was asked.
+//! The page's server against honest and hostile clients. The daemon behind it echoes each question.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
