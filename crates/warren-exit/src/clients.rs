@@ -85,6 +85,11 @@ impl Clients {
         self.sessions.set_wall_clock(Instant::now(), SystemTime::now());
     }
 
+    /// Whether a key is a client's, now or with its next connection.
+    pub(crate) fn is_client(&self, key: PublicKey) -> bool {
+        self.sessions.is_client(key)
+    }
+
     /// A peer has proven its key on a new connection. Only the state machine decides whether the key is a client's.
     pub(crate) fn connected(&mut self, connection: u64, peer: PublicKey, remote: SocketAddr) {
         self.events.connected();

@@ -207,6 +207,10 @@ impl<'host> Daemon<'host> {
         self.clients.look_at_clock();
         match report {
             Report::Connected { connection, peer, remote } => {
+                // Before its first message, which must get through an exit that is behind.
+                if self.clients.is_client(peer) {
+                    self.worker.send(Command::KnowAsClient { connection }).await;
+                }
                 self.clients.connected(connection.0, peer, remote)
             }
             Report::Control { connection, data } => self.clients.received(connection.0, &data),

@@ -19,6 +19,7 @@ use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
 use warren_config::{ExitConfig, NatInterface};
 use warren_daemon::device_watch;
+use warren_daemon::helper::Helper;
 
 /// The exit's TUN device.
 pub const DEVICE: &str = "warren-exit";
@@ -42,10 +43,11 @@ impl FoundHost {
         config: &ExitConfig,
         registry: &ClientRegistry,
         journal: impl AsRef<Path>,
+        helper: &Helper,
     ) -> anyhow::Result<Self> {
         let host = Host::open(journal).await?;
         refuse_missing_interface(config)?;
-        let services = ServicePorts::look(Instant::now());
+        let services = ServicePorts::look(helper.clone(), Instant::now()).await;
         let facts = facts_of(config, registry, &host, &services).await?;
         Ok(Self { host, facts, services })
     }
@@ -73,6 +75,7 @@ impl FoundHost {
             held,
             services,
             forwards_for_others: None,
+            has_too_many_links: false,
             prefix_routes: Applied::default(),
         };
         Ok((setup, hold))
@@ -90,6 +93,8 @@ pub(crate) struct HostSetup {
     services: ServicePorts,
     /// Whether the host forwards for others than clients, as it was logged last.
     forwards_for_others: Option<bool>,
+    /// Whether the rules name wider networks than those on the host's links.
+    has_too_many_links: bool,
     /// The routes to networks behind clients.
     prefix_routes: Applied,
 }
@@ -118,8 +123,9 @@ impl HostSetup {
         registry: &ClientRegistry,
     ) -> anyhow::Result<Plan> {
         let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
-        self.services.follow(&mut facts, Instant::now());
+        self.services.follow(&mut facts, Instant::now()).await;
         self.log_who_forwards(exit_plan::forwards_for_others(&facts));
+        self.log_links(exit_plan::has_too_many_links(&facts));
         let ruleset = exit_plan::ruleset(&facts);
         // A table that is replaced begins its counters anew, so one that stays the same is left alone.
         if ruleset != self.ruleset {
@@ -141,6 +147,16 @@ impl HostSetup {
             Some(false) if for_others => tracing::warn!("{SENTENCE}"),
             _ => {}
         }
+    }
+
+    fn log_links(&mut self, are_too_many: bool) {
+        if are_too_many && !self.has_too_many_links {
+            tracing::warn!(
+                "this host has more than 4,096 networks on its links, so clients are kept from wider ones around them; look for a neighbour \
+                 that sends too many router advertisements, or set accept_ra to 0"
+            );
+        }
+        self.has_too_many_links = are_too_many;
     }
 
     /// Returns once the exit's nftables table is gone.

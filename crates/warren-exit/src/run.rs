@@ -72,10 +72,10 @@ async fn prepare_and_run(
     // Clients that do not fit the pools are refused here, before the host is changed.
     let clients = Clients::new(sessions_of(&config, registry)?, file);
     let (device, queues) = create_device(&config, tuning.workers)?;
-    let found = FoundHost::look(&config, clients.registry(), directory.journal()).await?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
     // That includes the nft that owns the exit's table, which carries out any text that it is given.
     helper.take_over_nft();
+    let found = FoundHost::look(&config, clients.registry(), directory.journal(), &helper).await?;
     let (host, hold) = found.set_up(directory.hold_journal()).await?;
     warn_of_other_firewalls(&config);
     let start = ExitStart {

@@ -187,7 +187,8 @@ fn served_by_sctp(endpoints: &str) -> impl Iterator<Item = ServicePort> + '_ {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, state, _, port, user, _, addresses @ ..] = words.as_slice() else { return None };
         let is_loopback = addresses.iter().all(|address| *address == "127.0.0.1" || *address == "::1");
-        let port = port.parse().ok().filter(|_| *state == LISTEN && (addresses.is_empty() || !is_loopback))?;
+        let port =
+            port.parse().ok().filter(|_| *state == LISTEN && (addresses.is_empty() || !is_loopback))?;
         Some(ServicePort { port, is_system: user.parse().is_ok_and(is_system_user) })
     })
 }

@@ -8,36 +8,39 @@ use warren_daemon::helper::Helper;
 use warren_host::exit_plan::{self, ExitHost};
 use warren_host::facts::{self, ServicePort};
 
-/// How often sockets are listed, which takes the kernel longer than the rest of a look.
+/// How often sockets and others' rules are listed, which takes longer than the rest of a look.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The ports that are kept from clients' traffic.
 #[derive(Debug)]
 pub(super) struct ServicePorts {
-    kept: Vec<u16>,
+    kept: Vec<ServicePort>,
     /// The ports that were in use at the last look.
-    seen: Vec<u16>,
+    seen: Vec<ServicePort>,
     due: Instant,
     helper: Helper,
-    /// What could not be read of the rules that publish ports, as the log says it.
+    /// The rules that publish ports and could not be read, as logged last.
     unread: Vec<String>,
 }
 
 impl ServicePorts {
-    /// Keeps all ports that are in use now.
-    pub(super) fn look(now: Instant) -> Self {
-        let seen = ports();
-        Self { kept: seen.clone(), seen, due: now + EVERY }
+    /// Keeps every port that is in use now.
+    pub(super) async fn look(helper: Helper, now: Instant) -> Self {
+        let mut this =
+            Self { kept: Vec::new(), seen: Vec::new(), due: now + EVERY, helper, unread: Vec::new() };
+        this.seen = this.ports().await;
+        this.kept.clone_from(&this.seen);
+        this
     }
 
     /// The ports that are kept.
-    pub(super) fn kept(&self) -> Vec<u16> {
+    pub(super) fn kept(&self) -> Vec<ServicePort> {
         self.kept.clone()
     }
 
     /// Looks again, and keeps another set of ports if the exit's rules give away one that was in use at two looks in a row. A query to a
-    /// resolver holds its socket for less, and each change of the rules resets their counters.
-    pub(super) fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
+    /// resolver holds its socket for less, and each change of the rules resets the counters of dropped packets.
+    pub(super) async fn follow(&mut self, exit: &mut ExitHost, now: Instant) {
         if now < self.due {
             return;
         }
@@ -56,7 +59,7 @@ impl ServicePorts {
         self.seen = seen;
     }
 
-    /// The ports of sockets and those that NAT publishes, which only root can do, in order.
+    /// The ports of sockets, and those that the host's NAT publishes, in order. Only root can publish a port.
     async fn ports(&mut self) -> Vec<ServicePort> {
         let sockets = facts::service_ports().unwrap_or_else(|error| {
             tracing::debug!("cannot look at this host's sockets: {error}");
