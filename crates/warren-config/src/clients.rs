@@ -11,7 +11,8 @@ use warren_host::open_plain;
 use warren_session::clients::ClientRegistry;
 
 use super::document::Source;
-use super::file::{self, describe};
+use super::file;
+use super::wording::describe;
 use super::{ConfigError, document};
 use crate::storage::{self, LockFile};
 

@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
 use super::file::line_of;
-use super::value::{Problem, Value, quoted, suggestion};
+use super::value::{Problem, Value};
+use super::wording::{quoted, suggestion};
 
 /// A file's path and text, which turn an offset into a line.
 #[derive(Clone, Copy, Debug)]

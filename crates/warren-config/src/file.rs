@@ -8,6 +8,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 use super::ConfigError;
+use super::wording::describe;
 
 /// The largest configuration that is read; a real one has a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -109,15 +110,4 @@ fn unreadable(path: &Path, error: &io::Error, if_missing: &str) -> ConfigError {
         format!("cannot be read: {}; check the file and its disk", describe(error))
     };
     ConfigError::of_file(path, sentence)
-}
-
-/// An I/O error in the system's words, without Rust's `(os error N)`.
-pub fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or(&text);
-    let mut letters = words.chars();
-    match letters.next() {
-        Some(first) => first.to_lowercase().chain(letters).collect(),
-        None => "unknown error".to_owned(),
-    }
 }

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::ConfigError;
-use super::error::one_line;
-use super::file::describe;
-use super::value::{quoted, suggestion};
+use super::wording::{describe, one_line, quoted, suggestion};
 
 /// A profile's name: it also names a runtime directory and a firewall table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,10 +7,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::clients;
-use super::error::without_keys;
 use super::exit::{self, ExitConfig};
 use super::file::decode;
 use super::profile::{self, ClientProfile};
+use super::wording::without_keys;
 use super::{ClientKey, profile_text};
 use super::{ConfigError, Endpoint, ProfileName};
 

@@ -6,8 +6,8 @@ use warren_quic::key::{KeyError, PrivateKey, PublicKey, read_exit_key_file, read
 
 use super::ConfigError;
 use super::document::{Located, Section};
-use super::file::describe;
 use super::value::{Problem, Value};
+use super::wording::describe;
 
 /// The keys of a section that name a private key, read but not yet resolved.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use warren_host::kill_switch::{InboundPort, InboundProtocol};
 
 use super::ConfigError;
 use super::document::Document;
-use super::value::{Problem, Value, boolean, list, quoted};
+use super::value::{Problem, Value, boolean, list};
+use super::wording::quoted;
 
 /// What a profile says about its kill switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

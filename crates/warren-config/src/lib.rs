@@ -24,20 +24,21 @@ pub mod storage;
 mod transport;
 mod value;
 mod web;
+mod wording;
 
 pub use clients::{ClientsFile, load_clients, lock_clients, save_clients};
 pub use endpoint::{DEFAULT_PORT, Endpoint};
 pub use error::ConfigError;
 pub use exit::{ExitConfig, NatInterface, load_exit};
-pub use file::{describe, utf8};
+pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
 pub use metrics::MetricsSettings;
 pub use network::{client_address, ipv4_pool, ipv6_pool};
 pub use profile::{ClientProfile, RemoteExit, WhenRefused, load_profile};
 pub use profile_text::{ClientKey, profile_text};
 pub use transport::{TAKES_RESTART, Transport};
-pub use value::{quoted, suggestion};
 pub use web::WebListen;
+pub use wording::{describe, quoted, suggestion};
 
 #[cfg(test)]
 mod tests;

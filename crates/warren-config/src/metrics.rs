@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::ConfigError;
 use super::document::{Document, Located};
-use super::value::{Problem, Value, boolean, quoted, socket_address};
+use super::value::{Problem, Value, boolean, socket_address};
+use super::wording::quoted;
 
 /// Where an exit serves its figures, and which.
 #[derive(Clone, Debug, PartialEq, Eq)]

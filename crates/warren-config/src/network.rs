@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::value::quoted;
+use super::wording::quoted;
 
 /// A network in CIDR notation without host bits; the error goes on after the key's name.
 pub(crate) fn parse(text: &str) -> Result<IpNet, String> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::document::Section;
-use super::error::one_line;
+use super::wording::one_line;
 
 /// A setting that a file makes and this version cannot honour; `Display` is the line that warns of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,9 +16,10 @@ use super::kill_switch::KillSwitchSettings;
 use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{
-    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number, quoted,
+    Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number,
     server_name,
 };
+use super::wording::quoted;
 use super::{ConfigError, file};
 
 /// Everything a client needs to know of one profile.

@@ -8,8 +8,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::endpoint::{Endpoint, parse_server_name};
-use super::error::without_keys;
 use super::network;
+use super::wording::{alternatives, clipped, quoted};
 
 /// Why a value is refused: the rest of a sentence that begins with the key's name.
 #[derive(Debug)]
@@ -209,39 +209,4 @@ pub(super) fn device_name(value: Value<'_>) -> Result<String, Problem> {
         return Ok(text.to_owned());
     };
     Err(value.problem(format!("is {}, but {refusal}", quoted(text))))
-}
-
-/// The known name nearest to a misspelt one, if one is near.
-pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    if unknown.len() > 64 {
-        return None;
-    }
-    let lowered = unknown.to_lowercase().replace('-', "_");
-    known
-        .map(|name| (strsim::jaro_winkler(&lowered, name), name))
-        .filter(|(likeness, _)| *likeness > 0.85)
-        .max_by(|(left, _), (right, _)| left.total_cmp(right))
-        .map(|(_, name)| name)
-}
-
-/// What a file says, between quotes, in one line of bounded length, without anything that may be a key.
-pub fn quoted(text: &str) -> String {
-    format!("\"{}\"", clipped(&without_keys(text)))
-}
-
-fn clipped(text: &str) -> String {
-    const LONGEST: usize = 60;
-    let escaped = text.escape_debug().take(LONGEST + 1).collect::<String>();
-    if escaped.chars().count() <= LONGEST {
-        return escaped;
-    }
-    escaped.chars().take(LONGEST).chain("...".chars()).collect()
-}
-
-fn alternatives(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [only] => only.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
 }

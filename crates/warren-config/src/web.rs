@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::ConfigError;
 use super::document::{Document, Located};
-use super::value::{Problem, Value, quoted, socket_address};
+use super::value::{Problem, Value, socket_address};
+use super::wording::quoted;
 
 /// Where the page is served: within this host, whichever it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,77 @@
+//! The wording that messages share: quoting what a file says, hiding keys, and suggesting what was meant.
+
+use std::io;
+
+/// The known name nearest to a misspelt one, if one is near.
+pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    if unknown.len() > 64 {
+        return None;
+    }
+    let lowered = unknown.to_lowercase().replace('-', "_");
+    known
+        .map(|name| (strsim::jaro_winkler(&lowered, name), name))
+        .filter(|(likeness, _)| *likeness > 0.85)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, name)| name)
+}
+
+/// What a file says, between quotes, in one line of bounded length, without anything that may be a key.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", clipped(&without_keys(text)))
+}
+
+pub(super) fn clipped(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let escaped = text.escape_debug().take(LONGEST + 1).collect::<String>();
+    if escaped.chars().count() <= LONGEST {
+        return escaped;
+    }
+    escaped.chars().take(LONGEST).chain("...".chars()).collect()
+}
+
+pub(super) fn alternatives(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// The text with every control character escaped, so that no file name or value breaks a message into lines.
+pub(super) fn one_line(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// The text without its keys: 32 bytes in base64, 43 characters and an equals sign. A private key under the wrong name is still secret.
+pub(super) fn without_keys(text: &str) -> String {
+    const CHARACTERS: usize = 43;
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    let mut shown = String::with_capacity(text.len());
+    for part in text.split_inclusive('=') {
+        let body = part.strip_suffix('=').unwrap_or(part);
+        match body.len().checked_sub(CHARACTERS).and_then(|start| body.split_at_checked(start)) {
+            Some((before, key)) if body.len() < part.len() && key.as_bytes().iter().all(is_base64) => {
+                shown.push_str(before);
+                shown.push_str("(a key, not shown)");
+            }
+            _ => shown.push_str(part),
+        }
+    }
+    shown
+}
+
+/// An I/O error in the system's words, without Rust's `(os error N)`.
+pub fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = words.chars();
+    match letters.next() {
+        Some(first) => first.to_lowercase().chain(letters).collect(),
+        None => "unknown error".to_owned(),
+    }
+}
