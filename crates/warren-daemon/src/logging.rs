@@ -1,6 +1,7 @@
 //! Logs: to standard error, filtered by `--log`, as text or JSON, and bounded.
 
 mod limit;
+mod settings;
 mod standard_error;
 
 use std::io::IsTerminal;
@@ -8,39 +9,9 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use self::limit::LimitedLog;
+pub use self::settings::{LogFormat, LogSettings};
 pub use self::standard_error::write_to;
 use crate::exit_code::{ExitCode, Failure};
-
-/// What is logged, and how.
-#[derive(Clone, Debug)]
-pub struct LogSettings {
-    /// A level, or levels by module as tracing filters have it.
-    pub filter: String,
-    /// How lines are written.
-    pub format: LogFormat,
-}
-
-/// How log lines are written: as text for people, or as one JSON object a line.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One object a line.
-    Json,
-}
-
-impl LogFormat {
-    /// Every format, by name.
-    pub const ALL: [Self; 2] = [Self::Text, Self::Json];
-
-    /// What `--log-format` calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
 
 /// Starts logging for this process.
 ///

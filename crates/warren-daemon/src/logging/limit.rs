@@ -9,7 +9,7 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::LogFormat;
+use super::settings::LogFormat;
 use super::standard_error::StandardError;
 
 /// Lines that a place may write at once, after it was silent for long enough.
