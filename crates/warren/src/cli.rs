@@ -6,6 +6,7 @@ pub(crate) mod exit_import;
 pub(crate) mod exit_init;
 pub(crate) mod join;
 pub(crate) mod keys;
+mod one_daemon;
 pub(crate) mod own_exit;
 pub(crate) mod own_networks;
 pub(crate) mod reload;

@@ -10,7 +10,6 @@ mod read;
 mod repair;
 
 use crate::cli::args::DoctorArgs;
-pub(crate) use facts::egress_device;
 use finding::{Finding, Verdict};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};

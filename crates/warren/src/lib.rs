@@ -5,6 +5,8 @@ mod cli;
 mod doctor;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod lost_kill_switch;
+mod proc_net;
 
 use std::future::Future;
 

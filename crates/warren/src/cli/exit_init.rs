@@ -14,13 +14,11 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use warren_quic::key::{PrivateKey, PublicKey};
 
 use super::args::ExitInitArgs;
-use crate::doctor;
+use crate::proc_net::{egress_device, networks_of_this_host};
 use warren_config::storage;
 use warren_config::{Endpoint, describe};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
-
-pub(crate) use prefixes::networks_of_this_host;
 
 const KEY_FILE: &str = "exit.key";
 const CONFIG_FILE: &str = "exit.toml";
@@ -65,7 +63,7 @@ fn run_with(
     };
     let key = PrivateKey::generate()?;
     let files = write(&directories.config, &setup, &key)?;
-    let egress = doctor::egress_device();
+    let egress = egress_device();
     if egress.is_none() {
         output::warn("this host has no default route, so that nothing will leave by this exit; give it one");
     }

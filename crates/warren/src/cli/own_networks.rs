@@ -1,11 +1,11 @@
 //! Networks that this host is in itself, so that they are behind no client of its exit.
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::bail;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv6Net};
 
+use crate::proc_net::{self, Ipv4Route, local_addresses, read};
 use warren_config::ExitConfig;
 use warren_exit::DEVICE;
 
@@ -17,10 +17,9 @@ pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitConfig) -> anyhow::Result<
     if prefixes.is_empty() {
         return Ok(());
     }
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let mut own = ipv4(&read("/proc/net/route"), &read("/proc/net/fib_trie"));
-    own.extend(ipv6_networks(&read("/proc/net/if_inet6")));
-    own.extend(ipv6_gateways(&read("/proc/net/ipv6_route")));
+    let mut own = ipv4(&read(proc_net::IPV4_ROUTES), &read(proc_net::IPV4_ADDRESSES));
+    own.extend(ipv6_networks(&read(proc_net::IPV6_ADDRESSES)));
+    own.extend(ipv6_gateways(&read(proc_net::IPV6_ROUTES)));
     refuse_overlap(prefixes, &own, &config.dns)
 }
 
@@ -39,7 +38,7 @@ fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> an
 
 /// Local addresses, the networks on a link that they are in, and gateways; not what is merely routed to another device.
 fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
-    let routes: Vec<Ipv4Route> = routes.lines().skip(1).filter_map(Ipv4Route::read).collect();
+    let routes: Vec<Ipv4Route> = proc_net::ipv4_routes(routes).collect();
     let is_inner = |address: &Ipv4Addr| {
         routes.iter().any(|route| route.device == DEVICE && route.network.contains(address))
     };
@@ -55,40 +54,6 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     on_link.chain(locals.iter().copied().chain(gateways).map(|address| IpAddr::V4(address).into())).collect()
 }
 
-/// A line of `/proc/net/route`, whose addresses are hexadecimal words in the host's byte order.
-struct Ipv4Route<'a> {
-    device: &'a str,
-    network: Ipv4Net,
-    gateway: Ipv4Addr,
-}
-
-impl<'a> Ipv4Route<'a> {
-    fn read(line: &'a str) -> Option<Self> {
-        let mut fields = line.split_whitespace();
-        let word =
-            |field: &str| u32::from_str_radix(field, 16).ok().map(|word| Ipv4Addr::from(word.to_ne_bytes()));
-        let device = fields.next()?;
-        let destination = word(fields.next()?)?;
-        let gateway = word(fields.next()?)?;
-        let mask = word(fields.nth(4)?)?;
-        Some(Self { device, network: Ipv4Net::with_netmask(destination, mask).ok()?, gateway })
-    }
-}
-
-/// Local addresses in `/proc/net/fib_trie`: a leaf and below it `/32 host LOCAL`.
-pub(super) fn local_addresses(trie: &str) -> Vec<Ipv4Addr> {
-    let mut leaf = None;
-    let mut addresses = Vec::new();
-    for line in trie.lines() {
-        if let Some((_, address)) = line.split_once("|-- ") {
-            leaf = address.trim().parse::<Ipv4Addr>().ok();
-        } else if line.contains("/32 host LOCAL") {
-            addresses.extend(leaf);
-        }
-    }
-    addresses
-}
-
 /// The networks of `/proc/net/if_inet6`: address, index, prefix length, scope, flags and device.
 fn ipv6_networks(text: &str) -> Vec<IpNet> {
     let network = |line: &str| {
@@ -102,19 +67,17 @@ fn ipv6_networks(text: &str) -> Vec<IpNet> {
     text.lines().filter_map(network).collect()
 }
 
-/// Next hops in `/proc/net/ipv6_route`, the fifth field; those on a link alone have an address of that link.
+/// Gateways outside the link-local network. A gateway that is only on a link has an address of that link.
 fn ipv6_gateways(text: &str) -> Vec<IpNet> {
-    let gateway = |line: &str| {
-        let next_hop = line.split_whitespace().nth(4)?;
-        let address = Ipv6Addr::from(u128::from_str_radix(next_hop, 16).ok()?);
-        let is_somewhere = !address.is_unspecified() && !address.is_unicast_link_local();
-        is_somewhere.then(|| IpAddr::V6(address).into())
-    };
-    text.lines().filter_map(gateway).collect()
+    let next_hops = proc_net::ipv6_routes(text).map(|route| route.next_hop);
+    let reachable = next_hops.filter(|hop| !hop.is_unspecified() && !hop.is_unicast_link_local());
+    reachable.map(|hop| IpAddr::V6(hop).into()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use ipnet::Ipv4Net;
+
     use super::*;
 
     const HEADER: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";

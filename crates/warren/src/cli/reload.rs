@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::status::ask_daemon;
+use super::one_daemon::ask_one;
 use warren_control::Request;
 use warren_daemon::daemon_dir::{DaemonDir, EXIT};
 use warren_daemon::directories::Directories;
@@ -19,7 +19,7 @@ const STOPPING: Duration = Duration::from_secs(5);
 /// # Errors
 /// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
 pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> anyhow::Result<()> {
-    let (name, _) = ask_daemon(directories, name, &Request::Reload).await?;
+    let (name, _) = ask_one(directories, name, &Request::Reload).await?;
     output::print(&format!("Reloaded {name}.\n"))
 }
 
@@ -29,7 +29,7 @@ pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> any
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end.
 pub(crate) async fn drain(directories: &Directories, timeout: Duration) -> anyhow::Result<()> {
     let milliseconds = u64::try_from(timeout.as_millis())?;
-    ask_daemon(directories, Some(EXIT), &Request::Drain { milliseconds }).await?;
+    ask_one(directories, Some(EXIT), &Request::Drain { milliseconds }).await?;
     let directory = DaemonDir::new(&directories.runtime, EXIT);
     let deadline = Instant::now() + timeout + STOPPING;
     while directory.is_running()? {

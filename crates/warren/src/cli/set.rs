@@ -1,7 +1,7 @@
 //! `warren set`: one setting of a running daemon, changed without a restart.
 
 use crate::cli::args::SetArgs;
-use crate::cli::status;
+use crate::cli::one_daemon;
 use warren_control::Request;
 use warren_control::{Change, Words};
 use warren_daemon::directories::Directories;
@@ -18,7 +18,7 @@ pub(crate) async fn run(directories: &Directories, arguments: SetArgs) -> anyhow
         .map_err(|sentence| Failure::new(ExitCode::Usage, sentence))?;
     let profile = profile.map(|name| name.to_string_lossy().into_owned());
     let (name, before) =
-        status::ask_daemon(directories, profile.as_deref(), &Request::Set { change }).await?;
+        one_daemon::ask_one(directories, profile.as_deref(), &Request::Set { change }).await?;
     let before: String = serde_json::from_value(before)?;
     output::print(&format!("{name}: {} = {value} (was {before})\n", change.key()))
 }

@@ -5,15 +5,12 @@ mod report;
 pub(super) mod units;
 mod watch;
 
-use warren_host::kill_switch::{Standing, look, table_name};
-
 use crate::cli::args::StatusArgs;
-use warren_config::ProfileName;
+use crate::cli::one_daemon::{ask_one, only_running, refuse_invalid_name};
+use warren_control::Request;
 use warren_control::status::Status;
-use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::{self, DaemonDir, refuse_unknown};
+use warren_daemon::daemon_dir::DaemonDir;
 use warren_daemon::directories::Directories;
-use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
 /// Prints the status of one daemon: the one named, or the only one that runs.
@@ -24,184 +21,19 @@ pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> any
     let StatusArgs { profile, json, watch } = arguments;
     let name = profile.map(|name| name.to_string_lossy().into_owned());
     let name = name.as_deref();
-    name.map_or(Ok(()), refuse_what_is_no_name)?;
+    name.map_or(Ok(()), refuse_invalid_name)?;
     if watch {
         watch::refuse_without_terminal()?;
         let name = match name {
             Some(name) => name.to_owned(),
-            None => only_one(directories).await?,
+            None => only_running(directories).await?,
         };
         return watch::watch(&DaemonDir::new(&directories.runtime, &name), &name).await;
     }
-    let (_, value) = ask_daemon(directories, name, &Request::Status).await?;
+    let (_, value) = ask_one(directories, name, &Request::Status).await?;
     if json {
         return output::print_json(&value);
     }
     let status: Status = serde_json::from_value(value)?;
     output::print(&report::report(&status))
-}
-
-/// Asks the daemon that is named, or the only one that runs; returns its name and its answer.
-///
-/// # Errors
-/// [`ExitCode::NotRunning`] when there is none, and the daemon's refusal.
-pub(super) async fn ask_daemon(
-    directories: &Directories,
-    name: Option<&str>,
-    request: &Request,
-) -> anyhow::Result<(String, serde_json::Value)> {
-    let name = match name {
-        Some(name) => {
-            refuse_what_is_no_name(name)?;
-            name.to_owned()
-        }
-        None => only_one(directories).await?,
-    };
-    let directory = DaemonDir::new(&directories.runtime, &name);
-    match ask(&directory.socket(), request).await {
-        Ok(value) => Ok((name, value)),
-        Err(AskError::NotRunning) => {
-            refuse_unknown(directories, &directory, &name)?;
-            if directory.has_lock_file() && directory.lock_of_the_dead().await?.is_none() {
-                let sentence =
-                    format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
-                return Err(Failure::new(ExitCode::NotRunning, sentence).into());
-            }
-            Err(not_running(&directory, &name).await.into())
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Refuses what neither the exit nor a profile can be called, such as a path that leads elsewhere.
-fn refuse_what_is_no_name(name: &str) -> anyhow::Result<()> {
-    match name.parse::<ProfileName>() {
-        Err(reason) if name != daemon_dir::EXIT => {
-            let sentence = format!("{name:?} cannot be a profile's name: it {reason}");
-            Err(Failure::new(ExitCode::Usage, sentence).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-async fn only_one(directories: &Directories) -> anyhow::Result<String> {
-    let all = daemon_dir::all(&directories.runtime)?;
-    let mut running = Vec::new();
-    for (name, directory) in &all {
-        if directory.is_running()? {
-            running.push(name.clone());
-        }
-    }
-    match running.as_slice() {
-        [name] => Ok(name.clone()),
-        [] => match all.iter().find(|(_, directory)| directory.has_remains()).or_else(|| ended_last(&all)) {
-            Some((name, directory)) => Err(not_running(directory, name).await.into()),
-            None => Err(Failure::new(ExitCode::NotRunning, "neither a client nor an exit is running; `warren up` connects, `warren exit run` serves clients").into()),
-        },
-        several => {
-            let sentence = format!("{} are running; name one", several.join(", "));
-            Err(Failure::new(ExitCode::Usage, sentence).into())
-        }
-    }
-}
-
-/// The daemon that ended last of those that said why; any, if none did.
-fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
-    let end =
-        |directory: &DaemonDir| directory.path().metadata().and_then(|metadata| metadata.modified()).ok();
-    let with_words = all.iter().filter(|(_, directory)| directory.last_words().is_some());
-    with_words.max_by_key(|(_, directory)| end(directory)).or(all.first())
-}
-
-/// Why a daemon does not run, as far as can be told.
-async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
-    let sentence = if let Some(sentence) = kill_switch(directory, name).await {
-        sentence
-    } else if directory.was_killed() {
-        format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
-    } else if let Some(last_words) = directory.last_words() {
-        format!("{name} is not running; it ended with: {last_words}")
-    } else if name == daemon_dir::EXIT {
-        format!("{name} is not running; `warren exit run` starts it")
-    } else {
-        format!("{name} is not running; `warren up {name}` connects")
-    };
-    Failure::new(ExitCode::NotRunning, sentence)
-}
-
-/// How a kill switch stands that was closed, as the kernel says; nothing of an open one.
-async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
-    if name == daemon_dir::EXIT {
-        return None;
-    }
-    let ended = directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
-    let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
-    let standing = match look(directory.kill_switch(), name).await {
-        Ok(Standing::Open) => return None,
-        Ok(Standing::Closed) => format!(" and its kill switch is closed; {ways}"),
-        Ok(lost @ (Standing::Gone | Standing::Changed)) => {
-            format!(", and {}; {}", lost_kill_switch(lost, name), how_to_close(name))
-        }
-        Err(error) => {
-            format!(
-                " and its kill switch was closed, but whether it still is cannot be told: {error}; {ways}"
-            )
-        }
-    };
-    Some(format!("{name} is not running{ended}{standing}"))
-}
-
-/// What is wrong with a kill switch whose table is not what it was made.
-pub(crate) fn lost_kill_switch(standing: Standing, name: &str) -> String {
-    let table = table_name(name);
-    match standing {
-        Standing::Gone => format!(
-            "its kill switch is not in force: somebody has deleted its nftables table inet {table}, as `nft flush ruleset` does, and \
-             traffic may leave outside the tunnel"
-        ),
-        Standing::Open | Standing::Closed | Standing::Changed => format!(
-            "its kill switch may not be in force: somebody has changed its nftables table inet {table}, and traffic may leave \
-             outside the tunnel"
-        ),
-    }
-}
-
-/// What to do about one.
-pub(crate) fn how_to_close(name: &str) -> String {
-    format!(
-        "`warren client close {name}` closes it again and `warren up {name}` connects, `warren down {name}` opens it for good"
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_a_name_is_not_looked_for() {
-        for name in ["../../etc", "a/b", "", ".."] {
-            let refused = refuse_what_is_no_name(name).unwrap_err().to_string();
-            assert!(refused.contains("cannot be a profile's name"), "{refused}");
-        }
-        refuse_what_is_no_name("exit").unwrap();
-        refuse_what_is_no_name("home").unwrap();
-    }
-
-    #[tokio::test]
-    async fn reason_that_is_told_is_the_latest() {
-        let directory = tempfile::tempdir().unwrap();
-        let directories = Directories::below(directory.path());
-        for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
-            let daemon = DaemonDir::new(&directories.runtime, name);
-            daemon.create().unwrap();
-            std::fs::write(daemon.path().join("lock"), "").unwrap();
-            std::fs::write(daemon.log(), log).unwrap();
-            let ended = SystemTime::now() - Duration::from_secs(age);
-            std::fs::File::open(daemon.path()).unwrap().set_modified(ended).unwrap();
-        }
-        let told = only_one(&directories).await.unwrap_err().to_string();
-        assert_eq!(told, "b is not running; it ended with: new");
-    }
 }

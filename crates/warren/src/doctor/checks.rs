@@ -8,7 +8,7 @@ use warren_host::kill_switch::Standing;
 
 use super::facts::{ClosedKillSwitch, Facts, KnownExit, RuleInFront, TunnelTrouble};
 use super::finding::{Finding, Repair};
-use crate::cli::status::lost_kill_switch;
+use crate::lost_kill_switch;
 
 /// The first kernel whose TUN takes UDP super-packets (USO).
 const WITH_USO: (u32, u32) = (6, 2);
@@ -97,7 +97,7 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
             let fix = format!("run: warren up {name}, or warren down {name}, which opens it");
             return Some(Finding::advice(CHECK, found, why, fix));
         }
-        Ok(lost @ (Standing::Gone | Standing::Changed)) => lost_kill_switch(*lost, name),
+        Ok(lost @ (Standing::Gone | Standing::Changed)) => lost_kill_switch::describe(*lost, name),
         Err(error) => {
             let found = format!("whether the kill switch of {name} is closed cannot be told: {error}");
             return Some(Finding::problem(CHECK, found, LEAKS, "do what it says, and ask again"));
@@ -256,7 +256,8 @@ fn resolver(facts: &Facts) -> Finding {
             "name one there: nameserver 9.9.9.9",
         );
     }
-    Finding::good(CHECK, facts.resolvers.join(", "))
+    let list: Vec<String> = facts.resolvers.iter().map(ToString::to_string).collect();
+    Finding::good(CHECK, list.join(", "))
 }
 
 fn mtu(facts: &Facts) -> Option<Finding> {

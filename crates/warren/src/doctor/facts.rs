@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
+use warren_host::dns::nameservers;
 use warren_host::exit_plan;
 use warren_host::facts::private_networks;
 use warren_host::kill_switch::{Standing, look};
@@ -15,7 +16,7 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
 use super::read;
-use crate::cli::exit_init::networks_of_this_host;
+use crate::proc_net::{self, egress_device, networks_of_this_host};
 use warren_client::{Answer, kill_switch, knock};
 use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::status::Status;
@@ -70,7 +71,7 @@ pub(super) struct Facts {
     /// The deepest idle state of the first core in use, and how many microseconds it takes to leave it.
     pub(super) deepest_idle: Option<(String, u64)>,
     pub(super) is_virtual: bool,
-    pub(super) resolvers: Vec<String>,
+    pub(super) resolvers: Vec<IpAddr>,
     /// What running clients say is wrong.
     pub(super) tunnels: Vec<TunnelTrouble>,
     /// Rules of other programs that would lead around a profile's tunnel.
@@ -172,7 +173,7 @@ pub(super) fn gather(directories: &Directories) -> Facts {
             .map(|answer| answer.trim() == "yes"),
         deepest_idle: deepest_idle(),
         is_virtual: text("/proc/cpuinfo").is_some_and(|cpus| cpus.contains(" hypervisor")),
-        resolvers: text("/etc/resolv.conf").as_deref().map(read::resolvers).unwrap_or_default(),
+        resolvers: text("/etc/resolv.conf").as_deref().map(nameservers).unwrap_or_default(),
         socket_buffers: socket_buffers(),
         udp_offload: socket::udp_offload().ok(),
         ..Facts::default()
@@ -306,7 +307,7 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
     let used: Vec<u16> = ["/proc/net/udp", "/proc/net/udp6"]
         .iter()
         .filter_map(|path| fs::read_to_string(path).ok())
-        .flat_map(|text| read::udp_ports(&text))
+        .flat_map(|text| proc_net::udp_ports(&text))
         .collect();
     ExitFacts {
         is_running: DaemonDir::new(&directories.runtime, EXIT).is_running().unwrap_or(false),
@@ -332,8 +333,7 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
 /// Asks the exit's resolvers, else this host's own, which answer pings as a rule.
 fn path_of_exit(facts: &Facts) -> Option<Path> {
     let (exit, egress) = facts.exit.as_ref().zip(facts.egress.as_ref())?;
-    let own = facts.resolvers.iter().filter_map(|resolver| resolver.parse().ok());
-    let mut hosts: Vec<IpAddr> = exit.resolvers.iter().copied().chain(own).collect();
+    let mut hosts = [exit.resolvers.as_slice(), &facts.resolvers].concat();
     hosts.retain(|host| !host.is_loopback());
     path::to_any(&hosts, egress.mtu?)
 }
@@ -351,13 +351,6 @@ fn socket_buffers() -> Option<(usize, usize)> {
     let socket = socket2::SockRef::from(&socket);
     // The kernel says twice what was asked for (socket(7)).
     Some((socket.recv_buffer_size().ok()? / 2, socket.send_buffer_size().ok()? / 2))
-}
-
-/// The device that the default route takes.
-pub(crate) fn egress_device() -> Option<String> {
-    let routes = |path| fs::read_to_string(path).unwrap_or_default();
-    read::default_device_ipv4(&routes("/proc/net/route"))
-        .or_else(|| read::default_device_ipv6(&routes("/proc/net/ipv6_route")))
 }
 
 fn egress() -> Option<Egress> {

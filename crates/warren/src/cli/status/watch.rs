@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use self::history::History;
 use self::screen::screen;
 use self::terminal::{Input, Terminal};
-use super::not_running;
+use crate::cli::one_daemon::not_running;
 use warren_control::status::Status;
 use warren_control::{AskError, Request, ask};
 use warren_daemon::daemon_dir::DaemonDir;

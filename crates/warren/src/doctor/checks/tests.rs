@@ -47,7 +47,7 @@ fn good() -> Facts {
         clock: EARLIEST + 1,
         clock_is_synchronised: Some(true),
         deepest_idle: Some(("C1".to_owned(), 2)),
-        resolvers: vec!["9.9.9.9".to_owned()],
+        resolvers: vec![[9, 9, 9, 9].into()],
         ..Facts::default()
     }
 }

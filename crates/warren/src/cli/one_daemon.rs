@@ -1,0 +1,153 @@
+//! The daemon that a command speaks to: the one named, or the only one that runs. Says why none answers.
+
+use warren_host::kill_switch::{Standing, look};
+
+use crate::lost_kill_switch;
+use warren_config::ProfileName;
+use warren_control::{AskError, Request, ask};
+use warren_daemon::daemon_dir::{self, DaemonDir, refuse_unknown};
+use warren_daemon::directories::Directories;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// Asks the daemon that is named, or the only one that runs; returns its name and its answer.
+///
+/// # Errors
+/// [`ExitCode::NotRunning`] when there is none, and the daemon's refusal.
+pub(super) async fn ask_one(
+    directories: &Directories,
+    name: Option<&str>,
+    request: &Request,
+) -> anyhow::Result<(String, serde_json::Value)> {
+    let name = match name {
+        Some(name) => {
+            refuse_invalid_name(name)?;
+            name.to_owned()
+        }
+        None => only_running(directories).await?,
+    };
+    let directory = DaemonDir::new(&directories.runtime, &name);
+    match ask(&directory.socket(), request).await {
+        Ok(value) => Ok((name, value)),
+        Err(AskError::NotRunning) => {
+            refuse_unknown(directories, &directory, &name)?;
+            if directory.has_lock_file() && directory.lock_of_the_dead().await?.is_none() {
+                let sentence =
+                    format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
+                return Err(Failure::new(ExitCode::NotRunning, sentence).into());
+            }
+            Err(not_running(&directory, &name).await.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses what neither the exit nor a profile can be called, such as a path that leads elsewhere.
+pub(super) fn refuse_invalid_name(name: &str) -> anyhow::Result<()> {
+    match name.parse::<ProfileName>() {
+        Err(reason) if name != daemon_dir::EXIT => {
+            let sentence = format!("{name:?} cannot be a profile's name: it {reason}");
+            Err(Failure::new(ExitCode::Usage, sentence).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<String> {
+    let all = daemon_dir::all(&directories.runtime)?;
+    let mut running = Vec::new();
+    for (name, directory) in &all {
+        if directory.is_running()? {
+            running.push(name.clone());
+        }
+    }
+    match running.as_slice() {
+        [name] => Ok(name.clone()),
+        [] => match all.iter().find(|(_, directory)| directory.has_remains()).or_else(|| ended_last(&all)) {
+            Some((name, directory)) => Err(not_running(directory, name).await.into()),
+            None => Err(Failure::new(ExitCode::NotRunning, "neither a client nor an exit is running; `warren up` connects, `warren exit run` serves clients").into()),
+        },
+        several => {
+            let sentence = format!("{} are running; name one", several.join(", "));
+            Err(Failure::new(ExitCode::Usage, sentence).into())
+        }
+    }
+}
+
+/// The daemon that ended last of those that said why; any, if none did.
+fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
+    let end =
+        |directory: &DaemonDir| directory.path().metadata().and_then(|metadata| metadata.modified()).ok();
+    let with_words = all.iter().filter(|(_, directory)| directory.last_words().is_some());
+    with_words.max_by_key(|(_, directory)| end(directory)).or(all.first())
+}
+
+/// Why a daemon does not run, as far as can be told.
+pub(super) async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
+    let sentence = if let Some(sentence) = kill_switch(directory, name).await {
+        sentence
+    } else if directory.was_killed() {
+        format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
+    } else if let Some(last_words) = directory.last_words() {
+        format!("{name} is not running; it ended with: {last_words}")
+    } else if name == daemon_dir::EXIT {
+        format!("{name} is not running; `warren exit run` starts it")
+    } else {
+        format!("{name} is not running; `warren up {name}` connects")
+    };
+    Failure::new(ExitCode::NotRunning, sentence)
+}
+
+/// How a kill switch stands that was closed, as the kernel says; nothing of an open one.
+async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
+    if name == daemon_dir::EXIT {
+        return None;
+    }
+    let ended = directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
+    let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
+    let standing = match look(directory.kill_switch(), name).await {
+        Ok(Standing::Open) => return None,
+        Ok(Standing::Closed) => format!(" and its kill switch is closed; {ways}"),
+        Ok(lost @ (Standing::Gone | Standing::Changed)) => {
+            format!(", and {}; {}", lost_kill_switch::describe(lost, name), lost_kill_switch::advice(name))
+        }
+        Err(error) => {
+            format!(
+                " and its kill switch was closed, but whether it still is cannot be told: {error}; {ways}"
+            )
+        }
+    };
+    Some(format!("{name} is not running{ended}{standing}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_name_is_not_looked_for() {
+        for name in ["../../etc", "a/b", "", ".."] {
+            let refused = refuse_invalid_name(name).unwrap_err().to_string();
+            assert!(refused.contains("cannot be a profile's name"), "{refused}");
+        }
+        refuse_invalid_name("exit").unwrap();
+        refuse_invalid_name("home").unwrap();
+    }
+
+    #[tokio::test]
+    async fn reason_that_is_told_is_the_latest() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = Directories::below(directory.path());
+        for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
+            let daemon = DaemonDir::new(&directories.runtime, name);
+            daemon.create().unwrap();
+            std::fs::write(daemon.path().join("lock"), "").unwrap();
+            std::fs::write(daemon.log(), log).unwrap();
+            let ended = SystemTime::now() - Duration::from_secs(age);
+            std::fs::File::open(daemon.path()).unwrap().set_modified(ended).unwrap();
+        }
+        let told = only_running(&directories).await.unwrap_err().to_string();
+        assert_eq!(told, "b is not running; it ended with: new");
+    }
+}
