@@ -27,7 +27,9 @@ use self::process::ProcessStatus;
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Snapshot, WorkerShare};
 
-/// A daemon's state and counters. Every drop reason is named, those at zero too.
+/// A daemon's state and counters. Every drop reason is present, also at zero.
+///
+/// Has 22 fields because each is a key of the JSON object that `warren status --json` promises (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// Which daemon this is.

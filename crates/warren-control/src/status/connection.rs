@@ -8,7 +8,9 @@ use warren_quic::driver::ConnectionStats;
 use super::Rates;
 use warren_tunnel::ConnectionSnapshot;
 
-/// One QUIC connection. Sizes in bytes, counters since the connection began.
+/// One QUIC connection. Sizes are in bytes; counters start with the connection.
+///
+/// Has 20 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
     /// Its number in this daemon.

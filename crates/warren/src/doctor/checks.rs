@@ -37,12 +37,12 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         clock(facts),
         resolver(facts),
     ];
-    findings.extend(facts.closed.iter().filter_map(kill_switch));
+    findings.extend(facts.daemons.closed.iter().filter_map(kill_switch));
     findings.extend(facts.exits.iter().map(|exit| exit_of_profile(exit, facts)));
     findings.extend(sandbox(facts));
     findings.extend(socket_buffers(facts));
     findings.extend(udp_offload(facts));
-    findings.extend(facts.tunnels.iter().map(tunnel));
+    findings.extend(facts.daemons.troubles.iter().map(tunnel));
     findings.extend(rules(facts));
     findings.extend(mtu(facts));
     findings.extend(queue_discipline(facts));
@@ -53,15 +53,15 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 
 fn configuration(facts: &Facts) -> Finding {
     const CHECK: &str = "configuration";
-    if !facts.broken_files.is_empty() {
+    if !facts.files.broken.is_empty() {
         let why = "a daemon does not start with a file that it does not understand";
-        return Finding::problem(CHECK, facts.broken_files.join("; "), why, "correct what is named");
+        return Finding::problem(CHECK, facts.files.broken.join("; "), why, "correct what is named");
     }
-    if !facts.without_effect.is_empty() {
+    if !facts.files.without_effect.is_empty() {
         let why = "what the file asks for does not happen";
-        return Finding::advice(CHECK, facts.without_effect.join("; "), why, "take it out of the file");
+        return Finding::advice(CHECK, facts.files.without_effect.join("; "), why, "take it out of the file");
     }
-    match (facts.exit.is_some(), facts.has_profiles) {
+    match (facts.exit.is_some(), facts.files.has_profiles) {
         (false, false) => Finding::advice(
             CHECK,
             "there is neither an exit nor a profile on this host",
@@ -74,10 +74,10 @@ fn configuration(facts: &Facts) -> Finding {
 
 fn remains(facts: &Facts) -> Finding {
     const CHECK: &str = "remains";
-    if facts.remains.is_empty() {
+    if facts.daemons.killed.is_empty() {
         return Finding::good(CHECK, "no killed daemon left anything");
     }
-    let names = facts.remains.join(", ");
+    let names = facts.daemons.killed.join(", ");
     let why = "routes and firewall rules of a daemon that does not run keep traffic from passing";
     let fix = "run: warren cleanup, or start what was killed";
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
@@ -121,8 +121,9 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     let KnownExit { profile, endpoint, answer } = known;
     let answer = match answer {
         Ok(answer) => answer,
-        Err(_) if !facts.closed.is_empty() => {
-            let names: Vec<&str> = facts.closed.iter().map(|closed| closed.profile.as_str()).collect();
+        Err(_) if !facts.daemons.closed.is_empty() => {
+            let names: Vec<&str> =
+                facts.daemons.closed.iter().map(|closed| closed.profile.as_str()).collect();
             let found = format!(
                 "whether the exit {endpoint} of {profile} answers cannot be asked, as the kill switch of {} is closed",
                 names.join(" and of ")
@@ -174,7 +175,7 @@ fn rules(facts: &Facts) -> Vec<Finding> {
         let fix = format!("nothing if that is what you want; else {remedy}");
         Finding::advice(CHECK, format!("for {profile}, {rule}"), why, fix)
     };
-    if facts.has_profiles && facts.rules_in_front.is_empty() {
+    if facts.files.has_profiles && facts.rules_in_front.is_empty() {
         return vec![Finding::good(CHECK, "no policy rule of another program leads around a tunnel")];
     }
     facts.rules_in_front.iter().map(finding).collect()
@@ -182,7 +183,7 @@ fn rules(facts: &Facts) -> Vec<Finding> {
 
 fn kernel(facts: &Facts) -> Finding {
     const CHECK: &str = "kernel";
-    let Some(version) = facts.kernel else { return Finding::good(CHECK, "its version is not known") };
+    let Some(version) = facts.kernel.version else { return Finding::good(CHECK, "its version is not known") };
     let found = format!("Linux {}.{}", version.0, version.1);
     if version < WITH_UDP_GRO {
         let why = "without UDP receive offload (5.0) each datagram takes a system call";
@@ -198,7 +199,7 @@ fn kernel(facts: &Facts) -> Finding {
 
 fn sandbox(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "sandbox";
-    if facts.has_landlock? {
+    if facts.kernel.has_landlock? {
         return Some(Finding::good(CHECK, "this kernel keeps daemons to their own files (landlock)"));
     }
     let why = "a daemon that was taken over could read files that are not its own";
@@ -208,7 +209,7 @@ fn sandbox(facts: &Facts) -> Option<Finding> {
 
 fn tun(facts: &Facts) -> Finding {
     const CHECK: &str = "tun";
-    if facts.has_tun {
+    if facts.kernel.has_tun {
         return Finding::good(CHECK, "/dev/net/tun is there");
     }
     let why = "the tunnel is a TUN device";
@@ -218,7 +219,7 @@ fn tun(facts: &Facts) -> Finding {
 
 fn firewall(facts: &Facts) -> Finding {
     const CHECK: &str = "nft";
-    if facts.has_nft {
+    if facts.kernel.has_nft {
         return Finding::good(CHECK, "nft is installed");
     }
     let found = "nft is not installed";
@@ -235,10 +236,10 @@ fn clock(facts: &Facts) -> Finding {
     let why = "invitations expire by the clock, and logs of two hosts can be compared only if both are right";
     let fix = "turn on time synchronisation: timedatectl set-ntp true";
     let set = || Repair::run(&["timedatectl", "set-ntp", "true"]);
-    if facts.clock < EARLIEST {
+    if facts.clock.seconds < EARLIEST {
         return Finding::problem(CHECK, "the clock is years behind", why, fix).with(set());
     }
-    match facts.clock_is_synchronised {
+    match facts.clock.is_synchronised {
         Some(false) => Finding::advice(CHECK, "the clock is not synchronised", why, fix).with(set()),
         Some(true) => Finding::good(CHECK, "synchronised"),
         None => Finding::good(CHECK, "plausible; nobody here says whether it is synchronised"),
@@ -247,7 +248,7 @@ fn clock(facts: &Facts) -> Finding {
 
 fn resolver(facts: &Facts) -> Finding {
     const CHECK: &str = "resolver";
-    if facts.resolvers.is_empty() {
+    if facts.network.resolvers.is_empty() {
         let why = "an exit is found by its name";
         return Finding::problem(
             CHECK,
@@ -256,13 +257,13 @@ fn resolver(facts: &Facts) -> Finding {
             "name one there: nameserver 9.9.9.9",
         );
     }
-    let list: Vec<String> = facts.resolvers.iter().map(ToString::to_string).collect();
+    let list: Vec<String> = facts.network.resolvers.iter().map(ToString::to_string).collect();
     Finding::good(CHECK, list.join(", "))
 }
 
 fn mtu(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "mtu";
-    let egress = facts.egress.as_ref()?;
+    let egress = facts.network.egress.as_ref()?;
     let mtu = egress.mtu?;
     let found = format!("{} has an MTU of {mtu}", egress.device);
     Some(match mtu {
@@ -285,7 +286,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 
 fn socket_buffers(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "socket buffers";
-    let least = facts.socket_buffers.map(|(receive, send)| receive.min(send))?;
+    let least = facts.sockets.buffers.map(|(receive, send)| receive.min(send))?;
     let found = format!("a UDP socket gets {} KiB", least / 1024);
     if least >= SMALL_BUFFERS {
         return Some(Finding::good(CHECK, found));
@@ -297,7 +298,7 @@ fn socket_buffers(facts: &Facts) -> Option<Finding> {
 
 fn udp_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "udp offload";
-    let offload = facts.udp_offload?;
+    let offload = facts.sockets.offload?;
     let lacking = match (offload.gso, offload.gro) {
         (true, true) => {
             return Some(Finding::good(CHECK, "many datagrams go in one system call, and come in one"));
@@ -315,7 +316,7 @@ fn udp_offload(facts: &Facts) -> Option<Finding> {
 
 fn queue_discipline(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "qdisc";
-    let egress = facts.egress.as_ref()?;
+    let egress = facts.network.egress.as_ref()?;
     let qdisc = egress.qdisc.as_deref()?;
     if qdisc != "pfifo_fast" {
         return Some(Finding::good(CHECK, format!("{} has {qdisc}", egress.device)));
@@ -337,7 +338,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
 
 fn idle_states(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "idle states";
-    let (name, latency) = facts.deepest_idle.as_ref().filter(|_| !facts.is_virtual)?;
+    let (name, latency) = facts.cores.deepest_idle.as_ref().filter(|_| !facts.cores.is_virtual)?;
     let found = format!("cores go to {name}, which takes {latency} µs to leave");
     if *latency <= LONG_WAKE_UP {
         return Some(Finding::good(CHECK, found));

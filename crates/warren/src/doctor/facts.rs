@@ -30,52 +30,97 @@ use warren_exit::other_firewalls::{self, InTheWay};
 /// What a daemon takes at most to close its kill switch again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
-/// Everything that checks look at.
+/// Everything that the checks look at.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    pub(super) kernel: Option<(u32, u32)>,
-    pub(super) has_tun: bool,
-    pub(super) has_nft: bool,
-    /// Whether the kernel can keep a daemon to its own files.
-    pub(super) has_landlock: Option<bool>,
-    pub(super) egress: Option<Egress>,
-    /// What the way to the internet carries.
-    pub(super) path: Option<Path>,
-    pub(super) exit: Option<ExitFacts>,
-    /// Offloads of a running exit's TUN, and whether each is on.
-    pub(super) tun_features: BTreeMap<String, bool>,
-    /// Bytes that a UDP socket of a daemon gets for receiving and for sending.
-    pub(super) socket_buffers: Option<(usize, usize)>,
-    pub(super) udp_offload: Option<UdpOffload>,
-    /// What is wrong with configuration files, and what in them has no effect.
-    pub(super) broken_files: Vec<String>,
-    pub(super) without_effect: Vec<String>,
-    pub(super) has_profiles: bool,
+    pub(super) kernel: KernelFacts,
+    pub(super) sockets: SocketFacts,
+    pub(super) clock: ClockFacts,
+    pub(super) cores: CoreFacts,
+    pub(super) files: FileFacts,
+    pub(super) daemons: DaemonFacts,
+    pub(super) network: NetworkFacts,
     /// Each exit of each profile, and whether it answers.
     pub(super) exits: Vec<KnownExit>,
+    /// Rules of other programs that would lead around a profile's tunnel.
+    pub(super) rules_in_front: Vec<RuleInFront>,
+    /// The exit that is set up here, if one is.
+    pub(super) exit: Option<ExitFacts>,
+}
+
+/// What the kernel has, and the tools that set it up.
+#[derive(Debug, Default)]
+pub(super) struct KernelFacts {
+    pub(super) version: Option<(u32, u32)>,
+    pub(super) has_tun: bool,
+    pub(super) has_nft: bool,
+    /// Whether the kernel can restrict a daemon to its own files.
+    pub(super) has_landlock: Option<bool>,
+}
+
+/// What a daemon's UDP sockets get.
+#[derive(Debug, Default)]
+pub(super) struct SocketFacts {
+    /// Bytes of buffer for receiving and for sending.
+    pub(super) buffers: Option<(usize, usize)>,
+    pub(super) offload: Option<UdpOffload>,
+}
+
+/// This host's clock.
+#[derive(Debug, Default)]
+pub(super) struct ClockFacts {
+    /// Seconds since 1970.
+    pub(super) seconds: u64,
+    pub(super) is_synchronised: Option<bool>,
+}
+
+/// This host's processor cores.
+#[derive(Debug, Default)]
+pub(super) struct CoreFacts {
+    /// The deepest idle state of the first core in use, and the microseconds that it takes to leave it.
+    pub(super) deepest_idle: Option<(String, u64)>,
+    pub(super) is_virtual: bool,
+}
+
+/// The configuration directory.
+#[derive(Debug, Default)]
+pub(super) struct FileFacts {
+    /// What is wrong with files.
+    pub(super) broken: Vec<String>,
+    /// Settings in files that have no effect.
+    pub(super) without_effect: Vec<String>,
+    pub(super) has_profiles: bool,
+}
+
+/// Warren's daemons on this host, running or not.
+#[derive(Debug, Default)]
+pub(super) struct DaemonFacts {
     /// Daemons that were killed and left changes on the host.
-    pub(super) remains: Vec<String>,
+    pub(super) killed: Vec<String>,
     /// Kill switches that were closed.
     pub(super) closed: Vec<ClosedKillSwitch>,
+    /// What running clients report as wrong.
+    pub(super) troubles: Vec<TunnelTrouble>,
+}
+
+/// This host's network.
+#[derive(Debug, Default)]
+pub(super) struct NetworkFacts {
+    pub(super) egress: Option<Egress>,
+    /// What the path to the internet carries.
+    pub(super) path: Option<Path>,
+    /// Networks that this host has a route to or an address in.
     pub(super) networks: Vec<IpNet>,
-    /// Whether what clients send is forwarded.
+    pub(super) resolvers: Vec<IpAddr>,
+    /// Offloads of a running exit's TUN, and whether each is on.
+    pub(super) tun_features: BTreeMap<String, bool>,
+    /// Whether clients' packets are forwarded.
     pub(super) forwarding_ipv4: Option<bool>,
     pub(super) forwarding_ipv6: Option<bool>,
-    /// Settings by which somebody else has this host forward by every device.
+    /// Settings by which somebody else lets this host forward between all devices.
     pub(super) forwarding_for_all: Vec<&'static str>,
     /// Entries of the connection tracking table, and how many it may have.
     pub(super) conntrack: Option<(u64, u64)>,
-    /// Time since 1970 in seconds.
-    pub(super) clock: u64,
-    pub(super) clock_is_synchronised: Option<bool>,
-    /// The deepest idle state of the first core in use, and how many microseconds it takes to leave it.
-    pub(super) deepest_idle: Option<(String, u64)>,
-    pub(super) is_virtual: bool,
-    pub(super) resolvers: Vec<IpAddr>,
-    /// What running clients say is wrong.
-    pub(super) tunnels: Vec<TunnelTrouble>,
-    /// Rules of other programs that would lead around a profile's tunnel.
-    pub(super) rules_in_front: Vec<RuleInFront>,
 }
 
 /// What a running client says is wrong.
@@ -145,50 +190,77 @@ pub(super) struct ExitFacts {
 
 /// Asks the host.
 pub(super) fn gather(directories: &Directories) -> Facts {
-    let text = |path: &str| fs::read_to_string(path).ok();
-    let is_on = |path: &str| text(path).map(|value| value.trim() == "1");
-    let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
     let mut facts = Facts {
-        kernel: text("/proc/sys/kernel/osrelease").as_deref().and_then(read::kernel),
-        has_tun: std::path::Path::new("/dev/net/tun").exists(),
-        has_landlock: Some(sandbox::can_confine_files()),
-        has_nft: said("nft", &["--version"]).is_some(),
-        egress: egress(),
-        networks: networks_of_this_host(),
-        forwarding_ipv4: is_on(&format!("/proc/sys/net/ipv4/conf/{TUN}/forwarding")),
-        forwarding_ipv6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
-        forwarding_for_all: [
-            ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
-            // A running exit leaves this one off, and whoever turns on the one for all devices turns it on too.
-            ("/proc/sys/net/ipv6/conf/default/forwarding", "net.ipv6.conf.all.forwarding"),
-        ]
-        .into_iter()
-        .filter(|(path, _)| is_on(path) == Some(true))
-        .map(|(_, key)| key)
-        .collect(),
-        conntrack: number("/proc/sys/net/netfilter/nf_conntrack_count")
-            .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
-        clock: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        clock_is_synchronised: said("timedatectl", &["show", "--property=NTPSynchronized", "--value"])
-            .map(|answer| answer.trim() == "yes"),
-        deepest_idle: deepest_idle(),
-        is_virtual: text("/proc/cpuinfo").is_some_and(|cpus| cpus.contains(" hypervisor")),
-        resolvers: text("/etc/resolv.conf").as_deref().map(nameservers).unwrap_or_default(),
-        socket_buffers: socket_buffers(),
-        udp_offload: socket::udp_offload().ok(),
+        kernel: KernelFacts {
+            version: text("/proc/sys/kernel/osrelease").as_deref().and_then(read::kernel),
+            has_tun: std::path::Path::new("/dev/net/tun").exists(),
+            has_nft: output_of("nft", &["--version"]).is_some(),
+            has_landlock: Some(sandbox::can_confine_files()),
+        },
+        sockets: SocketFacts { buffers: socket_buffers(), offload: socket::udp_offload().ok() },
+        clock: clock(),
+        cores: CoreFacts {
+            deepest_idle: deepest_idle(),
+            is_virtual: text("/proc/cpuinfo").is_some_and(|cpus| cpus.contains(" hypervisor")),
+        },
+        daemons: daemons(directories),
+        network: network(),
         ..Facts::default()
     };
     read_configuration(directories, &mut facts);
-    facts.path = path_of_exit(&facts);
+    facts.network.path = path_of_exit(&facts);
+    facts
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+fn clock() -> ClockFacts {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let synchronised = output_of("timedatectl", &["show", "--property=NTPSynchronized", "--value"]);
+    ClockFacts {
+        seconds: since.map_or(0, |since| since.as_secs()),
+        is_synchronised: synchronised.map(|answer| answer.trim() == "yes"),
+    }
+}
+
+fn daemons(directories: &Directories) -> DaemonFacts {
+    let mut facts = DaemonFacts::default();
     for (name, directory) in daemon_dir::all(&directories.runtime).unwrap_or_default() {
-        facts.tunnels.extend(said_by(&name, &directory));
+        facts.troubles.extend(reported_by(&name, &directory));
         let is_running = directory.is_running().unwrap_or(true);
         if directory.was_killed() && !is_running {
-            facts.remains.push(name.clone());
+            facts.killed.push(name.clone());
         }
         facts.closed.extend(closed_kill_switch(&name, &directory, is_running));
     }
     facts
+}
+
+fn network() -> NetworkFacts {
+    let is_on = |path: &str| text(path).map(|value| value.trim() == "1");
+    let number = |path: &str| text(path)?.trim().parse::<u64>().ok();
+    let forwarding_for_all = [
+        ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
+        // A running exit leaves this one off. Turning on forwarding for all devices turns it on too.
+        ("/proc/sys/net/ipv6/conf/default/forwarding", "net.ipv6.conf.all.forwarding"),
+    ];
+    NetworkFacts {
+        egress: egress(),
+        networks: networks_of_this_host(),
+        resolvers: text("/etc/resolv.conf").as_deref().map(nameservers).unwrap_or_default(),
+        forwarding_ipv4: is_on(&format!("/proc/sys/net/ipv4/conf/{TUN}/forwarding")),
+        forwarding_ipv6: is_on("/proc/sys/net/ipv6/conf/all/forwarding"),
+        forwarding_for_all: forwarding_for_all
+            .into_iter()
+            .filter(|(path, _)| is_on(path) == Some(true))
+            .map(|(_, key)| key)
+            .collect(),
+        conntrack: number("/proc/sys/net/netfilter/nf_conntrack_count")
+            .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
+        ..NetworkFacts::default()
+    }
 }
 
 /// Asks the kernel for the table of a kill switch that was closed.
@@ -218,26 +290,26 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
         match load_exit(&path) {
             Ok(config) => {
                 facts.exit = Some(exit(directories, &config));
-                facts.tun_features = features(TUN);
+                facts.network.tun_features = features(TUN);
             }
-            Err(error) => facts.broken_files.push(error.to_string()),
+            Err(error) => facts.files.broken.push(error.to_string()),
         }
     }
     for name in profile_names(&directories.config).unwrap_or_default() {
-        facts.has_profiles = true;
+        facts.files.has_profiles = true;
         match load_profile(&directories.config.join(format!("{name}.toml"))) {
             Ok(profile) => {
-                facts.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
+                facts.files.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
                 facts.rules_in_front.extend(rules_in_front(&profile));
             }
-            Err(error) => facts.broken_files.push(error.to_string()),
+            Err(error) => facts.files.broken.push(error.to_string()),
         }
     }
 }
 
 /// What a client that runs says is wrong.
-fn said_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
+fn reported_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
@@ -325,15 +397,15 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
         .flatten()
         .collect(),
         resolvers: config.dns.clone(),
-        translates: said("nft", &["list", "table", "inet", exit_plan::TABLE])
+        translates: output_of("nft", &["list", "table", "inet", exit_plan::TABLE])
             .map(|table| table.contains(" masquerade")),
     }
 }
 
 /// Asks the exit's resolvers, else this host's own, which answer pings as a rule.
 fn path_of_exit(facts: &Facts) -> Option<Path> {
-    let (exit, egress) = facts.exit.as_ref().zip(facts.egress.as_ref())?;
-    let mut hosts = [exit.resolvers.as_slice(), &facts.resolvers].concat();
+    let (exit, egress) = facts.exit.as_ref().zip(facts.network.egress.as_ref())?;
+    let mut hosts = [exit.resolvers.as_slice(), &facts.network.resolvers].concat();
     hosts.retain(|host| !host.is_loopback());
     path::to_any(&hosts, egress.mtu?)
 }
@@ -359,13 +431,13 @@ fn egress() -> Option<Egress> {
     Some(Egress {
         mtu: mtu.and_then(|mtu| mtu.trim().parse().ok()),
         features: features(&device),
-        qdisc: said("tc", &["qdisc", "show", "dev", &device, "root"]).as_deref().and_then(read::qdisc),
+        qdisc: output_of("tc", &["qdisc", "show", "dev", &device, "root"]).as_deref().and_then(read::qdisc),
         device,
     })
 }
 
 fn features(device: &str) -> BTreeMap<String, bool> {
-    said("ethtool", &["-k", device]).as_deref().map(read::features).unwrap_or_default()
+    output_of("ethtool", &["-k", device]).as_deref().map(read::features).unwrap_or_default()
 }
 
 /// The deepest state that the first core may go to.
@@ -381,8 +453,8 @@ fn deepest_idle() -> Option<(String, u64)> {
     deepest.map(|(latency, name)| (name, latency))
 }
 
-/// What a program that is there says.
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
+/// What a program prints, if it is installed and succeeds.
+fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     let ended = Command::new(program).args(arguments).env("LC_ALL", "C").output().ok()?;
     ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).into_owned())
 }

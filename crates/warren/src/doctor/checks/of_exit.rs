@@ -69,7 +69,7 @@ fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
         }
     };
     let clash = exit.pools.iter().find_map(|pool| {
-        facts.networks.iter().find(|network| is_others(network, pool)).map(|network| (pool, network))
+        facts.network.networks.iter().find(|network| is_others(network, pool)).map(|network| (pool, network))
     });
     let Some((pool, network)) = clash else {
         return Finding::good(CHECK, "the inner prefixes are used by nothing else here");
@@ -90,8 +90,8 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
         return Finding::good(CHECK, "the exit turns it on for its clients when it starts");
     }
     let has = |version: fn(&IpNet) -> bool| exit.pools.iter().any(version);
-    let ipv4_is_off = has(|pool| pool.addr().is_ipv4()) && facts.forwarding_ipv4 == Some(false);
-    let ipv6_is_off = has(|pool| pool.addr().is_ipv6()) && facts.forwarding_ipv6 == Some(false);
+    let ipv4_is_off = has(|pool| pool.addr().is_ipv4()) && facts.network.forwarding_ipv4 == Some(false);
+    let ipv6_is_off = has(|pool| pool.addr().is_ipv6()) && facts.network.forwarding_ipv6 == Some(false);
     if ipv4_is_off || ipv6_is_off {
         let found = "the exit runs, but something has turned forwarding off";
         let why = "clients are connected but have no internet";
@@ -99,12 +99,12 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
                    restart the exit: systemctl restart warren-exit";
         return Finding::problem(CHECK, found, why, fix);
     }
-    if facts.forwarding_for_all.is_empty() {
+    if facts.network.forwarding_for_all.is_empty() {
         return Finding::good(CHECK, "on, for clients alone");
     }
     let found = format!(
         "on, and for whoever else sends packets to this host, because {} is; turn it off unless containers or a LAN need it",
-        facts.forwarding_for_all.join(" and ")
+        facts.network.forwarding_for_all.join(" and ")
     );
     Finding::good(CHECK, found)
 }
@@ -122,7 +122,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     if exit.untranslated.len() == exit.pools.len() {
         return Finding::good(CHECK, "off, as exit.toml says; the inner prefixes are routed");
     }
-    let Some(egress) = &facts.egress else {
+    let Some(egress) = &facts.network.egress else {
         let fix = "give this host a default route: ip route add default via ROUTER";
         return Finding::problem(CHECK, "this host has no default route, so that nothing leaves", why, fix);
     };
@@ -145,8 +145,8 @@ fn is_private(network: &IpNet) -> bool {
 
 fn path_mtu(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "path mtu";
-    let egress = facts.egress.as_ref()?;
-    let path = facts.path?;
+    let egress = facts.network.egress.as_ref()?;
+    let path = facts.network.path?;
     if path.carries >= path.asked {
         let found = format!("packets of {} bytes reach {}", path.carries, path.to);
         return Some(Finding::good(CHECK, found));
@@ -164,7 +164,7 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
 
 fn tun_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "tun offload";
-    let is_on = |name: &str| facts.tun_features.get(name).copied();
+    let is_on = |name: &str| facts.network.tun_features.get(name).copied();
     let (tcp, udp) = (is_on("tx-tcp-segmentation")?, is_on("tx-udp-segmentation")?);
     let lacking = match (tcp, udp) {
         (true, true) => return Some(Finding::good(CHECK, "the TUN takes super-packets of TCP and UDP")),
@@ -213,7 +213,7 @@ fn ipv6(exit: &ExitFacts) -> Option<Finding> {
 
 fn receive_offload(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "udp offload of the link";
-    let egress = facts.egress.as_ref()?;
+    let egress = facts.network.egress.as_ref()?;
     let forwards = egress.features.get("rx-udp-gro-forwarding").copied()?;
     let lists = egress.features.get("rx-gro-list").copied().unwrap_or(false);
     if forwards && !lists {
@@ -233,7 +233,7 @@ fn receive_offload(facts: &Facts) -> Option<Finding> {
 fn connection_tracking(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "connection tracking";
     const KEY: &str = "net.netfilter.nf_conntrack_max";
-    let (count, max) = facts.conntrack?;
+    let (count, max) = facts.network.conntrack?;
     let found = format!("{count} of {max} connections are tracked");
     let why = "NAT tracks every flow of every client, and new flows are dropped once the table is full";
     let larger = (2 * max).max(4 * CONNTRACK);
