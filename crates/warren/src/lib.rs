@@ -1,4 +1,12 @@
 //! Warren: a userspace VPN over QUIC. One binary for the client, the exit, and the commands around them.
+//!
+//! The modules:
+//! - `cli`: the arguments, and the commands that need no daemon of their own
+//! - `doctor`: `warren doctor`
+//! - `proc_net`, `lost_kill_switch`, `runtime`: what both of them share
+//! - `fuzzing`: the parsers for fuzz targets
+//!
+//! The daemons are in `warren_client` and `warren_exit`.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -7,10 +15,8 @@ mod doctor;
 pub mod fuzzing;
 mod lost_kill_switch;
 mod proc_net;
+mod runtime;
 
-use std::future::Future;
-
-use anyhow::Context as _;
 use clap::Parser;
 
 use warren_client as client;
@@ -21,6 +27,8 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::logging::LogSettings;
 use warren_daemon::{breakdown, helper, logging, notify, output};
 use warren_exit as exit;
+
+use runtime::block_on;
 
 use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand, ImportCommand, UpArgs};
 
@@ -124,7 +132,7 @@ async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<
     client::down(directories, &name).await
 }
 
-/// Removes what killed daemons left, closed kill switches too unless told otherwise; a running daemon keeps what it has.
+/// Removes what killed daemons left, closed kill switches too unless told otherwise. Running daemons are not touched.
 async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::Result<()> {
     for directory in [directories.config.clone(), directories.config.join("clients")] {
         storage::remove_abandoned(&directory);
@@ -144,25 +152,14 @@ async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::R
     let name = client::profile_name(&name)?;
     let directory = DaemonDir::new(&directories.runtime, &name);
     if !directory.exists() && warren_host::dns::recover(&directories.state, &name).await?.is_empty() {
-        // A profile whose daemon left nothing, or never ran, is clean.
+        // Nothing to clean up: the profile's daemon left nothing, or never ran.
         return config::find_profile(&directories.config, Some(name.as_ref())).map(drop).map_err(Into::into);
     }
     warren_host::dns::recover(&directories.state, &name).await?;
     directory.clean_up(on_purpose).await.map(drop)
 }
 
-/// Tells whoever started a daemon why it ended.
+/// Tells the starter of a daemon why it ended.
 fn told(outcome: anyhow::Result<()>) -> anyhow::Result<()> {
     outcome.inspect_err(|error| notify::status(&output::sentence(error)))
-}
-
-fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime; check the limits on descriptors and memory")?;
-    let outcome = runtime.block_on(future);
-    // A look-up that the system's resolver has not answered is nobody's concern any more.
-    runtime.shutdown_background();
-    outcome
 }

@@ -1,4 +1,4 @@
-//! What the host says of itself. What cannot be found out is left out, and not judged.
+//! Facts about the host. A fact that cannot be found out is left out and not judged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +17,7 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 use super::path::{self, Path};
 use super::read;
 use crate::proc_net::{self, egress_device, networks_of_this_host};
+use crate::runtime::block_on;
 use warren_client::{Answer, kill_switch, knock};
 use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::status::Status;
@@ -27,7 +28,7 @@ use warren_daemon::sandbox;
 use warren_exit::DEVICE as TUN;
 use warren_exit::other_firewalls::{self, InTheWay};
 
-/// What a daemon takes at most to close its kill switch again.
+/// The longest that a daemon takes to close its kill switch again.
 const TIME_TO_CLOSE: Duration = Duration::from_secs(2);
 
 /// Everything that the checks look at.
@@ -123,7 +124,7 @@ pub(super) struct NetworkFacts {
     pub(super) conntrack: Option<(u64, u64)>,
 }
 
-/// What a running client says is wrong.
+/// A problem that a running client reports.
 #[derive(Debug)]
 pub(super) struct TunnelTrouble {
     pub(super) profile: String,
@@ -136,21 +137,21 @@ pub(super) struct ClosedKillSwitch {
     pub(super) profile: String,
     /// Whether the profile's daemon runs.
     pub(super) is_running: bool,
-    /// How it stands, as the kernel says.
+    /// Its state according to the kernel.
     pub(super) standing: Result<Standing, String>,
 }
 
-/// A rule of another program that would lead around a profile's tunnel, if Warren's did not stand in front of it.
+/// A rule of another program that would lead around a profile's tunnel if Warren's rule did not come first.
 #[derive(Debug)]
 pub(super) struct RuleInFront {
     pub(super) profile: String,
     pub(super) rule: String,
     pub(super) remedy: String,
-    /// Whether no priority in front of it is left for Warren's.
+    /// Whether no priority in front of it is left for Warren's rule.
     pub(super) is_first: bool,
 }
 
-/// The link that the default route takes.
+/// The link of the default route.
 #[derive(Debug, Default)]
 pub(super) struct Egress {
     pub(super) device: String,
@@ -159,7 +160,7 @@ pub(super) struct Egress {
     pub(super) qdisc: Option<String>,
 }
 
-/// An exit that a profile of this host names.
+/// An exit that a profile on this host names.
 #[derive(Debug)]
 pub(super) struct KnownExit {
     pub(super) profile: String,
@@ -167,18 +168,18 @@ pub(super) struct KnownExit {
     pub(super) answer: Result<Answer, String>,
 }
 
-/// An exit that is set up here.
+/// The exit that is set up here.
 #[derive(Debug, Default)]
 pub(super) struct ExitFacts {
     pub(super) is_running: bool,
     pub(super) ports: Vec<u16>,
-    /// Ports of these that some program listens on.
+    /// Those of `ports` that some program listens on.
     pub(super) ports_in_use: Vec<u16>,
     pub(super) pools: Vec<IpNet>,
     pub(super) resolvers: Vec<IpAddr>,
-    /// Those that leave for the internet with their own addresses.
+    /// Pools that leave for the internet with their own addresses.
     pub(super) untranslated: Vec<IpNet>,
-    /// Chains of others that keep clients from it, or from the internet.
+    /// Chains of other programs that block clients from the exit or from the internet.
     pub(super) in_the_way: Vec<InTheWay>,
     /// Rules of the host's NAT whose ports cannot be told.
     pub(super) unread_ports: Vec<String>,
@@ -268,17 +269,14 @@ fn closed_kill_switch(name: &str, directory: &DaemonDir, is_running: bool) -> Op
     if name == EXIT || !kill_switch::is_closed(directory).unwrap_or(false) {
         return None;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let standing = runtime.block_on(async {
-        let looked = look(directory.kill_switch(), name).await;
-        match looked {
-            // A daemon may be changing it right now, or be about to close it again.
-            Ok(Standing::Gone | Standing::Changed) if is_running => {
-                tokio::time::sleep(TIME_TO_CLOSE).await;
-                look(directory.kill_switch(), name).await
-            }
-            looked => looked,
+    let standing = block_on(async {
+        let standing = look(directory.kill_switch(), name).await?;
+        if is_running && matches!(standing, Standing::Gone | Standing::Changed) {
+            // The daemon may be changing it right now, or be about to close it again.
+            tokio::time::sleep(TIME_TO_CLOSE).await;
+            return Ok(look(directory.kill_switch(), name).await?);
         }
+        Ok(standing)
     });
     let standing = standing.map_err(|error| error.to_string());
     Some(ClosedKillSwitch { profile: name.to_owned(), is_running, standing })
@@ -308,49 +306,45 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
     }
 }
 
-/// What a client that runs says is wrong.
+/// The problems that a running client reports.
 fn reported_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let Ok(status) = runtime.block_on(ask(&directory.socket(), &Request::Status)) else { return Vec::new() };
+    let asked = block_on(async { Ok(ask(&directory.socket(), &Request::Status).await?) });
+    let Ok(status) = asked else { return Vec::new() };
     let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
     let of = |sentence| TunnelTrouble { profile: profile.to_owned(), sentence };
     let refused = client.refused.map(|refused| {
         format!(
-            "{}; what belongs into the tunnel stays closed until `warren down {profile}`",
+            "{}; traffic for the tunnel stays blocked until `warren down {profile}`",
             refused.message
         )
     });
     refused.into_iter().chain(client.error).chain(client.warnings).map(of).collect()
 }
 
-/// Knocks at each of a profile's exits.
+/// Asks each of a profile's exits.
 fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let of = |exit: &RemoteExit| KnownExit {
+    let answers = async |exit: &RemoteExit| KnownExit {
         profile: profile.name.to_string(),
         endpoint: exit.endpoint.to_string(),
-        answer: runtime.block_on(knock(exit, &profile.private_key)),
+        answer: knock(exit, &profile.private_key).await,
     };
-    let found = profile.exits().map(of).collect();
-    // A look-up that the system's resolver has not answered is nobody's concern any more.
-    runtime.shutdown_background();
-    found
+    let all = block_on(async {
+        let mut all = Vec::new();
+        for exit in profile.exits() {
+            all.push(answers(exit).await);
+        }
+        Ok(all)
+    });
+    all.unwrap_or_default()
 }
 
-/// What stands in the way of a profile's rules, or would if they had the usual priorities.
+/// Rules in front of a profile's rules, or that would be if the profile's had the usual priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let place = runtime.block_on(async {
+    let place = block_on(async {
         let lan = if profile.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
         let exclude = [profile.exclude.as_slice(), &profile.prefixes, &lan].concat();
         let tunnel = Tunnel { include: profile.include.clone(), exclude, inner: Vec::new() };
-        warren_host::place(&tunnel, 0).await
+        Ok(warren_host::place(&tunnel, 0).await?)
     });
     let Ok(RulePlace { band, bypasses }) = place else { return Vec::new() };
     let of = |bypass: &Bypass| RuleInFront {
@@ -402,7 +396,7 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
     }
 }
 
-/// Asks the exit's resolvers, else this host's own, which answer pings as a rule.
+/// Probes towards the exit's resolvers, or else this host's own. Resolvers usually answer pings.
 fn path_of_exit(facts: &Facts) -> Option<Path> {
     let (exit, egress) = facts.exit.as_ref().zip(facts.network.egress.as_ref())?;
     let mut hosts = [exit.resolvers.as_slice(), &facts.network.resolvers].concat();
@@ -410,8 +404,8 @@ fn path_of_exit(facts: &Facts) -> Option<Path> {
     path::to_any(&hosts, egress.mtu?)
 }
 
-/// Makes a socket as daemons do. They have CAP_NET_ADMIN, to which limits do not apply on the machine itself, so that who asks
-/// there without it learns nothing of them.
+/// Makes a socket like a daemon's. A daemon has CAP_NET_ADMIN, to which limits do not apply outside containers. So
+/// without it, this process can't find out what a daemon gets there.
 fn socket_buffers() -> Option<(usize, usize)> {
     const WHOLE_RANGE: &str = "4294967295";
     let users = fs::read_to_string("/proc/self/uid_map").ok()?;
@@ -421,7 +415,7 @@ fn socket_buffers() -> Option<(usize, usize)> {
     }
     let socket = socket::bind(SocketConfig::new((Ipv4Addr::LOCALHOST, 0).into())).ok()?;
     let socket = socket2::SockRef::from(&socket);
-    // The kernel says twice what was asked for (socket(7)).
+    // The kernel reports twice the size that was asked for (socket(7)).
     Some((socket.recv_buffer_size().ok()? / 2, socket.send_buffer_size().ok()? / 2))
 }
 
@@ -440,7 +434,7 @@ fn features(device: &str) -> BTreeMap<String, bool> {
     output_of("ethtool", &["-k", device]).as_deref().map(read::features).unwrap_or_default()
 }
 
-/// The deepest state that the first core may go to.
+/// The deepest idle state that the first core may enter.
 fn deepest_idle() -> Option<(String, u64)> {
     let directory = fs::read_dir("/sys/devices/system/cpu/cpu0/cpuidle").ok()?;
     let state = |entry: fs::DirEntry| {

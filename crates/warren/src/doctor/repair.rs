@@ -1,4 +1,4 @@
-//! Doing what a finding says, after showing it.
+//! Makes the repairs of a finding, after showing them.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,15 +8,16 @@ use anyhow::{Context as _, bail};
 use warren_host::kill_switch;
 
 use super::finding::{Finding, Repair};
+use crate::runtime::block_on;
 use warren_config::storage;
 use warren_daemon::daemon_dir::DaemonDir;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// What the kernel is told at boot.
+/// Settings that the kernel gets at boot.
 const DIRECTORY: &str = "/etc/sysctl.d";
 
-/// Shows and does what mends a finding; what fails is said, and shows again when the host is looked at once more.
+/// Shows and makes a finding's repairs. A failure is printed, and the next check finds it again.
 pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
     for repair in &finding.repairs {
         output::note(format!("{}: {}", finding.check, shown(repair)));
@@ -33,9 +34,8 @@ pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
 
 /// Closes a kill switch again whose table is gone or changed.
 fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let journal = DaemonDir::new(&directories.runtime, profile).kill_switch();
-    let closed = runtime.block_on(kill_switch::close_again(journal, profile));
+    let closed = block_on(async { Ok(kill_switch::close_again(journal, profile).await?) });
     closed.map(drop).with_context(|| format!("cannot close the kill switch of {profile} again"))
 }
 
@@ -51,7 +51,7 @@ fn set(key: &str, value: &str) -> anyhow::Result<()> {
 
 fn shown(repair: &Repair) -> String {
     match repair {
-        Repair::CloseKillSwitch { profile } => format!("the kill switch of {profile} is closed again"),
+        Repair::CloseKillSwitch { profile } => format!("closing the kill switch of {profile} again"),
         Repair::Sysctl { key, value } => format!("sysctl -w {key}={value}, and the same in {}", kept_in(key)),
         Repair::Run { command } => command.join(" "),
     }
@@ -67,7 +67,7 @@ fn run(command: &[String]) -> anyhow::Result<()> {
     let ended = ended.with_context(|| format!("cannot run {program}; install it"))?;
     if !ended.status.success() {
         let said = String::from_utf8_lossy(&ended.stderr);
-        bail!("{} failed: {}; do it by hand", command.join(" "), said.trim());
+        bail!("{} failed: {}; run it by hand", command.join(" "), said.trim());
     }
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! Where an exit's clients are kept: behind a running exit's control socket, or in the registry file of a stopped one.
+//! Where an exit's clients are stored: behind a running exit's control socket, or in the registry file of a stopped
+//! exit.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
 
 use crate::cli::own_exit;
+use crate::runtime::block_on;
 use warren_config::{ExitConfig, load_clients, lock_clients, save_clients};
 use warren_control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
 use warren_daemon::daemon_dir::{DaemonDir, EXIT};
@@ -18,26 +19,26 @@ use warren_daemon::directories::Directories;
 pub(crate) trait ClientStore {
     /// Enrols a client.
     fn add(&mut self, client: &NewClient) -> anyhow::Result<()>;
-    /// Enrols all of them, or none.
+    /// Enrols all of these clients, or none.
     fn add_all(&mut self, clients: &[NewClient]) -> anyhow::Result<()>;
     /// Every client, by name.
     fn list(&mut self) -> anyhow::Result<Vec<ClientView>>;
-    /// Takes an invitation in.
+    /// Adds an invitation.
     fn invite(&mut self, invitation: &Invitation) -> anyhow::Result<()>;
-    /// The invitations that nobody has used yet, by name.
+    /// The unused invitations, by name.
     fn invitations(&mut self) -> anyhow::Result<Vec<InvitationView>>;
-    /// The keys that were taken from clients, by name.
+    /// The keys of removed clients, by name.
     fn removed(&mut self) -> anyhow::Result<Vec<RemovedView>>;
-    /// Removes a client, cutting it off if it is connected, or withdraws the invitation of that name.
+    /// Removes a client and ends its session, or withdraws the invitation of that name.
     fn remove(&mut self, name: &str) -> anyhow::Result<()>;
-    /// Changes a client; its session goes on unless that concerns it.
+    /// Changes a client. Its session continues unless the change concerns it.
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
 }
 
-/// The clients of the exit that runs, or those in the registry file when none does.
+/// The clients of the running exit, or those in the registry file when none runs.
 ///
 /// # Errors
-/// When an exit runs but does not answer, or it is another one.
+/// When an exit runs but does not answer, or another exit runs.
 pub(crate) fn open(directories: &Directories, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
     if block_on(own_exit::runs(directories, config))? {
         return Ok(Box::new(RunningExit { socket: DaemonDir::new(&directories.runtime, EXIT).socket() }));
@@ -53,14 +54,6 @@ impl RunningExit {
     fn ask(&self, request: &Request) -> anyhow::Result<serde_json::Value> {
         block_on(async { Ok(ask(&self.socket, request).await?) })
     }
-}
-
-fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(future)
 }
 
 impl ClientStore for RunningExit {
@@ -113,7 +106,7 @@ impl StoppedExit {
         Self { path: config.clients_path(state_directory), ipv4: config.ipv4, ipv6: config.ipv6 }
     }
 
-    /// Reads, changes and writes the registry under its lock; a change with which the exit could no longer start is refused.
+    /// Reads, changes and writes the registry under its lock. Refuses a change that would keep the exit from starting.
     fn edit(
         &self,
         change: impl FnOnce(&mut ClientRegistry) -> Result<(), RegistryError>,
