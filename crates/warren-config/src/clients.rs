@@ -1,4 +1,4 @@
-//! The client registry's file, `clients.toml` in the exit's state directory.
+//! The client registry's file: `clients.toml` in the exit's state directory.
 
 use std::fs::{DirBuilder, Metadata};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,14 +16,14 @@ use super::wording::describe;
 use super::{ConfigError, document};
 use crate::storage::{self, LockFile};
 
-/// The registry's mode when it is made: who may connect is nobody else's business.
+/// The mode of a new registry: who may connect is private.
 const MODE: u32 = 0o600;
 
-/// Room for as many clients as a registry takes, of 1 KiB each, and for 100,000 removed keys, of 160 bytes each. A client without
-/// prefixes has 600 bytes at most.
+/// Enough for as many clients as a registry can hold, at 1 KiB each, and for 100,000 removed keys, at 160 bytes each. A
+/// client without prefixes takes at most 600 bytes.
 const MOST_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Reads the registry; a file that does not exist yet has no clients.
+/// Reads the registry. A missing file means no clients.
 pub fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
     ClientsFile::open(path.to_path_buf()).map(|(_, registry)| registry)
 }
@@ -33,7 +33,7 @@ pub fn save_clients(path: &Path, registry: &ClientRegistry) -> Result<(), Config
     write(path, &text_of(path, registry)?)
 }
 
-/// As the file has it.
+/// The registry as the file's text.
 pub(super) fn text_of(path: &Path, registry: &ClientRegistry) -> Result<String, ConfigError> {
     let text = toml::to_string(registry).map_err(|error| unwritten(path, &error.to_string()))?;
     if text.len() as u64 > MOST_BYTES {
@@ -64,14 +64,14 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ClientRegistry, ConfigErr
 #[derive(Debug)]
 pub struct ClientsFile {
     path: PathBuf,
-    /// As it was last read or written; nothing if there was none.
+    /// Its state when it was last read or written. `None` if there was no file.
     known: Option<Known>,
-    /// Whether it was read without saying who the clients are, not even that there is none.
+    /// Whether it was read without a word about clients, not even that there are none.
     is_silent: bool,
 }
 
 impl ClientsFile {
-    /// Reads the registry; a file that does not exist yet has no clients.
+    /// Reads the registry. A missing file means no clients.
     pub fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
         match std::fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -88,23 +88,24 @@ impl ClientsFile {
         Ok((Self { path, known: Some(known), is_silent: !says_who }, registry))
     }
 
-    /// The file itself.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it was read without saying who the clients are, as an emptied file does; one with `client = []` says it.
+    /// Whether it was read without a word about clients, like an emptied file. A file with `client = []` does say that
+    /// there are none.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// Replaces the file, durably, but not what somebody else put there.
+    /// Replaces the file durably, unless somebody else has changed it.
     pub fn save(&mut self, registry: &ClientRegistry) -> Result<(), ConfigError> {
         self.refuse_if_edited()?;
         let before = self.stamp();
         let text = text_of(&self.path, registry)?;
         let saved = write(&self.path, &text);
-        // A new file has its name also where only the directory could not be synchronized.
+        // If only syncing the directory failed, the new file is in place all the same.
         let after = self.stamp();
         if saved.is_ok() || after != before {
             self.known = Some(Known { stamp: after, digest: digest(text.as_bytes()) });
@@ -112,11 +113,12 @@ impl ClientsFile {
         saved
     }
 
-    /// Refuses to go on beside a change by somebody else, which the next save would undo. A file that is gone is none.
+    /// Refuses to continue after somebody else's change, which the next save would undo. A deleted file does not count
+    /// as a change.
     pub fn refuse_if_edited(&self) -> Result<(), ConfigError> {
         let Some(stamp) = self.stamp() else { return Ok(()) };
         let is_known = |known: &Known| {
-            // Somebody may have put the same back.
+            // Somebody may have restored the same content.
             let is_same = || read(&self.path).is_ok_and(|file| digest(file.text.as_bytes()) == known.digest);
             known.stamp == Some(stamp) || is_same()
         };
@@ -125,7 +127,7 @@ impl ClientsFile {
         }
         Err(ConfigError::of_file(
             &self.path,
-            "was changed by somebody else while the exit runs; run `warren reload exit` first, which takes the change over",
+            "was changed by somebody else while the exit runs; run `warren reload exit` first to load the change",
         ))
     }
 
@@ -134,7 +136,7 @@ impl ClientsFile {
     }
 }
 
-/// Reads the file as text. In the directory of an exit's own user root follows no link.
+/// Reads the file as text. Root follows no link in a directory of the exit's own user.
 fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
     match open_plain(path) {
         Err(error) if error.kind() == io::ErrorKind::Other => {
@@ -144,22 +146,22 @@ fn read(path: &Path) -> Result<file::ConfigText, ConfigError> {
     }
 }
 
-/// A file as it was read or written.
+/// The state of a file when it was read or written.
 #[derive(Debug)]
 struct Known {
-    /// Nothing if it could not be looked at.
+    /// `None` if the file's metadata could not be read.
     stamp: Option<Stamp>,
     digest: u64,
 }
 
-/// Tells contents from each other, unless somebody tries to have two with the same.
+/// Tells contents apart, unless somebody constructs two with the same digest.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What shows that a file is another one, or has other content.
+/// Metadata that differs if the file was replaced or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -174,12 +176,12 @@ impl Stamp {
     }
 }
 
-/// Who may write to the file enrols whom they like.
+/// Refuses a file that others may write: they could enrol any client.
 fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), ConfigError> {
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
     if mode & 0o022 != 0 {
         let sentence = format!(
-            "may be written by other users (mode {mode:04o}); see who is in it, then run: chmod 600 {}",
+            "may be written by other users (mode {mode:04o}); check which clients it lists, then run: chmod 600 {}",
             path.display()
         );
         return Err(ConfigError::of_file(path, sentence));
@@ -190,13 +192,13 @@ fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), Conf
         return Ok(());
     }
     let sentence = format!(
-        "belongs to another user ({owner}) than its directory; see who is in it, then give it to the directory's with chown"
+        "belongs to another user ({owner}) than its directory; check which clients it lists, then chown it to the directory's owner"
     );
     Err(ConfigError::of_file(path, sentence))
 }
 
-/// Takes the lock that whoever changes the registry holds: a command for one change, a running exit for its life. Makes the
-/// registry's directory if it is missing, for its owner alone.
+/// Takes the lock for changing the registry. A command holds it for one change, a running exit for its lifetime.
+/// Creates the registry's directory for its owner alone if it is missing.
 pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -221,10 +223,10 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
 fn make_directory(registry: &Path) -> Result<(), ConfigError> {
     let Some(directory) = registry.parent() else { return Ok(()) };
     let make = |path: &Path, mode| DirBuilder::new().recursive(true).mode(mode).create(path);
-    // Those above are not the exit's alone.
+    // Others may use the directories above.
     let above = directory.parent().map_or(Ok(()), |above| make(above, 0o755));
     above.and_then(|()| make(directory, 0o700)).map_err(|error| {
-        let sentence = format!("cannot be made: {}; choose another --state-dir", describe(&error));
+        let sentence = format!("cannot be created: {}; choose another --state-dir", describe(&error));
         ConfigError::of_file(directory, sentence)
     })
 }

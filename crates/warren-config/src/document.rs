@@ -1,7 +1,7 @@
-//! A TOML text on its way to typed values: sections whose keys are asked for one by one.
+//! A TOML text on its way to typed values: sections whose keys are read one by one.
 //!
-//! A section knows which keys were asked for, so the keys that exist are defined by the code that reads them, and
-//! whatever else stands in the file is an error with a suggestion.
+//! A section remembers which keys were asked for. So the code that reads keys also defines which exist, and any other
+//! key in the file is an error with a suggestion.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::file::line_of;
 use super::value::{Problem, Value};
 use super::wording::{quoted, suggestion};
 
-/// A file's path and text, which turn an offset into a line.
+/// A file's path and text, to turn an offset into a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
@@ -30,7 +30,7 @@ impl Source<'_> {
     }
 }
 
-/// A value and the line it stands on.
+/// A value and its line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Located<T> {
     pub(super) value: T,
@@ -46,7 +46,7 @@ pub(super) struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Parses TOML; the first syntax error is the one reported.
+    /// Parses TOML. Reports the first syntax error.
     pub(super) fn parse(path: &'a Path, text: &'a str) -> Result<Self, ConfigError> {
         let source = Source { path, text };
         match DeTable::parse(text) {
@@ -58,7 +58,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// A `[name]` section; an absent one is empty.
+    /// The `[name]` section. An absent one is empty.
     pub(super) fn section(&mut self, name: &'static str) -> Result<Section<'_>, ConfigError> {
         self.asked.push(name);
         let Some((_, value)) = entry(&self.root, name) else {
@@ -76,7 +76,7 @@ impl<'a> Document<'a> {
         Err(self.source.error(start, sentence))
     }
 
-    /// Every `[[name]]` table, in the file's order.
+    /// Every `[[name]]` table, in the order of the file.
     pub(super) fn sections(&mut self, name: &'static str) -> Result<Vec<Section<'_>>, ConfigError> {
         self.asked.push(name);
         let Some((_, value)) = entry(&self.root, name) else { return Ok(Vec::new()) };
@@ -100,7 +100,7 @@ impl<'a> Document<'a> {
         Ok(sections)
     }
 
-    /// Refuses sections that nobody asked for.
+    /// Refuses sections that were not asked for.
     pub(super) fn finish(&self) -> Result<(), ConfigError> {
         let Some((key, value)) = first_unknown(&self.root, &self.asked) else { return Ok(()) };
         let known = self.asked.iter().map(|name| format!("[{name}]")).collect::<Vec<_>>().join(", ");
@@ -119,7 +119,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// What people and other programs call a section, and its name here.
+/// Names that people and other programs use for a section, and its name here.
 const ELSEWHERE: [(&str, &str); 9] = [
     ("device", "tun"),
     ("interface", "tun"),
@@ -132,7 +132,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("lockdown", "kill_switch"),
 ];
 
-/// One table of a file, from which typed values are taken.
+/// One table of a file, from which typed values are read.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     source: Source<'a>,
@@ -147,7 +147,7 @@ impl<'a> Section<'a> {
         Self { source, name, table, start, asked: Vec::new() }
     }
 
-    /// The value of `key` as `parse` understands it, or nothing if the file does not set it.
+    /// The value of `key`, parsed by `parse`. `None` if the file does not set it.
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -175,7 +175,7 @@ impl<'a> Section<'a> {
         Ok(self.optional(key, parse)?.map_or(default, |located| located.value))
     }
 
-    /// Refuses keys that nobody asked for; call it before any complaint about a missing key, which may be a misspelt one.
+    /// Refuses keys that were not asked for. Call it before reporting a missing key, which may be a misspelt one.
     pub(super) fn finish(&self) -> Result<(), ConfigError> {
         let Some((key, _)) = self.table.and_then(|table| first_unknown(table, &self.asked)) else {
             return Ok(());
@@ -188,13 +188,11 @@ impl<'a> Section<'a> {
         Err(self.source.error(key.span().start, what + &advice))
     }
 
-    /// The error of a key that has to be there; it stands at the section's first line, or the file's if there is none.
+    /// The error for a missing key. Its place is the section's first line, or the file's if there is no section.
     pub(super) fn missing(&self, key: &str, advice: &str) -> ConfigError {
         if self.table.is_none() {
-            let sentence = format!(
-                "there is no section [{name}], in which {key} is to stand; {advice}",
-                name = self.name
-            );
+            let sentence =
+                format!("there is no section [{name}], which must have {key}; {advice}", name = self.name);
             return self.source.error(self.start, sentence);
         }
         self.source.error(self.start, format!("{key} is missing in [{}]; {advice}", self.name))
@@ -205,7 +203,7 @@ impl<'a> Section<'a> {
         ConfigError::at_line(self.source.path, line, sentence)
     }
 
-    /// The file this section is from.
+    /// The path of the file.
     pub(super) fn path(&self) -> &'a Path {
         self.source.path
     }
@@ -217,7 +215,7 @@ fn entry<'t, 'a>(table: &'t DeTable<'a>, key: &str) -> Option<Entry<'t, 'a>> {
     table.iter().find(|(name, _)| name.get_ref() == key)
 }
 
-/// The unknown key that stands first in the file.
+/// The first unknown key in the file.
 fn first_unknown<'t, 'a>(table: &'t DeTable<'a>, known: &[&str]) -> Option<Entry<'t, 'a>> {
     table
         .iter()
@@ -225,7 +223,7 @@ fn first_unknown<'t, 'a>(table: &'t DeTable<'a>, known: &[&str]) -> Option<Entry
         .min_by_key(|(name, _)| name.span().start)
 }
 
-/// A section's name as it would stand between brackets.
+/// A section's name as it stands between brackets.
 fn bare(name: &str) -> String {
     let quoted = quoted(name);
     if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_') {
@@ -235,7 +233,7 @@ fn bare(name: &str) -> String {
     }
 }
 
-/// The parser's words as a sentence that says what to do.
+/// A TOML error as a sentence that says what to do.
 fn syntax_sentence(message: &str) -> String {
     if message.contains("duplicate key") {
         return "this key or section is set twice; remove one of the two".to_owned();
@@ -243,7 +241,7 @@ fn syntax_sentence(message: &str) -> String {
     format!("this is not TOML ({}); correct the line", words(message))
 }
 
-/// What serde says of a value as a sentence that says what to do.
+/// An error from serde as a sentence that says what to do.
 pub(super) fn deserialization_sentence(message: &str) -> String {
     if message.contains("duplicate key") {
         return syntax_sentence(message);

@@ -1,13 +1,13 @@
-//! Where an exit is reached: a host name or address, and a UDP port.
+//! The address of an exit: a host name or IP address, and a UDP port.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The port of an endpoint that names none.
+/// The port of an endpoint that does not name one.
 pub const DEFAULT_PORT: u16 = 443;
 
-/// A host and a port; written `HOST:PORT`, with brackets around an IPv6 address.
+/// A host and a port, written `HOST:PORT`, with brackets around an IPv6 address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     host: String,
@@ -29,17 +29,17 @@ impl Endpoint {
 impl FromStr for Endpoint {
     type Err = String;
 
-    /// Parses `HOST[:PORT]`; the error goes on after `"TEXT", but`.
+    /// Parses `HOST[:PORT]`. The error continues after `"TEXT", but`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix('[') {
             let (address, port) = rest.split_once(']').ok_or("the bracket is not closed")?;
             let address = address
                 .parse::<Ipv6Addr>()
-                .map_err(|_| "what stands between the brackets must be an IPv6 address")?;
+                .map_err(|_| "the text between the brackets must be an IPv6 address")?;
             let port = match port.strip_prefix(':') {
                 Some(port) => parse_port(port)?,
                 None if port.is_empty() => DEFAULT_PORT,
-                None => return Err("after the bracket there must be a colon and a port".to_owned()),
+                None => return Err("a colon and a port must follow the bracket".to_owned()),
             };
             return Ok(Self { host: address.to_string(), port });
         }
@@ -63,8 +63,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Parses a DNS name as TLS carries it in a hello (RFC 6066 section 3): no address, and no dot at its end. The error goes on after
-/// `"TEXT", but`.
+/// Parses a DNS name for the TLS hello (RFC 6066 section 3): not an address, and without a final dot. The error
+/// continues after `"TEXT", but`.
 pub(super) fn parse_server_name(text: &str) -> Result<String, String> {
     const EXPECTED: &str = "it must be a DNS name such as \"www.example.org\"";
     let name = parse_host(text).map_err(|_| EXPECTED.to_owned())?;
@@ -89,14 +89,14 @@ fn parse_host(text: &str) -> Result<String, String> {
     if text.len() > 253 || !labels.iter().all(|label| is_label(label)) {
         return Err("the host must be a DNS name or an IP address".to_owned());
     }
-    // A name whose last label is a number would be a mistyped IPv4 address (RFC 3696 section 2).
+    // A last label of digits is a mistyped IPv4 address (RFC 3696 section 2).
     if labels.last().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err("this is neither an IPv4 address nor a DNS name".to_owned());
     }
     Ok(text.to_ascii_lowercase())
 }
 
-/// RFC 1035 section 2.3.1, with the underscore that real names use.
+/// A label by RFC 1035 section 2.3.1. Underscores are allowed too, because real names have them.
 fn is_label(label: &str) -> bool {
     let plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     plain && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')

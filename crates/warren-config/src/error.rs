@@ -1,11 +1,11 @@
-//! What is wrong with a configuration file, as the one sentence a user reads.
+//! Errors in configuration files, as the sentence that a user reads.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::wording::{one_line, without_keys};
 
-/// A configuration that cannot be used; its `Display` is `FILE:LINE: what is wrong; what to do`.
+/// An error in a configuration. It prints as `FILE:LINE: what is wrong; what to do`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
@@ -14,7 +14,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error of a whole file, such as one that does not exist.
+    /// An error of a whole file, such as a missing one.
     pub fn of_file(path: &Path, sentence: impl Into<String>) -> Self {
         Self { path: path.to_path_buf(), line: None, sentence: sentence.into() }
     }

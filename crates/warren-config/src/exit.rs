@@ -1,4 +1,4 @@
-//! An exit's configuration, `/etc/warren/exit.toml`.
+//! An exit's configuration: `/etc/warren/exit.toml`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,58 +16,59 @@ use super::value::{self, boolean, list, network, socket_address};
 use super::web::{WebListen, read_web};
 use super::{ConfigError, file};
 
-/// Everything an exit needs to know.
+/// All settings of an exit.
 #[derive(Debug)]
 pub struct ExitConfig {
-    /// The file that all of this was read from.
+    /// The file with these settings.
     pub path: PathBuf,
-    /// UDP addresses to listen on; at least one, all different.
+    /// UDP addresses to listen on: at least one, without duplicates.
     pub listen: Vec<SocketAddr>,
-    /// Where the key stands; none but root may read it under a service manager, which hands it to the exit.
+    /// The key file. Under a service manager, only root can read it, and the manager hands a copy to the exit.
     pub key_file: PathBuf,
-    /// Whether the keys come from what the service manager handed over at the start, which never changes.
+    /// Whether the keys come from the service manager's copy, which stays the same until a restart.
     pub keys_are_a_copy: bool,
     /// The key that the exit proves.
     pub private_key: PrivateKey,
-    /// The one before it, served too until it is retired.
+    /// The previous key, served too until it is retired.
     pub old_private_key: Option<PrivateKey>,
-    /// What profiles say; needed only to write one.
+    /// The endpoint in profiles. Needed only to write one.
     pub endpoint: Option<Endpoint>,
-    /// Inner prefixes; at least one of the two is set.
+    /// The IPv4 pool of inner addresses. At least one of the two pools is set.
     pub ipv4: Option<Ipv4Net>,
     /// The IPv6 pool of inner addresses.
     pub ipv6: Option<Ipv6Net>,
-    /// Whether what clients send is masqueraded.
+    /// Whether clients' IPv4 packets are masqueraded.
     pub nat: bool,
-    /// Whether that goes for IPv6 too; not unless it is said where the prefix is no private one, and so routed to this host.
+    /// Whether clients' IPv6 packets are masqueraded. By default only if the prefix is private; any other prefix is
+    /// routed to this host.
     pub nat_ipv6: bool,
     /// The interface towards the internet.
     pub nat_interface: NatInterface,
-    /// The registry; relative to the state directory.
+    /// The registry's file, relative to the state directory.
     pub clients_file: PathBuf,
-    /// Whether clients are kept from reaching each other.
+    /// Whether clients cannot reach each other.
     pub isolation: bool,
-    /// Whether who does not know the exit's key gets no answer at all.
+    /// Whether a peer that does not know the exit's key gets no answer at all.
     pub silent: bool,
-    /// Networks of the exit's side that clients may reach besides the internet.
+    /// Networks on the exit's side that clients may reach besides the internet.
     pub allow: Vec<IpNet>,
-    /// Resolvers that clients are told of.
+    /// Resolvers that clients are told to use.
     pub dns: Vec<IpAddr>,
     /// `[metrics]`.
     pub metrics: MetricsSettings,
-    /// Where the page for operators is served, if it is.
+    /// Where the web page for operators is served, if it is.
     pub web: Option<WebListen>,
     /// `[transport]`.
     pub transport: Transport,
 }
 
 impl ExitConfig {
-    /// The key and the old one.
+    /// The key and the old one, if any.
     pub fn private_keys(&self) -> Vec<PrivateKey> {
         [Some(self.private_key.clone()), self.old_private_key.clone()].into_iter().flatten().collect()
     }
 
-    /// What clients may pin, the newest first.
+    /// The keys that clients may pin, the newest first.
     pub fn public_keys(&self) -> Vec<PublicKey> {
         self.private_keys().iter().map(PrivateKey::public).collect()
     }
@@ -78,10 +79,10 @@ impl ExitConfig {
     }
 }
 
-/// The interface whose address clients' traffic takes.
+/// The interface for clients' traffic to the internet, whose address it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NatInterface {
-    /// Whichever the route leads to.
+    /// The interface that the route leads to.
     Auto,
     /// The device of this name.
     Name(String),
@@ -91,7 +92,7 @@ pub enum NatInterface {
 ///
 /// # Errors
 ///
-/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+/// Names the line and says what to do, whatever is wrong with the file or its key file.
 pub fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
     let file::ConfigText { text, .. } =
         file::read(path, "set up an exit with: warren exit init --endpoint HOST")?;

@@ -1,4 +1,4 @@
-//! Reading a configuration file as text: a regular file of bounded size, in UTF-8, without NUL.
+//! Reads a configuration file as text: a regular file of limited size, in UTF-8, without NUL bytes.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -10,15 +10,15 @@ use zeroize::Zeroizing;
 use super::ConfigError;
 use super::wording::describe;
 
-/// The largest configuration that is read; a real one has a few hundred bytes.
+/// The largest configuration that is read. A real one has a few hundred bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// A file's text, and whether users other than its owner may read it.
+/// A file's text, and the metadata with its mode.
 #[derive(Debug)]
 pub(super) struct ConfigText {
-    /// May hold a private key, hence erased when dropped.
+    /// Erased when dropped, because it may hold a private key.
     pub(super) text: Zeroizing<String>,
-    /// Of the file that was read, whatever has its name by now.
+    /// The metadata of the file that was read, even if it was replaced since.
     pub(super) metadata: Metadata,
 }
 
@@ -29,15 +29,15 @@ impl ConfigText {
     }
 }
 
-/// Reads a configuration file; `if_missing` says what to do when there is none.
+/// Reads a configuration file. `if_missing` says what to do when it does not exist.
 pub(super) fn read(path: &Path, if_missing: &str) -> Result<ConfigText, ConfigError> {
-    // Without O_NONBLOCK a FIFO would hang the command instead of being refused.
+    // Without O_NONBLOCK, a FIFO would hang the command instead of being refused.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(nonblocking).open(path);
     read_opened(opened, MAX_BYTES, path, if_missing)
 }
 
-/// As [`read`], for a file that was opened without waiting, and may have up to `most` bytes.
+/// Like [`read`], for a file that was opened without blocking and may have up to `most` bytes.
 pub(super) fn read_opened(
     opened: io::Result<File>,
     most: u64,
@@ -49,10 +49,10 @@ pub(super) fn read_opened(
     if metadata.len() > most {
         return Err(too_large(path, most));
     }
-    // With room for all of it, as what a vector leaves when it grows is not wiped.
+    // Allocates room for everything: a vector that grows leaves its old buffer unwiped.
     let length = usize::try_from(metadata.len()).map_err(|_| too_large(path, most))?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
-    // One byte more than allowed shows a file that grew meanwhile.
+    // One byte more than allowed reveals a file that grew meanwhile.
     file.take(most + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error, if_missing))?;
     if bytes.len() as u64 > most {
         return Err(too_large(path, most));
@@ -84,20 +84,20 @@ pub(super) fn decode<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, Config
     let text = utf8(path, bytes)?;
     match bytes.iter().position(|byte| *byte == 0) {
         Some(offset) => {
-            let sentence = "holds a NUL byte; restore the file, it is damaged or not a text";
+            let sentence = "holds a NUL byte; the file is damaged or not text, so restore it";
             Err(ConfigError::at_line(path, line_of(bytes, offset), sentence))
         }
         None => Ok(text),
     }
 }
 
-/// The line, counted from 1, that the byte at `offset` is in.
+/// The line, counted from 1, of the byte at `offset`.
 pub(super) fn line_of(bytes: &[u8], offset: usize) -> usize {
     1 + bytes.iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
 fn too_large(path: &Path, most: u64) -> ConfigError {
-    let sentence = format!("is larger than {} MiB; this is no Warren configuration", most >> 20);
+    let sentence = format!("is larger than {} MiB; this is not a Warren configuration", most >> 20);
     ConfigError::of_file(path, sentence)
 }
 
@@ -105,7 +105,7 @@ fn unreadable(path: &Path, error: &io::Error, if_missing: &str) -> ConfigError {
     let sentence = if error.kind() == io::ErrorKind::NotFound {
         format!("does not exist; {if_missing}")
     } else if error.kind() == io::ErrorKind::PermissionDenied {
-        "may not be read by this user; run the command as root".to_owned()
+        "cannot be read by this user; run the command as root".to_owned()
     } else {
         format!("cannot be read: {}; check the file and its disk", describe(error))
     };

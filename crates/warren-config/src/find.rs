@@ -1,4 +1,4 @@
-//! Which file a PROFILE or FILE argument means.
+//! The file that a PROFILE or FILE argument means.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::ConfigError;
 use super::wording::{describe, one_line, quoted, suggestion};
 
-/// A profile's name: it also names a runtime directory and a firewall table.
+/// A profile's name, which also names a runtime directory and a firewall table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileName(String);
 
@@ -21,7 +21,7 @@ impl ProfileName {
         &self.0
     }
 
-    /// The name that a profile in `path` has: its file name without `.toml`.
+    /// The name of the profile in a file: the file's name without `.toml`.
     pub fn of_file(path: &Path) -> Result<Self, ConfigError> {
         let name = path.file_name().unwrap_or(OsStr::new("")).to_string_lossy();
         let name = name.strip_suffix(".toml").unwrap_or(&name);
@@ -36,7 +36,7 @@ impl ProfileName {
 impl FromStr for ProfileName {
     type Err = &'static str;
 
-    /// Parses a name; the error goes on after the name.
+    /// Parses a name. The error continues after the name.
     fn from_str(name: &str) -> Result<Self, &'static str> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if name.is_empty() {
@@ -47,7 +47,7 @@ impl FromStr for ProfileName {
             Err("is longer than 32 characters")
         } else if !name.bytes().all(plain) || !name.starts_with(|first: char| first.is_ascii_alphanumeric()) {
             Err(
-                "has characters other than letters, digits, dots, dashes and underscores, or begins with one of these",
+                "has characters other than letters, digits, dots, dashes and underscores, or does not begin with a letter or digit",
             )
         } else {
             Ok(Self(name.to_owned()))
@@ -61,13 +61,14 @@ impl fmt::Display for ProfileName {
     }
 }
 
-/// The file that a PROFILE or FILE argument means; without one, the only profile there is.
+/// The file that a PROFILE or FILE argument means. Without an argument, the only profile.
 ///
-/// An argument with a slash or ending in `.toml` is a file, any other the name of a profile in the configuration directory.
+/// An argument with a slash or ending in `.toml` is a file. Any other is the name of a profile in the configuration
+/// directory.
 ///
 /// # Errors
 ///
-/// Names the profiles there are if the one asked for is not, or if there is a choice to make.
+/// Lists the known profiles if the requested one does not exist, or if there are several to choose from.
 pub fn find_profile(config_directory: &Path, argument: Option<&OsStr>) -> Result<PathBuf, ConfigError> {
     let Some(argument) = argument else { return only_profile(config_directory) };
     let path = Path::new(argument);
@@ -87,14 +88,14 @@ pub fn find_profile(config_directory: &Path, argument: Option<&OsStr>) -> Result
             "make it from an invitation with `warren join INVITE`, or put a profile from the exit's operator there".to_owned()
         }
         None => format!(
-            "name one of the profiles there are ({}), or make it from an invitation with `warren join INVITE --name {text}`",
+            "choose an existing profile ({}), or make this one from an invitation with `warren join INVITE --name {text}`",
             join(&names)
         ),
     };
     Err(ConfigError::of_file(&file, format!("does not exist; {advice}")))
 }
 
-/// The names of the profiles in the configuration directory, in order; a directory that does not exist has none.
+/// The names of the profiles in the configuration directory, in order. A missing directory has none.
 pub fn profile_names(config_directory: &Path) -> Result<Vec<ProfileName>, ConfigError> {
     let unreadable = |error: std::io::Error| {
         let is_forbidden = error.kind() == std::io::ErrorKind::PermissionDenied;

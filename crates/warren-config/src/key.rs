@@ -1,4 +1,4 @@
-//! Private keys as configuration names them: inline, or in a file beside the configuration.
+//! Private keys in the configuration: inline, or in a file beside it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::document::{Located, Section};
 use super::value::{Problem, Value};
 use super::wording::describe;
 
-/// The keys of a section that name a private key, read but not yet resolved.
+/// The keys of a section that name a private key. They are read, but the key file is not.
 #[derive(Debug)]
 pub(super) struct KeySetting {
     inline: Option<Located<PrivateKey>>,
@@ -31,12 +31,12 @@ impl KeySetting {
         Ok(Self { inline, file })
     }
 
-    /// The file that the key is in, if it is in one of its own.
+    /// The key's file, if it is in one.
     pub(super) fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.value.as_path())
     }
 
-    /// The key itself. `mode` is the configuration file's, which must be private if the key stands in it.
+    /// The key. `mode` is the configuration file's mode, which must be private if it contains the key.
     pub(super) fn resolve(self, section: &Section<'_>, mode: u32) -> Result<PrivateKey, ConfigError> {
         match (self.inline, self.file) {
             (Some(inline), Some(file)) => Err(section.error(
@@ -46,7 +46,7 @@ impl KeySetting {
             (Some(inline), None) if mode & 0o077 != 0 => Err(section.error(
                 inline.line,
                 format!(
-                    "private_key stands in a file that other users may access (mode {mode:04o}); run: chmod 600 {}",
+                    "private_key is in a file that other users can access (mode {mode:04o}); run: chmod 600 {}",
                     section.path().display()
                 ),
             )),
@@ -59,7 +59,7 @@ impl KeySetting {
         }
     }
 
-    /// An exit's keys, which never stand in its configuration itself.
+    /// An exit's keys, which are always in a file of their own.
     pub(super) fn resolve_exit(self, section: &Section<'_>) -> Result<ExitKeys, ConfigError> {
         let Some(file) = self.file else { return Err(section.missing("private_key_file", EXIT_WITHOUT_KEY)) };
         let copy = credential(&file.value);
@@ -76,7 +76,7 @@ const WITHOUT_KEY: &str =
 const EXIT_WITHOUT_KEY: &str =
     "make a key with \"warren keygen\" and name its file here, or let \"warren exit init\" write both";
 
-/// What an exit's key file holds.
+/// The contents of an exit's key file.
 #[derive(Debug)]
 pub(super) struct ExitKeys {
     pub(super) file: PathBuf,
@@ -85,8 +85,8 @@ pub(super) struct ExitKeys {
     pub(super) old: Option<PrivateKey>,
 }
 
-/// What systemd hands to this service under the file's name, by `LoadCredential=`: so a daemon has a key that its own
-/// user may not read from the file.
+/// The copy of the file that systemd hands to this service by `LoadCredential=`. With it, a daemon can have a key that
+/// its own user cannot read from the file.
 fn credential(file: &Path) -> Option<PathBuf> {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY")?;
     let path = Path::new(&directory).join(file.file_name()?);
@@ -97,21 +97,21 @@ fn key_file_sentence(error: &KeyError) -> String {
     let KeyError::Read { path, source } = error else { return format!("private_key_file: {error}") };
     if source.kind() == std::io::ErrorKind::PermissionDenied {
         return format!(
-            "private_key_file: {} may not be read by this user; run the command as root",
+            "private_key_file: {} cannot be read by this user; run the command as root",
             path.display()
         );
     }
     format!("private_key_file: cannot read {}: {}; check the name", path.display(), describe(source))
 }
 
-/// Base64 of 32 bytes; the refusal never shows the text.
+/// 32 bytes in base64. The error never shows the text.
 fn private_key(value: Value<'_>) -> Result<PrivateKey, Problem> {
     let expected = "must be a key from \"warren keygen\": 44 characters of base64";
     let text = value.text("a key from \"warren keygen\", between quotes")?;
     PrivateKey::from_base64(text).map_err(|_| value.problem(format!("is not a private key; it {expected}")))
 }
 
-/// An exit's key, or a list of them while it is being rotated.
+/// An exit's public key, or a list of them while the key is being rotated.
 pub(super) fn public_keys(value: Value<'_>) -> Result<Vec<PublicKey>, Problem> {
     if !value.is_list() {
         return Ok(vec![public_key(value)?]);

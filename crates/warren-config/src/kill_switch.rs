@@ -1,4 +1,4 @@
-//! A profile's `[kill_switch]`.
+//! The `[kill_switch]` section of a profile.
 
 use warren_host::kill_switch::{InboundPort, InboundProtocol};
 
@@ -7,12 +7,12 @@ use super::document::Document;
 use super::value::{Problem, Value, boolean, list};
 use super::wording::quoted;
 
-/// What a profile says about its kill switch.
+/// A profile's settings for its kill switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KillSwitchSettings {
-    /// Whether traffic is kept in while the tunnel is not up.
+    /// Whether traffic is blocked while the tunnel is not up.
     pub enabled: bool,
-    /// Ports of this host that stay reachable from outside.
+    /// Ports of this host that remain reachable from outside.
     pub allow_inbound: Vec<InboundPort>,
 }
 
@@ -27,7 +27,7 @@ impl KillSwitchSettings {
     }
 }
 
-/// A port that stays reachable from outside, e.g. `tcp/22`.
+/// A port that remains reachable from outside, e.g. `tcp/22`.
 fn inbound_port(value: Value<'_>) -> Result<InboundPort, Problem> {
     let text = value.text("a port such as \"tcp/22\"")?;
     let parsed = text.split_once('/').and_then(|(protocol, port)| {

@@ -1,7 +1,18 @@
-//! Configuration files read into typed values: a client's profile and an exit's `exit.toml`.
+//! Configuration files, read into typed values: a client's profile and an exit's `exit.toml`.
 //!
-//! A value that a loader returns is valid; whatever is wrong with a file is one sentence that names file, line and key.
-//! Settings whose feature this version lacks come back as [`NotYet`], so that none is ignored silently.
+//! A value that a loader returns is valid. Anything wrong with a file is one sentence that names file, line and key.
+//! Settings without effect in this version come back as `NotYet`, so that none is ignored silently.
+//!
+//! The modules:
+//! - `profile`, `exit`: the two files
+//! - `transport`, `kill_switch`, `metrics`, `web`: sections of their own
+//! - `clients`: the exit's registry of clients, `clients.toml`
+//! - `find`: the file that a PROFILE argument means
+//! - `document`, `value`: from TOML to typed values
+//! - `endpoint`, `key`, `network`: values with rules of their own
+//! - `file`, [`storage`]: reading files as text, and writing them durably
+//! - `error`, `wording`: the sentences that a user reads
+//! - `profile_text`: the profile that an exit writes for a client
 #![forbid(unsafe_code)]
 
 mod clients;

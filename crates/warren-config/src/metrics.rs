@@ -7,14 +7,14 @@ use super::document::{Document, Located};
 use super::value::{Problem, Value, boolean, socket_address};
 use super::wording::quoted;
 
-/// Where an exit serves its figures, and which.
+/// Where an exit serves its metrics, and which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsSettings {
-    /// Nothing when none are served.
+    /// `None` when they are not served.
     pub listen: Option<SocketAddr>,
-    /// Whether the file asks for this address; the default one may be taken by another program.
+    /// Whether the file names this address. The default address may be taken by another program.
     pub is_asked_for: bool,
-    /// Whether each client has figures of its own.
+    /// Whether each client has metrics of its own.
     pub clients: bool,
 }
 
@@ -33,7 +33,7 @@ impl MetricsSettings {
             && !is_local(address.ip())
         {
             let sentence = format!(
-                "listen in [metrics] is \"{address}\", which the internet may reach; \
+                "listen in [metrics] is \"{address}\", which the internet could reach; \
                  write a loopback or private address, or add public = true"
             );
             return Err(section.error(*line, sentence));
@@ -47,17 +47,17 @@ fn address_or_off(value: Value<'_>) -> Result<Option<SocketAddr>, Problem> {
     const EXPECTED: &str = "an IP address with a port such as \"127.0.0.1:9466\", or \"off\"";
     match value.text(EXPECTED)? {
         "off" => Ok(None),
-        // It has the sentence of a port that is none.
+        // Reports the same error as for an invalid port.
         text if text.parse::<SocketAddr>().is_ok() => socket_address(value).map(Some),
         other => Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(other)))),
     }
 }
 
-/// Whether only this host and private networks reach an address.
+/// Whether only this host and private networks can reach an address.
 fn is_local(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
-            // RFC 6598, which overlay networks use too.
+            // Shared address space (RFC 6598), which overlay networks use too.
             let is_shared = matches!(address.octets(), [100, 64..128, ..]);
             address.is_loopback() || address.is_private() || address.is_link_local() || is_shared
         }

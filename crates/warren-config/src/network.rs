@@ -1,4 +1,4 @@
-//! Networks as configuration writes them, and which of them can be an exit's inner prefixes.
+//! Networks in the configuration, and which of them can be an exit's inner prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::wording::quoted;
 
-/// A network in CIDR notation without host bits; the error goes on after the key's name.
+/// A network in CIDR notation without host bits. The error continues after the key's name.
 pub(crate) fn parse(text: &str) -> Result<IpNet, String> {
     let Ok(network) = text.parse::<IpNet>() else {
         let advice = match text.parse::<IpAddr>() {
@@ -26,7 +26,7 @@ pub(crate) fn parse(text: &str) -> Result<IpNet, String> {
     Ok(network)
 }
 
-/// An exit's inner IPv4 prefix, from which clients get addresses; the error goes on after the key's name.
+/// An exit's inner IPv4 prefix, from which clients get addresses. The error continues after the key's name.
 pub fn ipv4_pool(text: &str) -> Result<Ipv4Net, String> {
     let IpNet::V4(network) = parse(text)? else {
         return Err(format!("is {}, but must be an IPv4 network such as \"10.66.0.0/16\"", quoted(text)));
@@ -40,12 +40,12 @@ pub fn ipv4_pool(text: &str) -> Result<Ipv4Net, String> {
         .iter()
         .any(|ip| ip.is_multicast() || ip.is_loopback() || ip.is_link_local() || is_reserved(*ip))
     {
-        return Err(format!("is {}, but must be unicast; take one such as \"10.66.0.0/16\"", quoted(text)));
+        return Err(format!("is {}, but must be unicast, such as \"10.66.0.0/16\"", quoted(text)));
     }
     Ok(network)
 }
 
-/// An exit's inner IPv6 prefix, from which clients get addresses; the error goes on after the key's name.
+/// An exit's inner IPv6 prefix, from which clients get addresses. The error continues after the key's name.
 pub fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
     let IpNet::V6(network) = parse(text)? else {
         return Err(format!("is {}, but must be an IPv6 network such as \"fd66:6666::/64\"", quoted(text)));
@@ -57,12 +57,12 @@ pub fn ipv6_pool(text: &str) -> Result<Ipv6Net, String> {
     let is_unusable =
         first.is_multicast() || first.is_unicast_link_local() || network.contains(&Ipv6Addr::LOCALHOST);
     if is_unusable || first.to_ipv4_mapped().is_some() {
-        return Err(format!("is {}, but must be unicast; take one such as \"fd66:6666::/64\"", quoted(text)));
+        return Err(format!("is {}, but must be unicast, such as \"fd66:6666::/64\"", quoted(text)));
     }
     Ok(network)
 }
 
-/// Whether a client may have `address` within the exit's inner prefixes; the error is a sentence.
+/// Whether a client can have `address` in the exit's inner prefixes. The error is a sentence.
 pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Result<(), String> {
     let (pool, reserved) = match address {
         IpAddr::V4(address) => {
@@ -72,7 +72,8 @@ pub fn client_address(address: IpAddr, ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6N
         }
         IpAddr::V6(address) => {
             let Some(pool) = ipv6 else { return Err("the exit has no inner IPv6 prefix".to_owned()) };
-            // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1), the next the exit's.
+            // The first address is the subnet-router anycast address (RFC 4291 section 2.6.1), the second the exit's
+            // own.
             let first = u128::from(pool.network());
             let offset = u128::from(address).checked_sub(first);
             (IpNet::V6(pool), offset.is_some_and(|offset| offset < 2))

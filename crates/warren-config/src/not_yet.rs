@@ -1,4 +1,4 @@
-//! Settings of the contract whose feature this version does not have.
+//! Settings that have no effect in this version.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::document::Section;
 use super::wording::one_line;
 
-/// A setting that a file makes and this version cannot honour; `Display` is the line that warns of it.
+/// A setting in a file that has no effect in this version. It prints as the line that warns of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotYet {
     path: PathBuf,

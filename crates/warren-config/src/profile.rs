@@ -1,4 +1,4 @@
-//! A client's profile, `/etc/warren/NAME.toml`.
+//! A client's profile: `/etc/warren/NAME.toml`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,45 +22,45 @@ use super::value::{
 use super::wording::quoted;
 use super::{ConfigError, file};
 
-/// Everything a client needs to know of one profile.
+/// All settings of a profile.
 #[derive(Debug)]
 pub struct ClientProfile {
     /// The file's name without `.toml`.
     pub name: ProfileName,
     /// The client's own key.
     pub private_key: PrivateKey,
-    /// The file that the key is in, if it is in one of its own.
+    /// The key's file, if it is in one.
     pub key_file: Option<PathBuf>,
     /// The exit to connect to.
     pub exit: RemoteExit,
-    /// Those to use while it does not answer, in order.
+    /// Exits to use while the first does not answer, in order.
     pub other_exits: Vec<RemoteExit>,
-    /// The TUN device's name, or nothing if the first free one of warren0, warren1 and so on will do.
+    /// The TUN device's name. `None` for the first free one of warren0, warren1 and so on.
     pub device: Option<String>,
-    /// The TUN device's MTU, or nothing if the exit's word is taken.
+    /// The TUN device's MTU. `None` to let the exit choose.
     pub mtu: Option<u16>,
-    /// What goes through the tunnel.
+    /// Networks that go through the tunnel.
     pub include: Vec<IpNet>,
-    /// What does not, although `include` has it.
+    /// Networks that do not, although `include` covers them.
     pub exclude: Vec<IpNet>,
-    /// Whether the private networks on this host's links stay reachable.
+    /// Whether private networks on this host's links stay reachable.
     pub lan: bool,
-    /// Networks behind this host that the exit is asked to route to it.
+    /// Networks behind this host that the exit should route to it.
     pub prefixes: Vec<IpNet>,
-    /// What becomes of the routes once every exit has refused this client.
+    /// What happens to the routes once every exit has refused this client.
     pub when_refused: WhenRefused,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
-    /// The resolvers that the host asks while the tunnel is up.
+    /// The resolvers that the host uses while the tunnel is up.
     pub dns: Servers,
     /// `[transport]`.
     pub transport: Transport,
-    /// What the file asks for and this version does not do.
+    /// Settings in the file that have no effect in this version.
     pub not_yet: Vec<NotYet>,
 }
 
 impl ClientProfile {
-    /// Its exits, in order.
+    /// All exits, in order.
     pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
         std::iter::once(&self.exit).chain(&self.other_exits)
     }
@@ -71,9 +71,9 @@ impl ClientProfile {
 pub struct RemoteExit {
     /// Where the exit listens.
     pub endpoint: Endpoint,
-    /// At least one; several while the exit's key is being rotated.
+    /// At least one key. Several while the exit's key is being rotated.
     pub public_keys: Vec<PublicKey>,
-    /// The name in TLS's hello (SNI), which anybody on the way reads; none unless said.
+    /// The name in the TLS hello (SNI), which anybody on the path can read. None by default.
     pub server_name: Option<String>,
 }
 
@@ -81,14 +81,14 @@ pub struct RemoteExit {
 ///
 /// # Errors
 ///
-/// Names the line and says what to do, for whatever is wrong with the file or its key file.
+/// Names the line and says what to do, whatever is wrong with the file or its key file.
 pub fn load_profile(path: &Path) -> Result<ClientProfile, ConfigError> {
     let name = ProfileName::of_file(path)?;
     let file = file::read(path, "check the name, or ask the exit's operator for a profile")?;
     parse(name, path, &file.text, file.mode())
 }
 
-/// Reads a profile's text; `mode` is its file's.
+/// Reads a profile's text. `mode` is the mode of its file.
 pub(super) fn parse(
     name: ProfileName,
     path: &Path,
@@ -172,7 +172,8 @@ fn check_exits(
     Ok((first, exits.collect()))
 }
 
-/// The device's name, its MTU, and a number of queues with what to say if it is not that of the workers.
+/// The device's name, its MTU, and a number of queues with the warning to print if it differs from the number of
+/// workers.
 type Tun = (Option<String>, Option<u16>, Option<(u8, NotYet)>);
 
 fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
@@ -182,13 +183,13 @@ fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     let queues = section.optional("queues", auto_or(number(1..=WorkerPlace::MAX)))?;
     section.finish()?;
     let queues = queues.and_then(|Located { value, line }| {
-        let consequence = "the device has a queue for each of `workers` in [transport]";
+        let consequence = "the device has one queue for each worker (`workers` in [transport])";
         Some((value?, NotYet::new(&section, "queues in [tun]", line, consequence)))
     });
     Ok((name, mtu, queues))
 }
 
-/// What `[routes]` says.
+/// The `[routes]` section.
 struct Routes {
     include: Vec<IpNet>,
     exclude: Vec<IpNet>,
@@ -200,9 +201,9 @@ struct Routes {
 /// What a client does with its host once every exit has refused it for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenRefused {
-    /// What belongs into the tunnel stays on the host until somebody takes the tunnel down.
+    /// Traffic for the tunnel stays blocked until somebody takes the tunnel down.
     Closed,
-    /// The daemon ends, and traffic goes the way it went before.
+    /// The daemon ends, and traffic takes the same path as before.
     Open,
 }
 
@@ -229,19 +230,19 @@ fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
 
 const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";
 
-/// Networks none of which is included as it stands: one of the two would be ignored.
+/// Networks to exclude. None may equal an included one, because one of the two would be ignored.
 fn networks_left_out(value: Value<'_>, include: &[IpNet]) -> Result<Vec<IpNet>, Problem> {
     let networks = list(ANY_NETWORKS, network)(value)?;
     let is_included = |network: &IpNet| include.iter().any(|included| included.trunc() == network.trunc());
     match networks.iter().copied().find(is_included) {
         Some(both) => Err(value.problem(format!(
-            "has {both}, which include has too (everything unless said); leave it out of one of the two"
+            "has {both}, which include has too (by default it has everything); remove it from one of the two"
         ))),
         None => Ok(networks),
     }
 }
 
-/// Networks as the exit takes them: whole ones, none of them everything, and not too many.
+/// Networks behind the client that an exit accepts: no default route, not too many, and without host bits.
 fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
     const LIST: &str = "a list of networks such as [\"192.168.7.0/24\"]";
     let networks = list(LIST, network)(value)?;
@@ -249,7 +250,9 @@ fn networks_behind(value: Value<'_>) -> Result<Vec<IpNet>, Problem> {
         return Err(value.problem(format!("has {default}, but must name the networks behind this host")));
     }
     if networks.len() > MAX_PREFIXES {
-        return Err(value.problem(format!("has {} networks, but may have {MAX_PREFIXES}", networks.len())));
+        return Err(
+            value.problem(format!("has {} networks, but can have at most {MAX_PREFIXES}", networks.len()))
+        );
     }
     Ok(networks.iter().map(IpNet::trunc).collect())
 }

@@ -1,15 +1,15 @@
-//! The profile that an exit's operator hands to a client.
+//! The profile that an exit's operator gives to a client.
 
 use warren_quic::key::{PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 
 use super::Endpoint;
 
-/// Whose the private key of a new profile is.
+/// Who has the private key of a new profile.
 pub enum ClientKey {
-    /// Made here; the profile holds it and nothing else does.
+    /// This machine made it. Only the profile has it.
     Ours(PrivateKey),
-    /// Made by the client, which keeps the private half.
+    /// The client made it and keeps the private half.
     Theirs(PublicKey),
 }
 
@@ -23,7 +23,7 @@ impl ClientKey {
     }
 }
 
-/// A profile with all that `warren up` needs; what it leaves out has its default.
+/// A complete profile for `warren up`. Settings that it leaves out have their defaults.
 pub fn profile_text(
     name: &str,
     endpoint: &Endpoint,
@@ -43,7 +43,7 @@ pub fn profile_text(
     };
     let exit = match exit {
         [only] => format!("\"{only}\""),
-        // While the exit's key is being rotated.
+        // The exit's key is being rotated.
         several => {
             let keys: Vec<String> = several.iter().map(|key| format!("\"{key}\"")).collect();
             format!("[{}]", keys.join(", "))

@@ -1,4 +1,4 @@
-//! Files written durably and whole: what is read back is the old content or the new, whenever the machine stops.
+//! Durable and atomic file writes. After a crash, a reader gets either the old content or the new.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Write};
@@ -11,10 +11,11 @@ use tempfile::NamedTempFile;
 use tokio::signal::unix::{SignalKind, signal};
 use warren_host::{follows_links_at, make_lock_file, open_plain};
 
-/// Replaces a file's content, keeping mode and owner; a new file gets `mode` and, from root, its directory's owner.
+/// Replaces a file's content and keeps its mode and owner. A new file gets `mode`, and its directory's owner if root
+/// writes it.
 ///
-/// A symbolic link of root's or this user's in a directory of theirs is followed, so that the file it names is replaced and not the
-/// link; another user could have root replace any file by one.
+/// Follows a symbolic link of root's or this user's in a directory of theirs, and replaces the file that it names.
+/// Another user's link could make root replace any file.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let path = follow_link(path)?;
     let directory = directory_of(&path);
@@ -28,11 +29,11 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory(&directory)
 }
 
-/// Creates a file that must not be there yet; neither a file nor a dangling link is ever replaced.
+/// Creates a file that must not exist yet. Never replaces a file or a dangling link.
 ///
 /// # Errors
 ///
-/// `AlreadyExists` if something has that name.
+/// `AlreadyExists` if anything has that name.
 pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let directory = directory_of(path);
     let file = temporary(&directory, content, mode, None)?;
@@ -40,21 +41,21 @@ pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     sync_directory(&directory)
 }
 
-/// Removes what writers that were killed left in a directory. Nobody else may be writing there.
+/// Removes temporary files of killed writers in a directory. Nobody else may be writing there.
 pub fn remove_leftovers(directory: &Path) {
     for path in leftovers(directory) {
-        // It takes room, and does no harm.
+        // A file that remains takes space but does no harm.
         drop(fs::remove_file(path));
     }
 }
 
-/// Removes what writers that were killed left in a directory where others may be writing: what nobody holds any more. Private
-/// keys may be in it.
+/// Removes temporary files of killed writers in a directory where others may be writing: those that nobody holds
+/// locked. They may contain private keys.
 pub fn remove_abandoned(directory: &Path) {
     for path in leftovers(directory) {
         let is_abandoned = open_plain(&path).is_ok_and(|file| {
             let age = file.metadata().and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
-            // One that is younger may not have been locked yet.
+            // A younger file may not be locked yet.
             matches!(age, Ok(Ok(age)) if age > Duration::from_secs(2))
                 && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
@@ -64,7 +65,7 @@ pub fn remove_abandoned(directory: &Path) {
     }
 }
 
-/// Files in a directory that have not got their name.
+/// Files in a directory that have only their temporary name.
 fn leftovers(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(is_leftover).map(|entry| entry.path())
@@ -76,7 +77,8 @@ fn is_leftover(entry: &fs::DirEntry) -> bool {
     is_file && name.to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1))
 }
 
-/// From here on a write beyond the process's limit of file sizes fails, like one to a full disk, instead of ending the process.
+/// From now on, a write beyond the process's file size limit fails like one to a full disk. Without this, it ends the
+/// process.
 ///
 /// # Errors
 /// When SIGXFSZ cannot be watched.
@@ -84,8 +86,7 @@ pub fn survive_file_size_limit() -> io::Result<()> {
     signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
 }
 
-/// Makes a directory, and those above it, that others may look into but not write, whatever the process's umask; says whether it
-/// was missing.
+/// Creates a directory and those above it with mode 0755, whatever the umask. Returns whether it was missing.
 pub fn make_directory(path: &Path) -> io::Result<bool> {
     if path.is_dir() {
         return Ok(false);
@@ -99,14 +100,14 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// An advisory lock (`flock`) on a file of its own; given back when dropped, or when the process dies.
+/// An advisory lock (`flock`) on a file of its own. Released when dropped, or when the process dies.
 #[derive(Debug)]
 pub struct LockFile {
     _file: File,
 }
 
 impl LockFile {
-    /// Takes the lock, or gives up after `wait` with nothing. Blocks the thread.
+    /// Takes the lock, or returns `None` after `wait`. Blocks the thread.
     pub fn acquire(path: &Path, wait: Duration) -> io::Result<Option<Self>> {
         const PAUSE: Duration = Duration::from_millis(20);
         let (file, is_new) = make_lock_file(path)?;
@@ -125,7 +126,7 @@ impl LockFile {
     }
 }
 
-/// User and group of a file.
+/// The user and group of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Owner {
     user: u32,
@@ -137,7 +138,8 @@ impl Owner {
         Self { user: metadata.uid(), group: metadata.gid() }
     }
 
-    /// Root writes files for the service, whose directory it is; others can write only their own.
+    /// The owner for a new file. Root writes files for the service that owns the directory; other users can write only
+    /// their own.
     fn of_new_file_in(directory: &Path) -> io::Result<Self> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::of(&fs::metadata(directory)?));
@@ -154,29 +156,30 @@ impl Owner {
     }
 }
 
-/// How the name of a file begins and ends that has not got its own yet.
+/// The beginning and end of a temporary file's name.
 const TEMPORARY: (&str, &str) = (".warren-", ".tmp");
 
-/// A file in `directory` that already has everything but its name; it vanishes unless it is given one.
+/// A complete file in `directory` that has only a temporary name. It is deleted unless it is renamed.
 fn temporary(directory: &Path, content: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new()
         .prefix(TEMPORARY.0)
         .suffix(TEMPORARY.1)
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(directory)?;
-    // Until it is closed, so that it is not taken for one that a killed writer left; a file system without locks is no obstacle.
+    // Held until it is closed, so that it is not taken for a killed writer's. A file system without locks is not an
+    // obstacle.
     let _ = rustix::fs::flock(file.as_file(), FlockOperation::NonBlockingLockExclusive);
     file.write_all(content)?;
     if let Some(owner) = owner {
         owner.give(file.as_file())?;
     }
-    // The process's umask does not count here, and the owner comes first: nobody else may read the file in between.
+    // The umask has no effect here. The owner comes first: nobody else may read the file in between.
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
     Ok(file)
 }
 
-/// A rename is durable once its directory is.
+/// A rename is durable once its directory is synced.
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -198,7 +201,7 @@ fn follow_link(path: &Path) -> io::Result<PathBuf> {
         )),
         Ok(metadata) if metadata.is_symlink() => fs::canonicalize(path),
         Ok(metadata) if !metadata.is_file() => {
-            Err(io::Error::other("it is no regular file; put a file in its place"))
+            Err(io::Error::other("it is not a regular file; put a file in its place"))
         }
         _ => Ok(path.to_path_buf()),
     }

@@ -11,45 +11,46 @@ use warren_tunnel::tuning::{
     DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, TunBatches, TunOffload, Tuning,
 };
 
-/// The most connections a session has.
+/// The most connections that a session can have.
 pub(crate) const MAX_CONNECTIONS: u32 = 32;
 
 /// How QUIC connections are driven.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transport {
-    /// Of a client: how many it wants (4 unless said). Of an exit: the most it grants a client (32 unless said).
+    /// For a client: how many it asks for (4 by default). For an exit: the most that it grants a client (32 by
+    /// default).
     pub connections: u32,
     /// The most UDP payloads in one GSO send.
     pub max_transmit_segments: u32,
     /// The most datagrams in one drive.
     pub max_transmit_datagrams: u32,
-    /// The most receives that are dealt with at once.
+    /// The most receive batches that are read before their datagrams are processed.
     pub receive_batches: u32,
     /// The most reads of the TUN in one turn.
     pub tun_batches: u32,
-    /// The congestion controller of new and of open connections.
+    /// The congestion controller. A change also affects open connections.
     pub congestion: Congestion,
     /// What drives the connections.
     pub driver: Driver,
-    /// Whether the TUN device's segmentation offloads are used where the host has them.
+    /// Whether to use the TUN device's segmentation offloads if the host has them.
     pub tun_offload: bool,
-    /// Whether UDP segmentation offload is used where the host has it.
+    /// Whether to use UDP segmentation offload if the host has it.
     pub udp_gso: bool,
-    /// Whether UDP receive offload is used where the host has it.
+    /// Whether to use UDP receive offload if the host has it.
     pub udp_gro: bool,
-    /// How many workers carry the traffic; the number of cores decides unless said.
+    /// How many workers carry the traffic. By default this depends on the number of cores.
     pub workers: Option<u8>,
-    /// Whether each worker is tied to a core.
+    /// Whether each worker is pinned to a core.
     pub pin: bool,
 }
 
 impl Transport {
-    /// Warren's own: more goodput for a CPU second on both sides than noq's (`bench/LOG.md`).
+    /// Warren's own driver: it gave more goodput per CPU second than noq's on both sides (`bench/LOG.md`).
     const DRIVER: Driver = Driver::Warren;
     pub(super) const CLIENT_CONNECTIONS: u32 = 4;
     pub(super) const EXIT_CONNECTIONS: u32 = MAX_CONNECTIONS;
 
-    /// Reads the section; `connections` is the role's default.
+    /// Reads the section. `connections` is the role's default.
     pub(super) fn read(document: &mut Document<'_>, connections: u32) -> Result<Self, ConfigError> {
         const CONGESTION: &[(&str, Congestion)] = &[
             ("cubic", Congestion::Cubic),
@@ -81,11 +82,11 @@ impl Transport {
     }
 }
 
-/// What of `[transport]` a running daemon cannot change, for people.
+/// The settings in `[transport]` that a running daemon cannot change, as text.
 pub const TAKES_RESTART: &str = "connections, workers, pin, driver or an offload in [transport]";
 
 impl Transport {
-    /// The settings of every connection of a daemon, and what of them can change while it runs.
+    /// The settings of all connections of a daemon, and those that can change while it runs.
     pub fn tuning(&self) -> Tuning {
         let settings = TransportSettings {
             caps: TransmitCaps::new(
@@ -114,7 +115,7 @@ impl Transport {
         self.workers.unwrap_or_else(|| automatic_workers(cores()))
     }
 
-    /// Whether a running daemon can go over to other settings.
+    /// Whether a running daemon can change to other settings.
     pub fn can_become(&self, other: &Self) -> bool {
         let retuned = Self {
             max_transmit_segments: other.max_transmit_segments,
@@ -127,7 +128,8 @@ impl Transport {
         retuned == *other
     }
 
-    /// Gives a running daemon what differs from `before`; what `warren set` changed and the file did not stays.
+    /// Applies the settings that differ from `before` to a running daemon. A change by `warren set` stays if the file
+    /// has no new value.
     pub fn retune(&self, before: &Self, tuning: &Tuning) {
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
@@ -149,8 +151,8 @@ impl Transport {
     }
 }
 
-/// How many workers a host with so many cores gets: half as many, since as much time again goes to the kernel's share of a
-/// packet's way and to programs.
+/// The number of workers for a host with this many cores: half as many, because the kernel's part of a packet's path
+/// and other programs take as much time again.
 fn automatic_workers(cores: usize) -> u8 {
     const MOST: u8 = 8;
     u8::try_from(cores / 2).unwrap_or(MOST).clamp(1, MOST)

@@ -1,4 +1,4 @@
-//! How single values are understood: each parser takes a TOML value and returns a typed one or says what it must be.
+//! Parsers for single values. Each takes a TOML value and returns a typed one, or says what it must be.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -11,14 +11,14 @@ use super::endpoint::{Endpoint, parse_server_name};
 use super::network;
 use super::wording::{alternatives, clipped, quoted};
 
-/// Why a value is refused: the rest of a sentence that begins with the key's name.
+/// Why a value is refused. The sentence continues after the key's name.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) offset: usize,
     pub(super) sentence: String,
 }
 
-/// A TOML value and its place.
+/// A TOML value and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value<'a>(&'a Spanned<DeValue<'a>>);
 
@@ -27,7 +27,7 @@ impl<'a> Value<'a> {
         Self(value)
     }
 
-    /// A refusal of this value; the sentence goes on after the key's name.
+    /// A refusal of this value. The sentence continues after the key's name.
     pub(super) fn problem(self, sentence: impl Into<String>) -> Problem {
         Problem { offset: self.0.span().start, sentence: sentence.into() }
     }
@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text of a string; `expected` says what else would have been right, e.g. `a string such as "home.key"`.
+    /// The text of a string. `expected` describes a correct value, e.g. `a string such as "home.key"`.
     pub(super) fn text(self, expected: &str) -> Result<&'a str, Problem> {
         self.0.get_ref().as_str().ok_or_else(|| self.is_instead_of(expected))
     }
@@ -87,7 +87,7 @@ where
     }
 }
 
-/// `"auto"` as nothing, or what `parse` understands.
+/// `"auto"` as `None`, or a value that `parse` accepts.
 pub(super) fn auto_or<T>(
     parse: impl Fn(Value<'_>) -> Result<T, Problem>,
 ) -> impl Fn(Value<'_>) -> Result<Option<T>, Problem> {
@@ -101,7 +101,7 @@ pub(super) fn auto_or<T>(
     }
 }
 
-/// `"auto"` (use it where the host can) as true, or `false`.
+/// `"auto"` (use it if the host can) as true, or `false`.
 pub(super) fn auto_or_false(value: Value<'_>) -> Result<bool, Problem> {
     match (value.0.get_ref().as_str(), value.0.get_ref().as_bool()) {
         (Some("auto"), _) => Ok(true),
@@ -127,7 +127,7 @@ pub(super) fn word<T: Copy>(words: &[(&'static str, T)]) -> impl Fn(Value<'_>) -
     }
 }
 
-/// A list, each element of which `parse` understands.
+/// A list whose elements `parse` accepts.
 pub(super) fn list<T: PartialEq>(
     expected: &str,
     parse: impl Fn(Value<'_>) -> Result<T, Problem>,
@@ -145,7 +145,7 @@ pub(super) fn list<T: PartialEq>(
     }
 }
 
-/// Any network in CIDR notation, without host bits.
+/// A network in CIDR notation without host bits.
 pub(super) fn network(value: Value<'_>) -> Result<IpNet, Problem> {
     let text = value.text("a network such as \"10.0.0.0/8\"")?;
     network::parse(text).map_err(|sentence| value.problem(sentence))
@@ -183,18 +183,18 @@ pub(super) fn endpoint(value: Value<'_>) -> Result<Endpoint, Problem> {
     text.parse::<Endpoint>().map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
 }
 
-/// A DNS name for TLS's hello.
+/// A DNS name for the TLS hello.
 pub(super) fn server_name(value: Value<'_>) -> Result<String, Problem> {
     let text = value.text("a DNS name such as \"www.example.org\"")?;
     parse_server_name(text).map_err(|error| value.problem(format!("is {}, but {error}", quoted(text))))
 }
 
-/// `"auto"` as nothing, or a device's name.
+/// `"auto"` as `None`, or a device's name.
 pub(super) fn auto_or_device_name(value: Value<'_>) -> Result<Option<String>, Problem> {
     if value.0.get_ref().as_str() == Some("auto") { Ok(None) } else { device_name(value).map(Some) }
 }
 
-/// A network device's name as the kernel allows it.
+/// A name that the kernel accepts for a network device.
 pub(super) fn device_name(value: Value<'_>) -> Result<String, Problem> {
     let text = value.text("a device name such as \"warren0\"")?;
     let refusal = if text.is_empty() {

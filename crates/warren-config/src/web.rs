@@ -1,4 +1,4 @@
-//! The `[web]` section of an exit: where its page for operators is served.
+//! The `[web]` section of an exit: where its web page for operators is served.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use super::document::{Document, Located};
 use super::value::{Problem, Value, socket_address};
 use super::wording::quoted;
 
-/// Where the page is served: within this host, whichever it is.
+/// Where the page is served, in any case only on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebListen {
     /// A loopback address.
     Loopback(SocketAddr),
-    /// A Unix socket, for the exit's own user and root.
+    /// A Unix socket for the exit's own user and root.
     Unix(PathBuf),
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for WebListen {
     }
 }
 
-/// Reads the section; without `listen` there is no page.
+/// Reads the section. Without `listen` there is no page.
 pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>, ConfigError> {
     let mut section = document.section("web")?;
     let listen = section.optional("listen", address_or_path)?;
@@ -36,8 +36,8 @@ pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>,
         && !address.ip().to_canonical().is_loopback()
     {
         let sentence = format!(
-            "listen in [web] is \"{address}\", which others than this host may reach; \
-             write a loopback address such as \"127.0.0.1:9467\", and reach it with: ssh -L 9467:127.0.0.1:9467 HOST"
+            "listen in [web] is \"{address}\", which other hosts could reach; \
+             write a loopback address such as \"127.0.0.1:9467\", and connect with: ssh -L 9467:127.0.0.1:9467 HOST"
         );
         return Err(section.error(*line, sentence));
     }
@@ -45,7 +45,7 @@ pub(super) fn read_web(document: &mut Document<'_>) -> Result<Option<WebListen>,
 }
 
 fn address_or_path(value: Value<'_>) -> Result<WebListen, Problem> {
-    /// Bytes that fit a Unix socket's address with its end (`linux/un.h`).
+    /// The longest path that fits a Unix socket's address, without the final NUL (`linux/un.h`).
     const LONGEST_PATH: usize = 107;
     const EXPECTED: &str = "a loopback address with a port such as \"127.0.0.1:9467\", or the path of a Unix socket such as \"/run/warren/exit/web.sock\"";
     let text = value.text(EXPECTED)?;
@@ -58,7 +58,7 @@ fn address_or_path(value: Value<'_>) -> Result<WebListen, Problem> {
         return Ok(WebListen::Unix(PathBuf::from(text)));
     }
     if text.parse::<SocketAddr>().is_ok() {
-        // It has the sentence of a port that is none.
+        // Reports the same error as for an invalid port.
         return socket_address(value).map(WebListen::Loopback);
     }
     Err(value.problem(format!("is {}, but must be {EXPECTED}", quoted(text))))

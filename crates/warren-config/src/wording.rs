@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The known name nearest to a misspelt one, if one is near.
+/// The known name that is closest to a misspelt one, if one is close.
 pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if unknown.len() > 64 {
         return None;
@@ -15,7 +15,7 @@ pub fn suggestion<'k>(unknown: &str, known: impl Iterator<Item = &'k str>) -> Op
         .map(|(_, name)| name)
 }
 
-/// What a file says, between quotes, in one line of bounded length, without anything that may be a key.
+/// Text from a file between quotes: on one line, of limited length, and without keys.
 pub fn quoted(text: &str) -> String {
     format!("\"{}\"", clipped(&without_keys(text)))
 }
@@ -37,7 +37,7 @@ pub(super) fn alternatives(names: &[String]) -> String {
     }
 }
 
-/// The text with every control character escaped, so that no file name or value breaks a message into lines.
+/// The text with control characters escaped, so that file names and values cannot break a message into lines.
 pub(super) fn one_line(text: &str) -> String {
     if !text.chars().any(char::is_control) {
         return text.to_owned();
@@ -47,7 +47,8 @@ pub(super) fn one_line(text: &str) -> String {
         .collect()
 }
 
-/// The text without its keys: 32 bytes in base64, 43 characters and an equals sign. A private key under the wrong name is still secret.
+/// The text without keys: 32 bytes in base64, which are 43 characters and an equals sign. A private key under a wrong
+/// name is still secret.
 pub(super) fn without_keys(text: &str) -> String {
     const CHARACTERS: usize = 43;
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');

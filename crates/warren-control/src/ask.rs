@@ -11,16 +11,16 @@ use tokio::net::UnixStream;
 
 use super::protocol::{Refusal, Request, Response};
 
-/// A daemon that does not answer in this time is stuck.
+/// A daemon that takes longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Room for the answer about as many clients as an exit has.
+/// Enough for the answer about all clients that an exit can have.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nothing listens: the daemon does not run.
+    /// Nothing listens: the daemon is not running.
     #[error("not running")]
     NotRunning,
     /// The daemon answered with a refusal.
@@ -31,18 +31,18 @@ pub enum AskError {
         "the daemon did not answer within 5 s; see its log, or end it with `kill -9 {pid}` and run this again"
     )]
     TimedOut {
-        /// Its process, as far as it is known.
+        /// Its process ID, if known.
         pid: String,
     },
-    /// The socket is not this user's to use.
-    #[error("only root and the daemon's own user may ask it; run it as root")]
+    /// This user may not use the socket.
+    #[error("only root and the daemon's own user may talk to it; run this as root")]
     Forbidden,
     /// The socket cannot be used.
-    #[error("cannot speak to the daemon: {0}; see its log, and start it again")]
+    #[error("cannot talk to the daemon: {0}; see its log, and start it again")]
     Io(io::Error),
 }
 
-/// Asks one question.
+/// Sends one request and returns its answer.
 pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, AskError> {
     let mut pid = None;
     match tokio::time::timeout(ANSWER_TIMEOUT, exchange(path, request, &mut pid)).await {
@@ -66,7 +66,7 @@ async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Resu
     Ok(serde_json::from_slice(&answer).map_err(io::Error::other)?)
 }
 
-/// The socket itself: by a link, a daemon that runs as another user could have root ask another daemon.
+/// Opens the socket without following a link. Otherwise a daemon of another user could make root ask a third daemon.
 fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&socket)?;
@@ -74,10 +74,10 @@ fn socket_at(path: &Path) -> io::Result<OwnedFd> {
     if kind == FileType::Socket {
         Ok(socket)
     } else if kind == FileType::RegularFile {
-        // Nothing listens there, as at the file that a test or a backup has left.
+        // Nothing listens on a plain file, which a test or a backup may have left.
         Err(io::ErrorKind::ConnectionRefused.into())
     } else {
-        Err(io::Error::other(format!("{} is no socket", path.display())))
+        Err(io::Error::other(format!("{} is not a socket", path.display())))
     }
 }
 
@@ -85,7 +85,7 @@ impl From<io::Error> for AskError {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         let kind = error.kind();
-        // The last two are a daemon that was killed while it was asked.
+        // The last two mean that the daemon was killed while it was being asked.
         if matches!(kind, NotFound | ConnectionRefused | ConnectionReset | BrokenPipe) {
             Self::NotRunning
         } else if kind == io::ErrorKind::PermissionDenied {

@@ -1,4 +1,5 @@
-//! What may be changed while a daemon runs: `warren set KEY VALUE`, with the bounds that configuration files have too.
+//! Settings that can change while a daemon runs: `warren set KEY VALUE`, with the same bounds as in configuration
+//! files.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use warren_quic::settings::{Congestion, TransportSettings};
 use warren_config::suggestion;
 use warren_tunnel::tuning::{DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, Tuning};
 
-/// One change that is valid.
+/// A valid change of one setting.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "Words", into = "Words")]
 pub struct Change {
@@ -31,7 +32,7 @@ enum Key {
     Congestion,
 }
 
-/// A change as it is typed and as it is sent to the daemon.
+/// A change as it is typed and as it is sent to the daemon: its words are not checked yet.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Words {
     /// The setting's name, as in `[transport]`.
@@ -41,7 +42,7 @@ pub struct Words {
 }
 
 impl Change {
-    /// Carries a change out and returns the value that was.
+    /// Makes the change and returns the previous value.
     pub fn apply(self, tuning: &Tuning) -> String {
         let before = self.key.in_force(tuning);
         let Tuning { settings, tun_batches, .. } = tuning;
@@ -60,7 +61,7 @@ impl Change {
         before
     }
 
-    /// The name of what is changed.
+    /// The name of the setting.
     pub fn key(self) -> &'static str {
         self.key.name()
     }

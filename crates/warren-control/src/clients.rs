@@ -1,4 +1,4 @@
-//! Clients as they cross the control socket: to enrol one, to change one, and what is known of one.
+//! Clients on the control socket: a client to enrol, a change of one, and what is known of one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;
@@ -12,38 +12,38 @@ use warren_session::clients::{Client, Invitation, RateLimit, RemovedKey};
 /// A client to enrol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewClient {
-    /// Its name, which no other client has.
+    /// Its name. No other client has it.
     pub name: String,
-    /// The key by which the exit knows it.
+    /// Its public key.
     pub public_key: PublicKey,
-    /// Addresses that are always the client's.
+    /// A fixed inner IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
-    /// As `ipv4`.
+    /// A fixed inner IPv6 address.
     pub ipv6: Option<Ipv6Addr>,
-    /// Networks behind it that it may ask for.
+    /// Networks behind it that it may ask the exit to route.
     #[serde(default)]
     pub prefixes: Vec<IpNet>,
-    /// The most that it may send, and receive, in a second.
+    /// The most that it may send, and receive, per second.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
-    /// Whether its key may be one that was taken from a client.
+    /// Whether the key of a removed client is accepted.
     #[serde(default)]
     pub allow_removed: bool,
 }
 
 impl NewClient {
-    /// A client without networks behind it and without a limit.
+    /// A client without networks behind it and without a rate limit.
     pub fn new(name: String, public_key: PublicKey, ipv4: Option<Ipv4Addr>, ipv6: Option<Ipv6Addr>) -> Self {
         let (prefixes, rate_limit) = (Vec::new(), None);
         Self { name, public_key, ipv4, ipv6, prefixes, rate_limit, allow_removed: false }
     }
 
-    /// The removed key that is enrolled again with it.
+    /// The removed key that may be enrolled again with this client.
     pub fn allowed_key(&self) -> Option<PublicKey> {
         self.allow_removed.then_some(self.public_key)
     }
 
-    /// The registry's entry for it.
+    /// The registry's entry for this client.
     pub fn to_client(&self, created: SystemTime) -> Client {
         let mut client = Client::new(self.name.clone(), self.public_key, created);
         client.ipv4 = self.ipv4;
@@ -54,31 +54,131 @@ impl NewClient {
     }
 }
 
+/// A change of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum ClientChange {
+    /// Gives it another name.
+    Rename { to: String },
+    /// Refuses it from now on. Its addresses stay reserved.
+    Disable,
+    /// Admits it again.
+    Enable,
+    /// Changes some of its settings.
+    Set(ClientSettings),
+}
+
+/// The settings that an operator changes. Absent ones stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientSettings {
+    /// Its inner IPv4 address.
+    pub ipv4: Option<AddressChoice<Ipv4Addr>>,
+    /// Its inner IPv6 address.
+    pub ipv6: Option<AddressChoice<Ipv6Addr>>,
+    /// The networks behind it that it may ask for.
+    pub prefixes: Option<Vec<IpNet>>,
+    /// The most that it may send, and receive, per second.
+    #[serde(default)]
+    pub rate_limit: Option<RateChoice>,
+    /// The key that replaces its present one when it next connects with it.
+    #[serde(default)]
+    pub public_key: Option<PublicKey>,
+    /// Whether the key of a removed client is accepted.
+    #[serde(default)]
+    pub allow_removed: bool,
+}
+
+/// A rate limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RateChoice {
+    /// This many bits per second in each direction.
+    Limited(RateLimit),
+    /// No limit.
+    Off,
+}
+
+impl RateChoice {
+    fn limit(self) -> Option<RateLimit> {
+        match self {
+            Self::Limited(rate) => Some(rate),
+            Self::Off => None,
+        }
+    }
+}
+
+/// A fixed address, or one that the exit chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AddressChoice<Address> {
+    /// This address.
+    Fixed(Address),
+    /// An address from the exit's pool.
+    Automatic,
+}
+
+impl<Address> AddressChoice<Address> {
+    fn fixed(self) -> Option<Address> {
+        match self {
+            Self::Fixed(address) => Some(address),
+            Self::Automatic => None,
+        }
+    }
+}
+
+impl ClientSettings {
+    /// The removed key that this client may use again.
+    pub fn allowed_key(&self) -> Option<PublicKey> {
+        self.public_key.filter(|_| self.allow_removed)
+    }
+
+    /// Applies the changes to a registry's entry.
+    pub fn apply(&self, client: &mut Client) {
+        if let Some(choice) = self.ipv4 {
+            client.ipv4 = choice.fixed();
+        }
+        if let Some(choice) = self.ipv6 {
+            client.ipv6 = choice.fixed();
+        }
+        if let Some(prefixes) = &self.prefixes {
+            client.prefixes.clone_from(prefixes);
+        }
+        if let Some(choice) = self.rate_limit {
+            client.rate_limit = choice.limit();
+        }
+        if let Some(key) = self.public_key {
+            // Setting the present key again cancels a pending change.
+            client.next_public_key = Some(key).filter(|next| *next != client.public_key);
+        }
+    }
+}
+
 /// What is known of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
     /// Its name.
     pub name: String,
-    /// The key by which the exit knows it.
+    /// Its public key.
     pub public_key: PublicKey,
-    /// The one that takes its place when the client connects with it.
+    /// The key that replaces it once the client connects with it.
     pub next_public_key: Option<PublicKey>,
-    /// The addresses that are the client's, chosen or given; none before its first session.
+    /// The client's IPv4 address, fixed or assigned. None before its first session.
     pub ipv4: Option<Ipv4Addr>,
-    /// As `ipv4`.
+    /// The client's IPv6 address, fixed or assigned. None before its first session.
     pub ipv6: Option<Ipv6Addr>,
     /// The networks behind it that it may ask for.
     pub prefixes: Vec<IpNet>,
-    /// What it may send in a second, and receive; such as "50mbit".
+    /// What it may send, and receive, per second, such as "50mbit".
     pub rate_limit: Option<RateLimit>,
     /// Whether the exit refuses it.
     pub disabled: bool,
-    /// Nothing if the exit does not run.
+    /// Absent if the exit does not run.
     #[serde(flatten)]
     pub live: Option<LiveView>,
     /// RFC 3339.
     pub created: String,
-    /// RFC 3339; nothing if it never was.
+    /// RFC 3339. None if it was never seen.
     pub last_seen: Option<String>,
 }
 
@@ -87,18 +187,18 @@ pub struct ClientView {
 pub struct LiveView {
     /// Whether it has a session.
     pub connected: bool,
-    /// Where its carrier comes from; nothing while it has no connection.
+    /// The address that its packets come from. None while it has no connection.
     pub remote: Option<SocketAddr>,
-    /// Bytes of inner packets from and to the client since the exit started.
+    /// Bytes of inner packets from the client since the exit started.
     pub received_bytes: u64,
     /// Bytes of inner packets to the client since the exit started.
     pub sent_bytes: u64,
-    /// Packets of both directions that its rate limit dropped.
+    /// Packets in both directions that its rate limit dropped.
     pub rate_limited_packets: u64,
 }
 
 impl ClientView {
-    /// A registry's entry, and what a running exit knows beyond that.
+    /// A registry's entry, and what a running exit knows of the client.
     pub fn of(client: &Client, live: Option<LiveView>) -> Self {
         let lease = client.lease();
         Self {
@@ -117,10 +217,10 @@ impl ClientView {
     }
 }
 
-/// What is known of an invitation that nobody has used yet.
+/// An unused invitation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvitationView {
-    /// The client's name to be.
+    /// The name that the client will have.
     pub name: String,
     /// RFC 3339.
     pub expires: String,
@@ -133,12 +233,12 @@ impl InvitationView {
     }
 }
 
-/// A key that was taken from a client.
+/// The key of a removed client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedView {
-    /// The client that had it.
+    /// The name of the client that had it.
     pub name: String,
-    /// The key itself.
+    /// The key.
     pub public_key: PublicKey,
     /// RFC 3339.
     pub removed: String,
@@ -155,9 +255,9 @@ impl RemovedView {
     }
 }
 
-/// A time in UTC as RFC 3339 has it.
+/// A time in UTC in the format of RFC 3339.
 ///
-/// Times that RFC 3339 cannot write are those of a broken clock, and shown as its first second.
+/// A time that RFC 3339 cannot express comes from a broken clock and is shown as the nearest one that it can.
 pub fn timestamp(time: SystemTime) -> String {
     let end_of_rfc3339 = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
     let time = time.clamp(SystemTime::UNIX_EPOCH, end_of_rfc3339);

@@ -1,7 +1,13 @@
-//! The control socket: how the command line speaks to a running daemon.
+//! The control socket: how commands talk to a running daemon.
 //!
-//! One line of JSON each way per connection. The socket is 0600 in a directory of the daemon's own, and the peer's
-//! user is checked as well: root or the daemon's own.
+//! A connection carries one line of JSON in each direction. The socket has mode 0600 in the daemon's own directory, and
+//! the peer's user is checked too: it must be root or the daemon's own.
+//!
+//! The modules:
+//! - `protocol`: the requests and answers; `change`, `clients` and `secret` are parts of requests
+//! - `ask`: the command line's side
+//! - `server`, [`private_socket`]: the daemon's side
+//! - [`status`]: what `warren status` shows
 #![forbid(unsafe_code)]
 
 mod ask;
@@ -25,5 +31,5 @@ pub use protocol::{Refusal, Request};
 pub use secret::Secret;
 pub use server::{Asked, ControlSocket};
 
-/// The socket's name inside a daemon's runtime directory.
+/// The socket's name in a daemon's runtime directory.
 pub const SOCKET_NAME: &str = "control.sock";

@@ -1,4 +1,4 @@
-//! What may be asked and what is answered.
+//! Requests and answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,27 +8,27 @@ use super::change::Change;
 use super::clients::{ClientChange, NewClient};
 use super::secret::Secret;
 
-/// A question to a daemon.
+/// A request to a daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request")]
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
 pub enum Request {
-    /// The daemon's state and every counter.
+    /// The daemon's state and all counters.
     Status,
-    /// End: undo everything and exit.
+    /// Undo everything and end.
     Stop,
-    /// Change a setting until the daemon ends; the answer is the value that was.
+    /// Change a setting until the daemon ends. The answer is the previous value.
     Set { change: Change },
     /// Read the configuration again.
     Reload,
     /// Client: read the profile again, and ask the exits again that have refused.
     Retry,
-    /// Exit: the public keys that it serves, by which a command knows it.
+    /// Exit: the public keys that it serves. They identify the exit.
     PublicKeys,
-    /// Exit: have these keys from now on, the newest first, and end every session or none; the answer is how many ended. A
-    /// service may not be able to read its key's file again.
+    /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended. A
+    /// service may not be able to read its key file again.
     SetKeys { keys: Vec<Secret>, end_sessions: bool },
-    /// Exit: tell clients to move to another exit, and end once they have, or after this many milliseconds.
+    /// Exit: tell clients to move to another exit. End once they have, or after this time.
     Drain { milliseconds: u64 },
     /// Exit: enrol a client.
     ClientAdd { client: NewClient },
@@ -36,23 +36,23 @@ pub enum Request {
     ClientAddAll { clients: Vec<NewClient> },
     /// Exit: every enrolled client.
     ClientList,
-    /// Exit: let whoever shows an invitation's token enrol a key.
+    /// Exit: let whoever has an invitation's token enrol a key.
     ClientInvite { invitation: Invitation },
-    /// Exit: the invitations that nobody has used yet.
+    /// Exit: the unused invitations.
     InvitationList,
-    /// Exit: the keys that were taken from clients.
+    /// Exit: the keys of removed clients.
     RemovedList,
-    /// Exit: forget a client and end its session, or withdraw the invitation of that name.
+    /// Exit: remove a client and end its session, or withdraw the invitation of that name.
     ClientRemove { name: String },
     /// Exit: change a client.
     ClientChange { name: String, change: ClientChange },
-    /// Let a part of the daemon panic, to see what becomes of the rest.
+    /// Make a part of the daemon panic, to test the rest.
     #[cfg(debug_assertions)]
     BreakDown { part: Part },
 }
 
 impl Request {
-    /// Whether the exit's clients, or what they may have, could be others afterwards.
+    /// Whether the request can change the exit's clients or their rights.
     pub fn changes_clients(&self) -> bool {
         match self {
             Self::ClientAdd { .. }
@@ -77,34 +77,34 @@ impl Request {
     }
 }
 
-/// The parts of a daemon that a test lets panic. No release build knows them.
+/// Parts of a daemon that a test can make panic. Release builds do not have them.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The task that does everything but carry packets.
+    /// The main task, which does everything except carry packets.
     Daemon,
     /// The first thread that carries packets.
     Worker,
-    /// A task of its own beside the daemon's.
+    /// Another task beside the main one.
     Task,
-    /// A thread for what may block.
+    /// A thread for blocking work.
     Aside,
 }
 
-/// An answer: a value whose shape belongs to the question, or a refusal.
+/// An answer: a value whose shape depends on the request, or a refusal.
 pub(crate) type Response = Result<serde_json::Value, Refusal>;
 
-/// Why a question was not answered.
+/// Why a daemon refused a request.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// One sentence for the user.
+    /// A sentence for the user.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal with this sentence.
+    /// A refusal with this message.
     pub fn new(error: impl std::fmt::Display) -> Self {
         Self { message: error.to_string() }
     }

@@ -1,4 +1,4 @@
-//! Private keys on their way over the control socket, which nobody but root and the daemon's own user can open.
+//! Private keys on the control socket, which only root and the daemon's own user can open.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
 
-/// A private key that is never shown.
+/// A private key that can be sent, and is never printed.
 #[derive(Clone)]
 pub struct Secret(pub PrivateKey);
 
@@ -25,7 +25,7 @@ impl Serialize for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Zeroizing::new(String::deserialize(deserializer)?);
-        PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is no private key"))
+        PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is not a private key"))
     }
 }
 

@@ -13,24 +13,24 @@ use zeroize::Zeroizing;
 use super::protocol::{Refusal, Request, Response};
 use crate::private_socket;
 
-/// A longer question is refused.
+/// A longer request is refused.
 const MAX_REQUEST: usize = 4 * 1024 * 1024;
-/// Room for most questions.
+/// Enough for most requests.
 const FIRST_ROOM: usize = 4096;
-/// A peer that says nothing for this long is sent away.
+/// A peer that is silent for this long is disconnected.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Questions that may wait for the daemon.
+/// Requests that may wait for the daemon.
 const WAITING: usize = 16;
 
-/// A question and the place for its answer.
+/// A request and the channel for its answer.
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// Where the answer goes.
+    /// The channel for the answer.
     pub answer: oneshot::Sender<Response>,
 }
 
-/// A bound control socket; removed when dropped.
+/// A bound control socket. Dropping it removes the file.
 pub struct ControlSocket {
     path: PathBuf,
     asked: mpsc::Receiver<Asked>,
@@ -38,8 +38,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Binds the socket, which a sandboxed daemon cannot. The caller holds the daemon's lock, so a socket file that is there is left
-    /// over.
+    /// Binds the socket, which a sandboxed daemon could not do. The caller holds the daemon's lock, so an existing
+    /// socket file is a leftover.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -56,14 +56,14 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), asked, accepting })
     }
 
-    /// The next question.
+    /// The next request.
     ///
     /// # Errors
-    /// When none will ever come: a daemon that nobody can ask or stop is to end.
+    /// When no request can arrive any more. A daemon that nobody can ask or stop must end.
     pub async fn next(&mut self) -> anyhow::Result<Asked> {
         let asked = self.asked.recv().await;
         asked.context(
-            "the control socket's task has ended, so nobody could ask or stop this daemon; see the log",
+            "the control socket's task has ended, so nobody can reach or stop this daemon; see the log",
         )
     }
 }
@@ -101,7 +101,7 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::R
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
     let response = if peer != 0 && peer != own {
-        Err(Refusal::new("only root and the daemon's own user may ask; run it as root"))
+        Err(Refusal::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
             Ok(request) => {
@@ -123,19 +123,19 @@ async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request,
     let line = read_line(stream).await?;
     if line.last() != Some(&b'\n') {
         return Ok(Err(Refusal::new(
-            "the question is longer than 4 MiB or not a line; ask with the daemon's own version of warren",
+            "the request is longer than 4 MiB or not a line; use the daemon's own version of warren",
         )));
     }
     Ok(serde_json::from_slice(&line)
-        .map_err(|error| Refusal::new(format!("the question is not understood: {error}; the daemon is of another version than this command, start it again"))))
+        .map_err(|error| Refusal::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
 }
 
-/// Reads until a line ends, and leaves no piece of it in memory: it may hold a private key.
+/// Reads a line and leaves no copy of it in memory: it may hold a private key.
 async fn read_line(stream: &mut UnixStream) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut line = Zeroizing::new(Vec::with_capacity(FIRST_ROOM));
     while line.last() != Some(&b'\n') && line.len() < MAX_REQUEST {
         if line.len() == line.capacity() {
-            // What a vector leaves when it grows by itself is not wiped.
+            // A vector that grows by itself leaves its old buffer unwiped.
             let mut longer = Zeroizing::new(Vec::with_capacity(2 * line.len()));
             longer.extend_from_slice(&line);
             line = longer;

@@ -1,4 +1,4 @@
-//! What `warren status` shows: one shape for the daemons that fill it and the command that prints it.
+//! The status of a daemon: one type for the daemons that fill it and the command that prints it.
 
 mod client;
 mod connection;
@@ -36,31 +36,31 @@ pub struct Status {
     pub role: Role,
     /// The daemon's version.
     pub version: String,
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
     /// What it is doing.
     pub state: State,
     /// Seconds in this state.
     pub since_seconds: f64,
-    /// When it began, in UTC (RFC 3339).
+    /// When this state began, in UTC (RFC 3339).
     pub since: String,
-    /// Why the latest reload changed nothing; none if it did, or there was none.
+    /// Why the latest reload changed nothing. None if it succeeded, or there was none.
     pub reload_error: Option<String>,
-    /// What only a client has.
+    /// Keys that only a client has.
     #[serde(flatten)]
     pub client: Option<ClientStatus>,
-    /// What only an exit has.
+    /// Keys that only an exit has.
     #[serde(flatten)]
     pub exit: Option<ExitStatus>,
     /// The TUN device, once there is one.
     pub device: Option<DeviceStatus>,
-    /// What is changed on this host and will be undone, in the order in which it was made.
+    /// Changes on this host that will be undone, in the order in which they were made.
     pub host_changes: Vec<String>,
     /// The transport settings in force.
     pub transport: TransportStatus,
-    /// All connections together.
+    /// The rates of all connections together.
     pub rates: Rates,
-    /// In the order of their numbers.
+    /// Each worker, by number.
     pub workers: Vec<WorkerShare>,
     /// Every connection.
     pub connections: Vec<ConnectionStatus>,
@@ -70,13 +70,13 @@ pub struct Status {
     pub drops_to_carrier: BTreeMap<String, u64>,
     /// Packets from the carrier that were dropped, by reason.
     pub drops_to_tun: BTreeMap<String, u64>,
-    /// Datagrams that QUIC dropped itself, and what the kernel dropped before QUIC received it.
+    /// Datagrams that QUIC dropped, and packets that the kernel dropped before QUIC received them.
     pub transport_drops: BTreeMap<String, u64>,
-    /// All of these together, by reason.
+    /// The three maps above in one.
     pub drops: BTreeMap<String, u64>,
     /// How full batches were.
     pub occupancy: Occupancy,
-    /// What the process uses.
+    /// The process's resources.
     pub process: ProcessStatus,
 }
 
@@ -94,22 +94,22 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has had no session yet.
+    /// No session was established yet.
     Connecting,
     /// Traffic flows.
     Up,
-    /// The session was lost, and is looked for again.
+    /// The session was lost, and the client is reconnecting.
     Reconnecting,
-    /// Every exit has said a last word; what belongs into the tunnel stays on the host.
+    /// Every exit has refused for good. Traffic for the tunnel stays on the host.
     Refused,
-    /// The host is not as it should be and cannot be made so.
+    /// The host is not set up correctly, and the daemon cannot fix it.
     Error,
-    /// It undoes what it did.
+    /// The daemon is undoing its changes.
     Stopping,
 }
 
 impl State {
-    /// The word a person reads.
+    /// The state's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -130,7 +130,7 @@ pub struct Observed<'a> {
     pub since: Instant,
     /// The TUN device, once there is one.
     pub device: Option<DeviceStatus>,
-    /// What it has changed on the host, in a few words each.
+    /// Its changes on the host, in a few words each.
     pub host_changes: Vec<String>,
     /// Why the latest reload changed nothing.
     pub reload_error: Option<String>,
@@ -138,9 +138,9 @@ pub struct Observed<'a> {
     pub tuning: &'a Tuning,
     /// The workers' counters.
     pub snapshot: Snapshot,
-    /// What rates are measured by.
+    /// The source of the rates.
     pub meter: &'a RateMeter,
-    /// What this process has given up.
+    /// The rights that this process has given up.
     pub sandbox: Sandbox,
 }
 

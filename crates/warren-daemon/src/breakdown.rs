@@ -1,12 +1,13 @@
-//! A panic ends the process, whichever thread or task has it: a daemon of which a part is missing helps nobody. What it leaves
-//! on the host is what SIGKILL leaves, for the next start or `warren cleanup` to undo.
+//! A panic ends the whole process, whatever thread or task it is in: a daemon without one of its parts helps nobody.
+//! The host is then as after SIGKILL, and the next start or `warren cleanup` undoes it.
 
 #[cfg(debug_assertions)]
 use warren_control::Part;
 #[cfg(debug_assertions)]
 use warren_tunnel::{Command, WorkerHandle};
 
-/// Sees to that. Release builds are made to abort anyway; in others a panic would end its thread or task alone.
+/// Makes every panic abort the process. Release builds abort anyway; in others a panic would end only its thread or
+/// task.
 pub fn end_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -15,8 +16,7 @@ pub fn end_on_panic() {
     }));
 }
 
-/// The parts of a daemon that a test lets panic. No release build knows them.
-/// Lets a part of this daemon panic, for a test.
+/// Makes a part of this daemon panic, for tests. Release builds do not have it.
 #[cfg(debug_assertions)]
 pub async fn break_down(part: Part, workers: &WorkerHandle) {
     match part {

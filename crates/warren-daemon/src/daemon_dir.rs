@@ -1,4 +1,4 @@
-//! A daemon's own directory below the runtime directory: its lock, control socket, journal and log.
+//! A daemon's own directory below the runtime directory: lock, control socket, journal and log.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -17,10 +17,11 @@ use warren_config::find_profile;
 use warren_config::storage::make_directory;
 use warren_control::{AskError, Request, SOCKET_NAME, ask};
 
-/// The exit's name among the daemons; no profile may have it.
+/// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What becomes of what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's flows.
+/// What happens to what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's
+/// flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnPurpose {
     /// It stays for the successor.
@@ -41,27 +42,31 @@ impl DaemonDir {
         Self { path: runtime_dir.join(name) }
     }
 
-    /// Makes the directory, for its owner alone, in one that all may enter: an exit with a user of its own has its directory there too.
+    /// Creates the directory for its owner alone. The directory above is open to all, because an exit with its own user
+    /// has its directory there too.
     ///
     /// # Errors
-    /// When that cannot be, or when others may write to it or to the one above: who can put a socket or a link there is asked in
-    /// the daemon's place.
+    /// When that fails, or when others may write to this directory or the one above. They could put a socket or a link
+    /// there and be asked in the daemon's place.
     pub fn create(&self) -> anyhow::Result<()> {
         self.path.parent().map_or(Ok(false), make_directory).and_then(|_| self.make()).with_context(
-            || format!("cannot make {}; run as root, or choose --runtime-dir", self.path.display()),
+            || format!("cannot create {}; run as root, or choose another --runtime-dir", self.path.display()),
         )?;
         for directory in [Some(self.path.as_path()), self.path.parent()].into_iter().flatten() {
             let mode = directory
                 .metadata()
                 .with_context(|| {
-                    format!("cannot look at {}; run as root, or choose --runtime-dir", directory.display())
+                    format!(
+                        "cannot inspect {}; run as root, or choose another --runtime-dir",
+                        directory.display()
+                    )
                 })?
                 .mode();
             if mode & 0o022 != 0 {
-                // Such a directory is meant for everybody, as /tmp is.
+                // A sticky directory such as /tmp is meant for everybody.
                 let advice = match mode & 0o1000 {
                     0 => format!("run: chmod go-w {}", directory.display()),
-                    _ => "choose another --runtime-dir, one below it for instance".to_owned(),
+                    _ => "choose another --runtime-dir, for instance one below it".to_owned(),
                 };
                 bail!("others may write to {} (mode {:04o}); {advice}", directory.display(), mode & 0o7777);
             }
@@ -81,7 +86,7 @@ impl DaemonDir {
         &self.path
     }
 
-    /// Whether a daemon ever ran here in this boot.
+    /// Whether a daemon ran here since the last boot.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
@@ -96,35 +101,35 @@ impl DaemonDir {
         self.path.join("journal")
     }
 
-    /// The journal of what an exit leaves on purpose, for its successor ([`warren_host::exit_hold`]).
+    /// The journal of what an exit leaves on purpose for its successor ([`warren_host::exit_hold`]).
     pub fn hold_journal(&self) -> PathBuf {
         self.path.join("hold")
     }
 
-    /// The journal of the profile's kill switch, which outlives the daemon.
+    /// The journal of the profile's kill switch, which outlasts the daemon.
     pub fn kill_switch(&self) -> PathBuf {
         self.path.join("kill-switch")
     }
 
-    /// Whether somebody keeps the kill switch closed who has not ended by itself in this boot, but may have been killed.
+    /// Whether a process that keeps the kill switch closed runs, or was killed since the last boot.
     pub fn has_guard(&self) -> bool {
         std::fs::read(self.guard()).is_ok_and(|noted| std::fs::read(BOOT).is_ok_and(|boot| noted == boot))
     }
 
-    /// Notes that somebody keeps the kill switch closed from now on.
+    /// Notes that a process keeps the kill switch closed from now on.
     ///
     /// # Errors
     /// When the note cannot be written.
     pub fn note_guard(&self) -> anyhow::Result<()> {
         let note = self.guard();
-        std::fs::read(BOOT)
-            .and_then(|boot| std::fs::write(&note, boot))
-            .with_context(|| format!("cannot write {}; run as root, or choose --runtime-dir", note.display()))
+        std::fs::read(BOOT).and_then(|boot| std::fs::write(&note, boot)).with_context(|| {
+            format!("cannot write {}; run as root, or choose another --runtime-dir", note.display())
+        })
     }
 
-    /// Notes that nobody does any more, which nobody was killed for.
+    /// Removes the note: the process ends on its own and was not killed.
     pub fn forget_guard(&self) {
-        // The next one would leave open what was opened.
+        // If the note stayed, the next process would leave open what was opened.
         drop(std::fs::remove_file(self.guard()));
     }
 
@@ -137,7 +142,7 @@ impl DaemonDir {
         self.path.join("log")
     }
 
-    /// The socket on which `warren up` hears that its daemon is ready; it is that of whoever has the [`StartLock`].
+    /// The socket on which `warren up` waits for its daemon to be ready. It belongs to the holder of the [`StartLock`].
     pub fn notify_socket(&self) -> PathBuf {
         self.path.join("notify.sock")
     }
@@ -147,35 +152,35 @@ impl DaemonDir {
         self.path.join("lock")
     }
 
-    /// Whether any process has ever taken the daemon's lock.
+    /// Whether any process ever took the daemon's lock.
     pub fn has_lock_file(&self) -> bool {
         self.lock_file().exists()
     }
 
-    /// Takes the daemon's lock; it is held until the returned lock is dropped or the process dies, however it dies.
+    /// Takes the daemon's lock. It is held until the returned value is dropped or the process dies.
     ///
     /// # Errors
-    /// When the file cannot be made. `None` when another process has the lock.
+    /// When the file cannot be created. `None` when another process holds the lock.
     pub fn lock(&self) -> anyhow::Result<Option<DaemonLock>> {
         Ok(locked(&self.lock_file())?.map(|file| DaemonLock { file }))
     }
 
-    /// Takes the lock of whoever starts the daemon, who holds it until the daemon is ready or has failed; it is held as the
-    /// daemon's own is.
+    /// Takes the lock for starting the daemon. It is held, like the daemon's own, until the daemon is ready or has
+    /// failed.
     ///
     /// # Errors
-    /// When the file cannot be made. `None` when another process is starting the daemon.
+    /// When the file cannot be created. `None` when another process is starting the daemon.
     pub fn start_lock(&self) -> anyhow::Result<Option<StartLock>> {
         Ok(locked(&self.path.join("start.lock"))?.map(|file| StartLock { _file: file }))
     }
 
-    /// Whether somebody has the [`StartLock`].
+    /// Whether a process holds the [`StartLock`].
     pub fn is_being_started(&self) -> bool {
         matches!(self.start_lock(), Ok(None))
     }
 
-    /// Takes the lock as [`Self::lock`] does, and waits a moment for a daemon that was killed: until the last of its threads
-    /// has ended it keeps the lock, although it answers nobody.
+    /// Takes the lock like [`Self::lock`], but waits a moment for a killed daemon: the lock stays held until its last
+    /// thread has ended, although it no longer answers.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -184,7 +189,7 @@ impl DaemonDir {
             if let Some(lock) = self.lock()? {
                 return Ok(Some(lock));
             }
-            // One that has just been started answers within this time.
+            // A daemon that has just been started answers within this time.
             if !matches!(ask(&self.socket(), &Request::Status).await, Err(AskError::NotRunning)) {
                 return Ok(None);
             }
@@ -193,7 +198,7 @@ impl DaemonDir {
         Ok(None)
     }
 
-    /// Waits a moment for what is left of a daemon that was killed, if anything is.
+    /// Waits a moment until a killed daemon has ended completely.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -204,22 +209,22 @@ impl DaemonDir {
         Ok(())
     }
 
-    /// Whether the daemon runs: it holds the lock as long as it does.
+    /// Whether the daemon runs, which is as long as it holds the lock.
     pub fn is_running(&self) -> anyhow::Result<bool> {
         Ok(self.lock()?.is_none())
     }
 
-    /// Whether a daemon that no longer runs left what it takes back when it ends by itself.
+    /// Whether a daemon that no longer runs left changes that it would have undone on a normal end.
     pub fn was_killed(&self) -> bool {
         self.journal().exists()
     }
 
-    /// Whether a daemon that no longer runs left changes on the host.
+    /// Whether a daemon that no longer runs left any changes on the host.
     pub fn has_remains(&self) -> bool {
         self.was_killed() || self.kill_switch().exists()
     }
 
-    /// The sentence with which the last daemon ended, if it ended by itself.
+    /// The last daemon's final message, if it ended on its own.
     pub fn last_words(&self) -> Option<String> {
         let mut file = open_plain(&self.log()).ok()?;
         let end = file.metadata().ok()?.len();
@@ -230,7 +235,8 @@ impl DaemonDir {
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
     }
 
-    /// Undoes what a killed daemon left on the host; a running one keeps what it has. Returns whether there was anything.
+    /// Undoes what a killed daemon left on the host. A running daemon is not touched. Returns whether there was
+    /// anything to undo.
     ///
     /// # Errors
     /// When something cannot be undone.
@@ -239,7 +245,7 @@ impl DaemonDir {
             return Ok(false);
         }
         let lock = match on_purpose {
-            // A daemon that starts finds its own directory among the others, and must not wait for itself.
+            // A daemon that starts finds its own directory among the others and must not wait for itself.
             OnPurpose::Keep => self.lock()?,
             OnPurpose::Remove => self.lock_of_the_dead().await?,
         };
@@ -253,9 +259,9 @@ impl DaemonDir {
         Ok(found_any)
     }
 
-    /// Removes what a stopped daemon no longer needs. The log stays for whoever looks why it stopped.
+    /// Removes what a stopped daemon no longer needs. The log stays, because it may say why the daemon stopped.
     pub fn clear(&self, _lock: &DaemonLock) {
-        // What was never made need not go.
+        // The socket may never have been made.
         drop(std::fs::remove_file(self.socket()));
     }
 }
@@ -267,40 +273,42 @@ pub struct DaemonLock {
 }
 
 impl DaemonLock {
-    /// The lock once more, for a process that may outlive this one by a moment.
+    /// A second handle to the lock, for a process that may outlive this one by a moment.
     ///
     /// # Errors
-    /// When this process has too many descriptors.
+    /// When this process has too many open descriptors.
     pub fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 }
 
-/// Proof that this process is the only one that starts the daemon of its directory.
+/// Proof that this process is the only one that is starting the daemon of its directory.
 #[derive(Debug)]
 pub struct StartLock {
     _file: File,
 }
 
-/// The file, made if need be, which this process has locked; none when another one has.
+/// Opens or creates the file and locks it. `None` if another process holds the lock.
 fn locked(path: &Path) -> anyhow::Result<Option<File>> {
-    let file = open_lock_file(path)
-        .with_context(|| format!("cannot open {}; run as root, or choose --runtime-dir", path.display()))?;
+    let file = open_lock_file(path).with_context(|| {
+        format!("cannot open {}; run as root, or choose another --runtime-dir", path.display())
+    })?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error)
-            .with_context(|| format!("cannot lock {}; check the file system that it is on", path.display())),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot lock {}; check its file system", path.display()))
+        }
     }
 }
 
-/// Every daemon's directory with its name, whether the daemon runs or not, in order.
+/// The directories of all daemons with their names, running or not, in order.
 ///
 /// # Errors
-/// When the runtime directory is not this user's to read; one that is not there has none.
+/// When this user may not read the runtime directory. A missing one holds no daemon.
 pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
     let cannot = |error: io::Error| {
-        let advice = if error.kind() == ErrorKind::PermissionDenied { "; run it as root" } else { "" };
+        let advice = if error.kind() == ErrorKind::PermissionDenied { "; run this as root" } else { "" };
         anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
     };
     let entries = match std::fs::read_dir(runtime_dir) {
@@ -316,9 +324,9 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
-            // A file that somebody has put there.
+            // Not a directory, but a file that somebody put there.
             Err(error) if error.kind() == ErrorKind::NotADirectory => {}
-            // Root without its powers, as a unit has it, leaves another user's daemon alone.
+            // Root without capabilities, as in a unit, leaves another user's daemon alone.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && geteuid().is_root() => {}
             Err(error) => return Err(cannot(error)),
         }
@@ -327,7 +335,8 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
     Ok(all)
 }
 
-/// Undoes what killed daemons left on the host; a running one keeps what it has. Returns whose remains were removed.
+/// Undoes what killed daemons left on the host. Running daemons are not touched. Returns the names of those that left
+/// something.
 ///
 /// # Errors
 /// When something cannot be undone.
@@ -338,26 +347,26 @@ pub async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyhow::Resu
         match directory.clean_up(on_purpose).await {
             Ok(true) => cleaned.push(name),
             Ok(false) => {}
-            // One that another user spoils keeps nobody else's from being undone.
+            // A directory that another user has spoiled must not keep the others from being cleaned up.
             Err(error) => first_error = first_error.or(Some(error)),
         }
     }
     first_error.map_or(Ok(cleaned), Err)
 }
 
-/// Bytes at the end of a log in which the last sentence is looked for.
+/// The part at the end of a log in which the final message is looked for.
 const END_OF_LOG: u64 = 64 * 1024;
 
-/// The kernel's random number for this boot.
+/// The kernel's random ID of this boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// Together what a killed process needs to end on a busy machine.
+/// Together the time that a killed process needs to end on a busy machine.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Refuses a name that is neither the exit's, nor a profile's, nor that of a daemon that ran.
+/// Refuses a name that belongs neither to the exit, nor to a profile, nor to a daemon that ran.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] with the names that there are.
+/// [`ExitCode::NotRunning`] with the known names.
 pub fn refuse_unknown(directories: &Directories, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
     if name == EXIT || directory.exists() {
         return Ok(());

@@ -1,14 +1,14 @@
-//! Whether a daemon's TUN device is still there. Its descriptor does not wake a reader when somebody deletes it.
+//! Whether a daemon's TUN device still exists. Its descriptor does not wake a reader when the device is deleted.
 
 use std::net::UdpSocket;
 use std::time::Duration;
 
 use rustix::net::netdevice::name_to_index;
 
-/// How soon a deletion is noticed.
+/// How often to check, and so how soon a deletion is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Whether this host has a network device of that name.
+/// Whether this host has a network device of this name.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
@@ -29,7 +29,7 @@ pub async fn gone(name: String, device: u32) {
     }
 }
 
-/// The kernel is asked through a socket, any socket, of this network namespace.
+/// A socket through which to ask the kernel. Any socket in this network namespace will do.
 fn socket() -> std::io::Result<UdpSocket> {
     UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| UdpSocket::bind("[::1]:0"))

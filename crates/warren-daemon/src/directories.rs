@@ -1,25 +1,25 @@
-//! The directories that the commands and daemons of one host share.
+//! The directories that all commands and daemons of a host share.
 
 use std::path::{Path, PathBuf};
 
-/// Where configuration, run-time files and lasting state are.
+/// The directories of configuration, run-time files and lasting state.
 #[derive(Clone, Debug)]
 pub struct Directories {
-    /// Profiles, `exit.toml` and keys; `/etc/warren` unless said.
+    /// Profiles, `exit.toml` and keys. `/etc/warren` by default.
     pub config: PathBuf,
-    /// What lives until the next boot; `/run/warren` unless said.
+    /// Files that last until the next boot. `/run/warren` by default.
     pub runtime: PathBuf,
-    /// What outlives a boot, such as the exit's clients; `/var/lib/warren` unless said.
+    /// Files that outlast a boot, such as the exit's clients. `/var/lib/warren` by default.
     pub state: PathBuf,
 }
 
 impl Directories {
-    /// Directories that are all below one, for tests.
+    /// Directories below one directory, for tests.
     pub fn below(directory: &Path) -> Self {
         Self { config: directory.join("etc"), runtime: directory.join("run"), state: directory.join("state") }
     }
 
-    /// The command as it has to be typed to work on the same directories.
+    /// The command with the options that make it work on the same directories.
     pub fn command(&self, words: &str) -> String {
         let directories = [
             ("--config-dir", &self.config, "/etc/warren"),
@@ -36,7 +36,7 @@ impl Directories {
     }
 }
 
-/// A path as a shell takes it for one word.
+/// A path as one word of a shell command.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);

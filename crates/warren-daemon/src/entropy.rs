@@ -1,9 +1,9 @@
-//! Randomness from the kernel for the state machines, which have no I/O of their own.
+//! Random bytes from the kernel for the state machines, which do no I/O themselves.
 
 /// A source of random bytes for a state machine.
 ///
 /// # Panics
-/// When the kernel gives none, which getrandom(2) does only before it is seeded at boot.
+/// When the kernel gives none. getrandom(2) fails only before it is seeded at boot.
 pub fn source() -> warren_session::Entropy {
     Box::new(|bytes| getrandom::fill(bytes).expect("the kernel gives random bytes"))
 }

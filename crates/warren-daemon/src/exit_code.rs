@@ -1,26 +1,26 @@
-//! How `warren` ends: the exit codes that scripts rely on, and errors that carry one.
+//! Exit codes that scripts rely on, and errors that carry one.
 
 use std::fmt;
 
-/// The exit codes of DESIGN.md section 7. Usage errors, code 2, are clap's own.
+/// The exit codes of `warren`. Usage errors (2) come from clap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExitCode {
-    /// What was asked is done.
+    /// The command succeeded.
     Done = 0,
-    /// It failed.
+    /// The command failed.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// No daemon runs.
+    /// No daemon is running.
     NotRunning = 3,
     /// The exit refuses this client.
     Refused = 4,
-    /// It took too long.
+    /// The command took too long.
     TimedOut = 5,
 }
 
 impl ExitCode {
-    /// The code that an error ends the process with: its [`Failure`]'s, or `Failed`.
+    /// The exit code for an error: its [`Failure`]'s, or `Failed`.
     pub fn of(error: &anyhow::Error) -> Self {
         error
             .chain()

@@ -1,8 +1,9 @@
-//! The helper: a process beside a sandboxed daemon that does what takes other programs or files of the host's.
+//! The helper: a process beside a sandboxed daemon that does what takes other programs or the host's files.
 //!
-//! It is started before the daemon hears anything from a network, reads nothing from one itself, and does what
-//! [`protocol::Request`] lists and no more. The daemon's words to its starter and to a journal that was stopped leave by it
-//! ([`outlets`]). It ends when the daemon does, however that ends, and holds the daemon's lock until then.
+//! It starts before the daemon hears from the network, reads nothing from a network itself, and does only what
+//! [`protocol::Request`] lists. It also passes on the daemon's notices to its starter, and reconnects the log to a
+//! restarted journal ([`outlets`]). It ends when the daemon ends, in whatever way, and holds the daemon's lock until
+//! then.
 
 mod asking;
 mod look_up;

@@ -1,4 +1,4 @@
-//! Processes of this program's own: a detached daemon, a daemon's helper, and what helpers start.
+//! Starts this program again: a detached daemon, a daemon's helper, and the processes of a helper.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use tokio::process::Command;
 use crate::directories::Directories;
 use crate::logging::LogSettings;
 
-/// A command that runs this program in `/`, also after an upgrade has put another file into its place.
+/// A command that runs this program in `/`, even after an upgrade has replaced its file.
 pub fn command() -> Command {
     let mut command = Command::new(program());
     command.current_dir("/");
     command
 }
 
-/// The same, with the directories and the log settings of this process as its global options.
+/// The same, with this process's directories and log settings as global options.
 pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Command {
     let mut command = command();
     let Directories { config, runtime, state } = directories;
@@ -26,7 +26,8 @@ pub fn command_like_this(directories: &Directories, log: &LogSettings) -> Comman
     command
 }
 
-/// The program's file, for people who look at a list of processes, or the kernel's link to it when the file was replaced.
+/// The program's file, which looks good in a list of processes. If the file was replaced, the kernel's link to the
+/// running program.
 fn program() -> PathBuf {
     let link = Path::new("/proc/self/exe");
     let is_this = |path: &PathBuf| is_same_file(path, link);

@@ -1,4 +1,25 @@
-//! What the client's and the exit's daemon are both made of, and the commands around them share.
+//! The parts that the client's and the exit's daemon share, also with the commands that start and ask them.
+//!
+//! Where a daemon lives:
+//! - [`directories`]: the directories of configuration, run-time files and state
+//! - [`daemon_dir`]: one daemon's directory, its locks, and cleaning up after it
+//!
+//! What a daemon may do:
+//! - [`sandbox`]: capabilities, files and system calls
+//! - [`helper`]: the process that does what the sandbox forbids
+//! - [`itself`]: starting this program again
+//!
+//! What a process says:
+//! - [`logging`], [`output`]: logs, and the output of commands
+//! - [`notify`]: notices to the service manager
+//! - [`exit_code`]: exit codes, and errors that carry one
+//!
+//! What daemons look after:
+//! - [`breakdown`]: a panic ends the whole process
+//! - [`spare_memory`]: unused memory goes back to the host
+//! - [`device_watch`]: the TUN device may be deleted
+//! - [`resolvers`]: the resolvers of this host
+//! - [`deadline`], [`entropy`]: time and random bytes for state machines
 #![forbid(unsafe_code)]
 
 pub mod breakdown;

@@ -1,4 +1,4 @@
-//! Logs: to standard error, filtered by `--log`, as text or JSON, and bounded.
+//! Logs: written to standard error, filtered by `--log`, as text or JSON, and limited in rate.
 
 mod limit;
 mod settings;
@@ -16,7 +16,7 @@ use crate::exit_code::{ExitCode, Failure};
 /// Starts logging for this process.
 ///
 /// # Errors
-/// [`ExitCode::Usage`] when the filter cannot be parsed.
+/// [`ExitCode::Usage`] when the filter is invalid.
 pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.filter).map_err(|error| {
         let sentence = format!(
@@ -30,7 +30,7 @@ pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
         .with_writer(LimitedLog::new(settings.format))
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal());
-    // journald stamps each line itself.
+    // journald adds a timestamp itself.
     let journald = std::env::var_os("JOURNAL_STREAM").is_some();
     match settings.format {
         LogFormat::Json => builder.json().init(),

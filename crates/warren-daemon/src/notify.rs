@@ -1,6 +1,7 @@
-//! Readiness towards whoever started the daemon: systemd, or `warren up`, which listens as systemd does.
+//! Readiness notices to whoever started the daemon: systemd, or `warren up`, which listens like systemd.
 //!
-//! A daemon has no socket to its starter, which any other program's socket could be put in the place of: its helper says it.
+//! A sandboxed daemon has no socket to its starter, because another program could put its own socket there. Its helper
+//! sends the notices.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,32 +16,32 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// What a daemon tells its starter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// The daemon is ready; with a sentence for people.
+    /// The daemon is ready. Has a sentence for people.
     Ready(String),
     /// What the daemon is doing.
     Status(String),
     /// The daemon is ending.
     Stopping,
-    /// The daemon lives: what a watchdog waits for.
+    /// The daemon is alive, which a watchdog wants to hear.
     Alive,
 }
 
-/// The daemon carries traffic.
+/// Announces that the daemon carries traffic.
 pub fn ready(status: &str) {
     say(&Notice::Ready(status.into()));
 }
 
-/// One sentence on what the daemon is doing, or why it ends.
+/// Announces what the daemon is doing, or why it ends, in one sentence.
 pub fn status(status: &str) {
     say(&Notice::Status(status.into()));
 }
 
-/// The daemon undoes what it did.
+/// Announces that the daemon is undoing its changes.
 pub fn stopping() {
     say(&Notice::Stopping);
 }
 
-/// Has everything from now on said by the process at the other end of `channel`, a message each, if anybody listens at all.
+/// Sends all further notices to the process at the other end of `channel`, if anybody listens for notices at all.
 pub fn speak_by(channel: OwnedFd) {
     if std::env::var_os(SOCKET).is_some() {
         // A daemon has one helper.
@@ -48,10 +49,10 @@ pub fn speak_by(channel: OwnedFd) {
     }
 }
 
-/// The service manager's watchdog, which ends a daemon that it has not heard from for too long.
+/// The service manager's watchdog. It ends a daemon that is silent for too long.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Nothing when nobody watches.
+    /// `None` when no watchdog runs.
     ticks: Option<Interval>,
 }
 
@@ -61,7 +62,7 @@ impl Watchdog {
         Self { ticks: sd_notify::watchdog_enabled().map(Self::ticks) }
     }
 
-    /// Waits until the watchdog is to be told that the daemon lives; for ever when there is none.
+    /// Waits until the watchdog must hear from the daemon. Waits for ever without a watchdog.
     pub async fn due(&mut self) {
         match &mut self.ticks {
             Some(ticks) => drop(ticks.tick().await),
@@ -69,12 +70,13 @@ impl Watchdog {
         }
     }
 
-    /// Tells it. To be called from the daemon's own loop, so that one which hangs is found out.
+    /// Tells the watchdog that the daemon is alive. Call this from the daemon's own loop, so that a hanging loop is
+    /// noticed.
     pub fn alive(&self) {
         say(&Notice::Alive);
     }
 
-    /// Three times within what the watchdog allows, so that one delay is no end.
+    /// Three times as often as the watchdog demands, so that one delay does no harm.
     fn ticks(allowed: Duration) -> Interval {
         let mut ticks = tokio::time::interval((allowed / 3).max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -83,10 +85,10 @@ impl Watchdog {
 }
 
 impl Notice {
-    /// Tells the starter that the environment names, by a socket that is made for it.
+    /// Sends the notice to the starter that the environment names, over a new socket.
     ///
     /// # Errors
-    /// When there is nobody to tell.
+    /// When the starter cannot be reached.
     pub fn tell(&self) -> io::Result<()> {
         match self {
             Self::Ready(status) => {
@@ -104,7 +106,7 @@ impl Notice {
     }
 }
 
-/// A line break would begin another of sd_notify(3)'s fields.
+/// A line break would begin another field of sd_notify(3).
 fn one_line(status: &str) -> String {
     let character = |character: char| if character.is_control() { ' ' } else { character };
     status.chars().take(LONGEST_STATUS).map(character).collect()
@@ -112,7 +114,7 @@ fn one_line(status: &str) -> String {
 
 fn say(notice: &Notice) {
     let said = match CHANNEL.get() {
-        // A helper that does not get on with it costs a notice, and holds up nobody. Before the sandbox it can go without.
+        // A stuck helper costs one notice and delays nobody. Before the sandbox is entered, the notice can go directly.
         Some(channel) => notice.hand_over(channel).or_else(|_| notice.tell()),
         None => notice.tell(),
     };
@@ -121,9 +123,9 @@ fn say(notice: &Notice) {
     }
 }
 
-/// The environment variable with the starter's socket.
+/// The environment variable that names the starter's socket.
 pub const SOCKET: &str = "NOTIFY_SOCKET";
-/// Characters of a sentence, of which a service manager shows a line.
+/// The longest sentence in characters. A service manager shows one line of it.
 const LONGEST_STATUS: usize = 2_000;
 static CHANNEL: OnceLock<OwnedFd> = OnceLock::new();
 

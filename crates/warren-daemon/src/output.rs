@@ -1,4 +1,4 @@
-//! What commands write: results on standard output, warnings and errors on standard error.
+//! Output of commands: results on standard output, warnings and errors on standard error.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -11,12 +11,13 @@ use serde::Serialize;
 
 use warren_config::describe;
 
-/// Writes text to standard output. Part of it may be another machine's or another user's, so nothing in it steers the terminal.
+/// Writes text to standard output. Control characters are escaped, because other machines and users may have written
+/// part of it.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(harmless(text).as_bytes())
 }
 
-/// Writes bytes to standard output; a reader that went away, as `head` does, is no error.
+/// Writes bytes to standard output. A reader that went away, like `head`, is not an error.
 pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match write_stdout(bytes) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -24,17 +25,15 @@ pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Writes what must not be lost to standard output: here a reader that went away is an error.
+/// Writes text that must not be lost to standard output. A reader that went away is an error.
 pub fn print_all(text: &str) -> anyhow::Result<()> {
     write_stdout(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-/// Refuses to go on when standard output is `/dev/null`, as one that was closed is: `what` would be lost.
+/// Refuses to continue when standard output is closed or `/dev/null`, because `what` would be lost.
 pub fn refuse_to_lose(what: &str) -> anyhow::Result<()> {
     if is_null(io::stdout()) {
-        bail!(
-            "standard output is closed or /dev/null, so that {what} would be lost; name a file with --output"
-        );
+        bail!("standard output is closed or /dev/null, so {what} would be lost; name a file with --output");
     }
     Ok(())
 }
@@ -46,7 +45,7 @@ fn is_null(descriptor: impl AsFd) -> bool {
 }
 
 fn unwritten(error: &io::Error) -> anyhow::Error {
-    anyhow!("cannot write to standard output: {}; check where it leads", describe(error))
+    anyhow!("cannot write to standard output: {}; check where it goes", describe(error))
 }
 
 /// Writes a value as JSON, and a line break, to standard output.
@@ -55,22 +54,22 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
-/// Writes a warning to standard error, in one line.
+/// Writes a warning to standard error in one line.
 pub fn warn(sentence: impl Display) {
     write_stderr(&format!("warren: warning: {sentence}"));
 }
 
-/// Writes a line for the person at the terminal to standard error, beside a result that another program may read.
+/// Writes a line for the user to standard error, next to a result that another program may read.
 pub fn note(sentence: impl Display) {
     write_stderr(&sentence.to_string());
 }
 
-/// Writes an error and its causes to standard error, in one line.
+/// Writes an error and its causes to standard error in one line.
 pub fn report(error: &anyhow::Error) {
     write_stderr(&format!("warren: {}", sentence(error)));
 }
 
-/// An error and its causes as one line, none of which is said twice.
+/// An error and its causes in one line, without repetitions.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -81,7 +80,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Rows below a header in aligned columns, two spaces apart.
+/// A header and rows in aligned columns, two spaces apart.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths = header.iter().map(|cell| cell.chars().count()).collect::<Vec<_>>();
     for row in rows {
@@ -107,15 +106,15 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Nothing can be done about a standard error that cannot be written to.
+/// If standard error cannot be written to, there is nowhere to report it.
 fn write_stderr(line: &str) {
     let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
 
-/// A text in which control characters other than line breaks and tabs are written as JSON escapes them, which in JSON changes nothing.
+/// Escapes control characters other than line breaks and tabs as JSON does. JSON text keeps its meaning.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let steers = |letter: char| {
-        // The last two ranges turn the direction of what follows (Unicode's Bidi_Control).
+        // The last two ranges change the direction of the following text (Unicode's Bidi_Control).
         (letter.is_control() && !matches!(letter, '\n' | '\t'))
             || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -161,7 +160,7 @@ mod tests {
         let error = open_full().write_all(b"key").unwrap_err();
         assert_eq!(
             sentence(&unwritten(&error)),
-            "cannot write to standard output: no space left on device; check where it leads"
+            "cannot write to standard output: no space left on device; check where it goes"
         );
     }
 

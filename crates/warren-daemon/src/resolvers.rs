@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use warren_host::dns::nameservers;
 
-/// Where they are listed: systemd-resolved's own list of what the network offers comes before a file that may name nothing but
-/// resolved itself.
+/// Files that list them. systemd-resolved's own list comes first, because /etc/resolv.conf may name only resolved
+/// itself.
 const LISTS: [&str; 2] = ["/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"];
 
-/// Those on other hosts; one on this host asks others in turn, and not over marked sockets.
+/// Resolvers on other hosts. A resolver on this host forwards its queries without the mark of the tunnel's sockets.
 pub fn listed() -> Vec<IpAddr> {
     let mut servers = Vec::new();
     for text in LISTS.iter().filter_map(|file| std::fs::read_to_string(file).ok()) {

@@ -1,8 +1,9 @@
-//! What a daemon gives up before it hears anything from a network, so that whoever takes it over has little.
+//! The rights that a daemon gives up before it hears from a network, so that an attacker who takes it over gains
+//! little.
 //!
-//! It keeps CAP_NET_ADMIN alone, may start no program, open only the files it works with, and make only the system calls it
-//! needs. Threads and children inherit all of it and nothing takes it back. What a daemon has to do beyond that, its
-//! [`crate::helper`] does.
+//! It keeps only CAP_NET_ADMIN. It cannot start programs, can open only its own files, and can make only the system
+//! calls that it needs. Threads and children inherit the limits, and nothing lifts them. Anything beyond that is the
+//! work of its [`crate::helper`].
 
 mod capabilities;
 mod files;
@@ -18,24 +19,24 @@ pub use capabilities::keep_network_administration;
 pub use files::Files;
 use warren_control::status::{FileAccess, Sandbox};
 
-/// Whether this kernel can keep a process to its own files.
+/// Whether this kernel can restrict a process to its own files.
 pub fn can_confine_files() -> bool {
     files::is_known_to_kernel()
 }
 
-/// What is in force of this process.
+/// The limits that are in force for this process.
 pub fn in_force() -> Sandbox {
     IN_FORCE.get().copied().unwrap_or_default()
 }
 
-/// Puts this process, which must have one thread, into the sandbox of a daemon.
+/// Puts this process, which must have only one thread, into a daemon's sandbox.
 ///
 /// # Errors
-/// When the kernel refuses; a kernel without landlock or seccomp only makes for a warning.
+/// When the kernel refuses. A kernel without landlock or seccomp causes only a warning.
 pub fn enter(files: &Files) -> anyhow::Result<()> {
     if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
         tracing::warn!(
-            "{SWITCH}=off: this daemon is not sandboxed; take {SWITCH} out of its environment once the sandbox is not in the way any more"
+            "{SWITCH}=off: this daemon is not sandboxed; remove {SWITCH} from its environment once you no longer need that"
         );
         return Ok(());
     }
@@ -45,22 +46,23 @@ pub fn enter(files: &Files) -> anyhow::Result<()> {
     let files = files::confine(files).with_context(refused)?;
     if files == FileAccess::Unconfined {
         tracing::warn!(
-            "this kernel has no landlock (CONFIG_SECURITY_LANDLOCK, Linux 5.13), so the daemon could open files that are not its own; it works without"
+            "this kernel has no landlock (CONFIG_SECURITY_LANDLOCK, Linux 5.13), so the daemon could open files that are not its own; it works without landlock"
         );
     }
     capabilities::keep_network_administration_for_good(are_anothers).with_context(refused)?;
     let system_calls = system_calls::confine().with_context(refused)?;
     if !system_calls {
         tracing::warn!(
-            "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER), so the daemon could make system calls that it does not need; it works without"
+            "this kernel has no seccomp filters (CONFIG_SECCOMP_FILTER), so the daemon could make system calls that it does not need; it works without seccomp"
         );
     }
-    // It is entered once.
+    // The sandbox is entered once.
     let _ = IN_FORCE.set(Sandbox { rights: true, system_calls, files });
     Ok(())
 }
 
-/// Takes every right from this process, which must have one thread, but to look a name up. What the kernel cannot take stays.
+/// Takes all rights from this process, which must have only one thread, except for a look-up. Rights that the kernel
+/// cannot take away stay.
 pub fn enter_for_look_up() {
     let confined = hide().and_then(|()| files::confine_to_look_ups());
     let confined = confined.and_then(|()| capabilities::drop_all());
@@ -70,7 +72,8 @@ pub fn enter_for_look_up() {
     }
 }
 
-/// Takes from this process what a helper does not need either: new rights by new programs, core dumps, other users' debuggers.
+/// Takes away what even a helper does not need: privileges gained by starting programs, core dumps, and other users'
+/// debuggers.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -81,6 +84,6 @@ pub fn hide() -> anyhow::Result<()> {
     set_no_new_privs(true).context("cannot refuse new privileges")
 }
 
-/// Switches the sandbox off, for diagnosis.
+/// The environment variable that switches the sandbox off, for diagnosis.
 const SWITCH: &str = "WARREN_SANDBOX";
 static IN_FORCE: OnceLock<Sandbox> = OnceLock::new();

@@ -1,5 +1,5 @@
-//! A daemon gets as small again as it was before a rush of clients or strangers: what their connections had, some 50 KiB each, the
-//! allocator keeps for the next ones unless it is told to give it back.
+//! Lets a daemon shrink again after a rush of clients or strangers. Their connections took some 50 KiB each, which the
+//! allocator keeps for new ones unless it is told to release it.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +8,31 @@ use warren_quic::socket::{ThreadCache, release_spare_memory};
 use warren_control::status::resident_kib;
 use warren_tunnel::WorkerHandle;
 
-/// How soon it is looked at again. Giving memory back takes some milliseconds, during which a worker that allocates waits.
+/// Pause between two checks. Releasing memory takes some milliseconds, in which an allocating worker waits.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The same after looks in a row that brought nothing, because what the process has is in use.
+/// The longest pause, after checks that released nothing because the memory is in use.
 const LATER: Duration = Duration::from_secs(320);
 
-/// Less than this is left alone: what comes and goes within it is used again.
+/// Growth below this is ignored: memory that comes and goes in this range is reused.
 const SLACK_KIB: u64 = 512;
 
-/// Watches what the process has of the host's memory.
+/// Watches how much memory the process has.
 #[derive(Debug)]
 pub struct SpareMemory {
-    /// The least that it had.
+    /// The least that the process ever had.
     least_kib: u64,
     pause: Duration,
     next: Instant,
 }
 
 impl SpareMemory {
-    /// A watch that begins with what the process has now.
+    /// Starts with the memory that the process has now.
     pub fn new(now: Instant) -> Self {
         Self { least_kib: resident_kib(), pause: SOON, next: now + SOON }
     }
 
-    /// Gives back what is not used, if it is time to and the process has grown.
+    /// Releases unused memory, if it is time to check and the process has grown.
     pub async fn look(&mut self, now: Instant, workers: &WorkerHandle) {
         if now < self.next {
             return;

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and the commands that need no running daemon.
+//! The command line: the arguments, and the commands that need no daemon of their own.
 
 pub(crate) mod args;
 pub(crate) mod exit_client;

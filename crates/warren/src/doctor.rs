@@ -1,6 +1,6 @@
-//! `warren doctor`: what on this host keeps Warren from working, or from working well.
+//! `warren doctor`: finds what keeps Warren from working, or from working well, on this host.
 //!
-//! `facts` asks the host, `checks` judges what it said, and nothing is changed but by `repair`, after it was shown.
+//! `facts` asks the host, `checks` judges the answers, and only `repair` changes anything, after showing it.
 
 mod checks;
 mod facts;
@@ -15,10 +15,10 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
-/// Shows what was found; with `--fix` also does what would mend it, and looks again.
+/// Prints the findings. With `--fix`, also applies the repairs and checks again.
 ///
 /// # Errors
-/// When something is found that keeps Warren from working, or a repair fails.
+/// When a finding keeps Warren from working.
 pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::Result<()> {
     let mut findings = checks::all(&facts::gather(directories));
     if arguments.fix && findings.iter().any(|finding| !finding.repairs.is_empty()) {
@@ -37,10 +37,10 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
         return Ok(());
     }
     let sentence = format!(
-        "{problems} of {} checks found a problem; do what stands at each{}",
+        "{problems} of {} checks found a problem; follow the advice at each{}",
         findings.len(),
         if findings.iter().any(|finding| !finding.repairs.is_empty()) {
-            ", or run it with --fix"
+            ", or run the doctor with --fix"
         } else {
             ""
         }
@@ -48,7 +48,7 @@ pub(crate) fn run(directories: &Directories, arguments: &DoctorArgs) -> anyhow::
     Err(Failure::new(ExitCode::Failed, sentence).into())
 }
 
-/// Problems first, then advice, then what is well.
+/// Problems first, then advice, then what is good.
 fn text(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));

@@ -2,12 +2,12 @@
 
 use warren_host::kill_switch::{Standing, table_name};
 
-/// What is wrong with a kill switch whose table is not what it was made.
+/// Describes a kill switch whose table is gone or changed.
 pub(crate) fn describe(standing: Standing, name: &str) -> String {
     let table = table_name(name);
     match standing {
         Standing::Gone => format!(
-            "its kill switch is not in force: somebody has deleted its nftables table inet {table}, as `nft flush ruleset` does, and \
+            "its kill switch is not in force: somebody has deleted its nftables table inet {table}, as `nft flush ruleset` does, so \
              traffic may leave outside the tunnel"
         ),
         Standing::Open | Standing::Closed | Standing::Changed => format!(
@@ -17,9 +17,9 @@ pub(crate) fn describe(standing: Standing, name: &str) -> String {
     }
 }
 
-/// What to do about one.
+/// The commands that close it again or open it.
 pub(crate) fn advice(name: &str) -> String {
     format!(
-        "`warren client close {name}` closes it again and `warren up {name}` connects, `warren down {name}` opens it for good"
+        "`warren client close {name}` closes it again, `warren up {name}` connects, `warren down {name}` opens it for good"
     )
 }

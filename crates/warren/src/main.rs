@@ -1,4 +1,4 @@
-//! The program. All of it is in the library, so that a fuzz target can have its parsers.
+//! The program. All of it is in the library, so that fuzz targets can use its parsers.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -53,7 +53,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
 
     net.filter("ip saddr 198.51.100.2 ip length > 1400 drop;");
     let said = exit.warren.run("doctor").stdout;
-    assert!(said.contains("forwarding: on, for clients alone"), "{said}");
+    assert!(said.contains("forwarding: on, only for clients"), "{said}");
     // It would turn it on again.
     exit.daemon().signal(Signal::STOP);
     net.exit.sh("sysctl -qw net.ipv4.conf.warren-exit.forwarding=0").ok();
@@ -79,7 +79,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=1").ok();
     let said = exit.warren.run("doctor").stdout;
     assert!(
-        said.contains("for whoever else sends packets to this host, because net.ipv4.ip_forward is"),
+        said.contains("also for other hosts that send packets here, because net.ipv4.ip_forward is on"),
         "{said}"
     );
 

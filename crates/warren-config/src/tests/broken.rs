@@ -194,13 +194,10 @@ fn broken_identity_of_a_profile_is_named_and_no_key_is_shown() {
     let short = PRIVATE_KEY.get(..42).unwrap();
     let own = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
     let cases = [
-        (
-            String::new(),
-            "1: there is no section [client], in which private_key_file is to stand; make a key with",
-        ),
+        (String::new(), "1: there is no section [client], which must have private_key_file; make a key with"),
         (
             "# nothing\n".to_owned(),
-            "1: there is no section [client], in which private_key_file is to stand; make a key with",
+            "1: there is no section [client], which must have private_key_file; make a key with",
         ),
         (format!("[client]\n{exit}"), "1: private_key_file is missing in [client]; make a key with"),
         (client.clone(), "1: no exit is named; add an [[exit]] section"),

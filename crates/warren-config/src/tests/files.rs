@@ -43,7 +43,7 @@ fn key_that_others_can_read_is_refused() {
         assert_eq!(
             error,
             format!(
-                "home.toml:2: private_key stands in a file that other users may access (mode {mode:04o}); \
+                "home.toml:2: private_key is in a file that other users can access (mode {mode:04o}); \
                  run: chmod 600 home.toml"
             )
         );
@@ -67,10 +67,10 @@ fn what_is_no_text_is_refused() {
     );
     assert_eq!(
         error_of(b"[tun]\n\nname = \"\0\"\n", 0o600),
-        "home.toml:3: holds a NUL byte; restore the file, it is damaged or not a text"
+        "home.toml:3: holds a NUL byte; the file is damaged or not text, so restore it"
     );
     let large = "#\n".repeat(5 * 1024 * 1024);
-    assert_eq!(error_of(large, 0o600), "home.toml: is larger than 1 MiB; this is no Warren configuration");
+    assert_eq!(error_of(large, 0o600), "home.toml: is larger than 1 MiB; this is not a Warren configuration");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn argument_is_a_profile_name_or_a_file() {
     write(&config.join("work.toml"), "", 0o600);
     assert!(find(None).unwrap_err().ends_with("has several profiles; name one of home, work"));
     assert!(
-        find(Some("zzz")).unwrap_err().ends_with("zzz.toml: does not exist; name one of the profiles there are (home, work), or make it from an invitation with `warren join INVITE --name zzz`")
+        find(Some("zzz")).unwrap_err().ends_with("zzz.toml: does not exist; choose an existing profile (home, work), or make this one from an invitation with `warren join INVITE --name zzz`")
     );
 }
 

@@ -1,31 +1,31 @@
-//! What a client says of itself.
+//! A client's part of the status.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What only a client's status has.
+/// The keys that only a client's status has.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientStatus {
     /// The profile's name.
     pub profile: String,
-    /// The exit of the session, or the first one that is tried.
+    /// The exit of the session, or the first exit that is tried.
     pub exit: ExitPeer,
     /// The session, while there is one.
     pub session: Option<ClientSessionStatus>,
-    /// What the exits have said, in the state `refused`.
+    /// What the exits said, in the state `refused`.
     #[serde(default)]
     pub refused: Option<RefusedStatus>,
     /// Why the state is `error`, and what to do.
     pub error: Option<String>,
-    /// What is not as it should be although traffic flows, and what to do.
+    /// What is wrong although traffic flows, and what to do.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// Why the latest attempt failed.
     pub last_error: Option<String>,
-    /// Whether nothing leaves the host outside the tunnel.
+    /// Whether the kill switch is closed, so nothing leaves outside the tunnel.
     pub kill_switch: bool,
-    /// Times that every connection was lost since the start.
+    /// How often all connections were lost since the start.
     pub reconnects: u64,
 }
 
@@ -36,18 +36,18 @@ pub struct RefusedStatus {
     pub reason: String,
     /// What happened and what to do.
     pub message: String,
-    /// When the exits are asked again; none if that takes `warren up`.
+    /// When the client asks the exits again. None if only `warren up` makes it ask.
     pub asked_again_in_seconds: Option<f64>,
 }
 
 /// An exit as the client knows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExitPeer {
-    /// What the profile says: host and port.
+    /// Host and port from the profile.
     pub endpoint: String,
     /// The address that answered.
     pub address: Option<SocketAddr>,
-    /// The key that it proved, or has to.
+    /// The key that it proved, or must prove.
     pub public_key: String,
 }
 

@@ -1,4 +1,4 @@
-//! One QUIC connection.
+//! The status of one QUIC connection.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use warren_tunnel::ConnectionSnapshot;
 /// Has 20 fields because each is a key of an object in the JSON of `warren status --json` (docs/status.md).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Its number in this daemon.
+    /// Its number, unique in this daemon.
     pub id: u64,
     /// The number of its worker.
     pub worker: usize,
@@ -25,17 +25,17 @@ pub struct ConnectionStatus {
     pub remote: Option<SocketAddr>,
     /// Smoothed round-trip time.
     pub rtt_ms: f64,
-    /// What it carries now.
+    /// The rates of inner packets.
     pub rates: Rates,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// UDP payload in bytes that the path is known to carry.
+    /// The largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
     /// QUIC packets sent.
     pub sent_packets: u64,
-    /// QUIC packets of these that were declared lost.
+    /// QUIC packets that were declared lost.
     pub lost_packets: u64,
-    /// How often the path stopped carrying packets of the size that it had carried.
+    /// How often the path stopped carrying packets of a size that it had carried.
     pub black_holes: u64,
     /// DATAGRAM frames sent.
     pub datagrams_sent: u64,

@@ -27,7 +27,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
         ("fragments_received", totals.fragments_received),
         ("queued_packets", snapshot.queued_packets),
         ("assemblies_pending", snapshot.assemblies_pending),
-        // The same datagrams as QUIC counts them, over connections that live and that are gone.
+        // Datagrams as QUIC counts them, over live and ended connections.
         ("quic_datagrams_sent", quic.datagrams_sent),
         ("quic_datagrams_received", quic.datagrams_received),
         ("quic_lost_packets", quic.lost_packets),
@@ -38,8 +38,8 @@ pub(super) fn totals(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     .collect()
 }
 
-/// Datagrams that QUIC itself dropped, after the packet path handed them over or before it got them, and what the kernel
-/// or the driver dropped before QUIC got it.
+/// Packets that QUIC itself dropped, after the packet path gave them to it or before the path received them. Also
+/// packets that the kernel or the driver dropped before QUIC received them.
 pub(super) fn transport_drops(snapshot: &Snapshot) -> BTreeMap<String, u64> {
     let quic = quic_sums(snapshot);
     let mut drops = DropCounters::default();

@@ -1,4 +1,4 @@
-//! What an exit says of itself.
+//! An exit's part of the status.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,32 +6,32 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use warren_quic::strangers::{Strangers, Turned};
 
-/// What only an exit's status has.
+/// The keys that only an exit's status has.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExitStatus {
     /// The addresses that it listens on.
     pub listen: Vec<SocketAddr>,
     /// Its key.
     pub public_key: String,
-    /// The one that is served too until it is retired.
+    /// The old key, which is served too until it is retired.
     pub old_public_key: Option<String>,
     /// How many clients there are.
     pub clients: ClientCounts,
     /// Every session.
     pub sessions: Vec<SessionStatus>,
-    /// Whether who does not know the exit's key gets no answer at all.
+    /// Whether a peer that does not know the exit's key gets no answer at all.
     pub silent: bool,
-    /// Attempts to connect that were turned away, by reason, those at zero too.
+    /// Connection attempts that were turned away, by reason. Reasons at zero are present too.
     pub strangers: BTreeMap<String, u64>,
-    /// Handshakes under way, and those that took too long since the start.
+    /// Handshakes under way.
     #[serde(default)]
     pub handshakes_in_flight: usize,
-    /// Handshakes that were given up because their time was over.
+    /// Handshakes that took too long, since the start.
     #[serde(default)]
     pub handshakes_timed_out: u64,
 }
 
-/// Counts by reason.
+/// The counts by reason.
 pub fn turned_away(strangers: &Strangers) -> BTreeMap<String, u64> {
     Turned::ALL.into_iter().map(|why| (why.name().to_owned(), strangers.turned_away(why))).collect()
 }
@@ -58,8 +58,8 @@ pub struct SessionStatus {
     pub ipv4: Option<String>,
     /// The client's inner IPv6 address.
     pub ipv6: Option<String>,
-    /// How old it is.
+    /// Its age.
     pub since_seconds: f64,
-    /// Indices of the connections that are attached.
+    /// The indices of its attached connections.
     pub connections: Vec<u32>,
 }

@@ -7,17 +7,17 @@ use warren_quic::driver::SendErrors;
 
 use warren_tunnel::{Histogram, Snapshot};
 
-/// How full batches were: value = how often, index = size; the last index of a list counts larger ones too.
+/// How full batches were. Index i of a list counts batches of size i; the last index counts larger ones too.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Occupancy {
     pub segments_per_send: Vec<u64>,
-    /// Here index i counts 2^i up to 2^(i+1) - 1.
+    /// Index i counts sizes from 2^i to 2^(i+1) - 1.
     pub datagrams_per_receive: Vec<u64>,
     pub packets_per_tun_read: Vec<u64>,
     pub packets_per_tun_write: Vec<u64>,
-    /// Drives of connections in one turn of a worker.
+    /// Connections driven in one turn of a worker.
     pub drives_per_wakeup: Vec<u64>,
-    /// Sends that the kernel refused, by errno name.
+    /// Sends that the kernel refused, by error name.
     pub send_errors: BTreeMap<String, u64>,
 }
 

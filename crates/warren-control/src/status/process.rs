@@ -1,8 +1,8 @@
-//! What the daemon's process uses.
+//! The resources of the daemon's process.
 
 use serde::{Deserialize, Serialize};
 
-/// What the process uses.
+/// The resources of the process.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
     pub rss_kib: u64,
@@ -10,29 +10,29 @@ pub struct ProcessStatus {
     pub cpu_seconds: f64,
     pub fds: usize,
     pub threads: u64,
-    /// What this process has given up.
+    /// The rights that it has given up.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
 
-/// What is in force, as `warren status` says it.
+/// The limits in force, as `warren status` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// No capability but CAP_NET_ADMIN, none to be gained, no core dump, no debugger but root's.
+    /// Only CAP_NET_ADMIN, no way to gain privileges, no core dumps, and no debuggers but root's.
     pub rights: bool,
-    /// No system calls but the daemons' own (seccomp).
+    /// Only the daemons' own system calls (seccomp).
     pub system_calls: bool,
-    /// No files but the daemon's own (landlock).
+    /// Only the daemon's own files (landlock).
     pub files: FileAccess,
 }
 
-/// How far the kernel keeps a daemon to its files.
+/// How far the kernel restricts a daemon to its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileAccess {
-    /// To those alone.
+    /// Only to its own files.
     Confined,
-    /// As far as this kernel's landlock can.
+    /// Partly: this kernel's landlock cannot do more.
     Partly,
     /// Not at all.
     #[default]
@@ -40,7 +40,7 @@ pub enum FileAccess {
 }
 
 impl ProcessStatus {
-    /// Reads this process's own figures; what cannot be read is 0.
+    /// Reads this process's own figures. A figure that cannot be read is 0.
     pub fn read(sandbox: Sandbox) -> Self {
         let status = own_status();
         let fds = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
@@ -56,7 +56,7 @@ impl ProcessStatus {
     }
 }
 
-/// What of this process is in memory; 0 if that cannot be read.
+/// Memory of this process in KiB. 0 if it cannot be read.
 pub fn resident_kib() -> u64 {
     field(&own_status(), "VmRSS:")
 }

@@ -1,4 +1,4 @@
-//! How much passes in a second, and how much is lost, over the last few seconds.
+//! Rates of traffic and loss over the last few seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,24 +8,25 @@ use warren_session::exit::SessionId;
 
 use warren_tunnel::{ConnectionSnapshot, Snapshot};
 
-/// Rates over [`Rates::seconds`]; "out" is to the carrier, "in" from it.
+/// Rates over the last [`Rates::seconds`]. "Out" is towards the carrier, "in" is from it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// The time that the rates are taken over; 0 if it is too short for any.
+    /// The time that the rates cover. 0 if it is too short for a rate.
     pub seconds: f64,
-    /// Inner packets, headers included.
+    /// Bits of inner packets sent per second, headers included.
     pub bits_per_second_out: f64,
-    /// Bits of inner packets received in a second.
+    /// Bits of inner packets received per second.
     pub bits_per_second_in: f64,
-    /// Inner packets sent in a second.
+    /// Inner packets sent per second.
     pub packets_per_second_out: f64,
-    /// Inner packets received in a second.
+    /// Inner packets received per second.
     pub packets_per_second_in: f64,
-    /// QUIC packets of this side declared lost, in per cent of those sent; what the other side sends is its to know.
+    /// QUIC packets from this side that were declared lost, in per cent of those sent. The other side knows its own
+    /// loss.
     pub loss_percent: f64,
 }
 
-/// Remembers a daemon's counters of the last few seconds.
+/// Keeps a daemon's counters of the last few seconds.
 #[derive(Debug)]
 pub struct RateMeter {
     samples: VecDeque<Sample>,
@@ -69,7 +70,7 @@ impl RateMeter {
         self.samples.push_back(Sample::of(now, snapshot));
     }
 
-    /// The rates of each connection since the oldest sample, by its number.
+    /// The rates of each connection since the oldest sample, by connection number.
     pub(super) fn rates(&self, now: Instant, snapshot: &Snapshot) -> BTreeMap<u64, Rates> {
         let Some(before) = self.samples.front() else { return BTreeMap::new() };
         let elapsed = now.duration_since(before.at);
@@ -162,15 +163,15 @@ impl Counters {
     }
 }
 
-/// How much `part` is of `whole`; packets sent before the time may be found lost in it, so more than all is all.
+/// `part` in per cent of `whole`, at most 100. A packet can be counted as lost later than it was sent.
 pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { (100.0 * part as f64 / whole as f64).min(100.0) }
 }
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Rates are taken over as many seconds.
+/// Rates cover this many seconds.
 const SAMPLES: usize = 5;
-/// A rate over less time says nothing.
+/// A rate over less time means nothing.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

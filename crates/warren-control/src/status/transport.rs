@@ -15,7 +15,7 @@ pub struct DeviceStatus {
     pub offload: bool,
 }
 
-/// The transport settings in force; `warren set` changes them.
+/// The transport settings in force. `warren set` can change some of them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct TransportStatus {
     /// What drives the connections.
@@ -26,17 +26,17 @@ pub struct TransportStatus {
     pub max_transmit_segments: usize,
     /// The most datagrams in one drive.
     pub max_transmit_datagrams: usize,
-    /// The most receives that are dealt with at once.
+    /// The most receive calls in one turn.
     pub receive_batches: usize,
     /// The most reads of the TUN in one turn.
     pub tun_batches: usize,
-    /// Whether each worker is tied to a core.
+    /// Whether each worker is pinned to a core.
     pub pin: bool,
-    /// "tcp and udp", "tcp", "udp" or "off"; nothing before there is a device.
+    /// "tcp and udp", "tcp", "udp" or "off". None before there is a device.
     pub tun_offload: Option<String>,
-    /// "on", "off" or "unavailable".
+    /// UDP segmentation offload: "on", "off" or "unavailable".
     pub udp_gso: String,
-    /// Whether UDP receive offload is used.
+    /// UDP receive offload: "on", "off" or "unavailable".
     pub udp_gro: String,
 }
 

@@ -1,4 +1,4 @@
-//! The daemon's side: starts the helper, and asks it.
+//! The daemon's side: starts the helper and sends it requests.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,13 +26,13 @@ use crate::itself;
 use crate::logging::{self, LogSettings};
 use crate::notify;
 
-/// A daemon's helper, by which it asks for what it may not do itself.
+/// A daemon's connection to its helper, which does what the daemon may not do itself.
 #[derive(Clone, Debug)]
 pub struct Helper {
     orders: mpsc::Sender<Order>,
 }
 
-/// The helper that was started, to be ended by whoever started it.
+/// The helper's process. Whoever started it must end it.
 #[derive(Debug)]
 pub struct HelperProcess {
     child: Child,
@@ -48,10 +48,10 @@ enum Order {
 }
 
 impl Helper {
-    /// Starts the helper of the daemon `name`, which has `lock`. To be called within a tokio runtime.
+    /// Starts the helper of the daemon `name`, which holds `lock`. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// When the process cannot be started.
     pub fn start(
         directories: &Directories,
         log: &LogSettings,
@@ -67,9 +67,10 @@ impl Helper {
         let mut command = itself::command_like_this(directories, log);
         command.args(["helper", "--", name]);
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
-        // Whoever undoes what a killed daemon left waits until its helper has ended too.
+        // The helper holds the daemon's lock too. So cleaning up after a killed daemon waits until the helper has
+        // ended.
         command.stdin(theirs).stdout(lock.share().context(cannot)?).stderr(Stdio::inherit());
-        // A Ctrl-C in the terminal is for the daemon, which still needs it while it stops.
+        // A Ctrl-C in the terminal is meant for the daemon, which still needs its helper while it stops.
         let child = command.process_group(0).spawn().context(cannot)?;
         let (orders, ordered) = mpsc::channel(16);
         tokio::spawn(carry(ours, ordered));
@@ -84,8 +85,8 @@ impl Helper {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
 
-    /// Sets the host's resolvers, and keeps them so until [`Self::restore_resolvers`]. Returns what that changes on the host,
-    /// each in a few words.
+    /// Sets the host's resolvers, and keeps them set until [`Self::restore_resolvers`]. Returns a short description of
+    /// each change.
     ///
     /// # Errors
     /// Why they cannot be set.
@@ -112,7 +113,7 @@ impl Helper {
         }
     }
 
-    /// The resolvers on other hosts that this host's files name now; none if that cannot be found out.
+    /// The resolvers on other hosts that this host's files name now. Empty if that cannot be found out.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
         match self.ask(Request::ListResolvers).await {
             Ok(Answer::Addresses(servers)) => servers,
@@ -120,21 +121,10 @@ impl Helper {
         }
     }
 
-    /// The ports that the host's NAT publishes now.
+    /// A name's addresses according to the system's resolver.
     ///
     /// # Errors
-    /// When the helper has ended.
-    pub async fn list_published(&self) -> anyhow::Result<Published> {
-        match self.ask(Request::ListPublished).await {
-            Ok(Answer::Published(published)) => Ok(published),
-            other => Err(failure(other)),
-        }
-    }
-
-    /// What the system's resolver says a name's addresses are.
-    ///
-    /// # Errors
-    /// Its reason.
+    /// The resolver's reason.
     pub async fn look_up(&self, host: &str) -> anyhow::Result<Vec<IpAddr>> {
         match self.ask(Request::LookUp { host: host.to_owned() }).await {
             Ok(Answer::Addresses(found)) => Ok(found),
@@ -142,7 +132,7 @@ impl Helper {
         }
     }
 
-    /// Starts the process that removes in a moment what an exit left for its successor.
+    /// Starts a process that soon removes what an exit left for its successor.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -153,7 +143,7 @@ impl Helper {
         }
     }
 
-    /// Waits until the helper has ended, which it does not before this process unless somebody ends it.
+    /// Waits until the helper has ended. It ends before this process only if somebody ends it.
     pub async fn ended(&self) {
         self.orders.closed().await;
     }
@@ -167,11 +157,11 @@ impl Helper {
 }
 
 impl HelperProcess {
-    /// Has the helper end, and waits a moment for it. Whoever asks it from then on hears that it has ended.
+    /// Makes the helper end, and waits a moment for that. Later requests fail, as for a helper that has ended.
     pub async fn end(mut self) {
-        // It may have ended by itself.
+        // The helper may have ended already.
         drop(self.orders.send(Order::End).await);
-        // One that still works on something ends after it.
+        // A helper that still works on something ends afterwards.
         drop(timeout(PATIENCE, self.child.wait()).await);
     }
 }
@@ -188,12 +178,12 @@ impl NftRunner for Helper {
     }
 }
 
-/// Carries questions and answers until either side has ended.
+/// Carries requests and answers until either side ends.
 async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     let (mut reader, mut writer) = stream.into_split();
     let mut waiting: HashMap<u64, oneshot::Sender<Reply>> = HashMap::new();
     let (answers, mut answered) = mpsc::channel(16);
-    // Reading a message must not be begun and dropped.
+    // A task of its own, because cancelling a half-read message would lose it.
     let reading = tokio::spawn(async move {
         while let Ok(Some(answer)) = read::<Answered>(&mut reader).await {
             if answers.send(answer).await.is_err() {
@@ -219,7 +209,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
             answer = answered.recv() => {
                 let Some(Answered { number, answer }) = answer else { break };
                 if let Some(reply) = waiting.remove(&number) {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     drop(reply.send(answer));
                 }
             }
@@ -228,21 +218,21 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     reading.abort();
 }
 
-/// Hands the helper one end of a channel for [`outlets`] and returns the other.
+/// Gives the helper one end of the channel for [`outlets`], and returns the other.
 fn share_channel(helper: &StdUnixStream) -> io::Result<OwnedFd> {
     let (ours, theirs) = outlets::channel()?;
     outlets::hand_over(helper.as_fd(), theirs.as_fd())?;
     Ok(ours)
 }
 
-/// Takes the logs that the helper has connected anew, until it ends.
+/// Receives the log sockets that the helper has reconnected, until the helper ends.
 #[allow(deprecated, reason = "an `OwnedFd` keeps its descriptor open for as long as it is registered")]
 async fn take_logs(channel: OwnedFd) {
     let Ok(channel) = AsyncFd::with_interest(channel, Interest::READABLE) else { return };
     while let Ok(mut ready) = channel.readable().await {
         let taken = ready.try_io(|channel| outlets::take_over(channel.as_fd()));
         match taken {
-            // One that cannot be written to is connected anew in its turn.
+            // A log that cannot be written to is reconnected later.
             Ok(Ok(Some(log))) => drop(logging::write_to(log)),
             Ok(Ok(None) | Err(_)) => return,
             Err(_) => {}
@@ -253,7 +243,7 @@ async fn take_logs(channel: OwnedFd) {
 fn failure(reply: Reply) -> anyhow::Error {
     match reply {
         Ok(_) => anyhow::anyhow!(
-            "the daemon's helper process answered another question; this is a defect, report it"
+            "the daemon's helper process answered a different request; this is a defect, please report it"
         ),
         Err(failed) => anyhow::anyhow!("{failed}"),
     }

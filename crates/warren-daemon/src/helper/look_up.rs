@@ -1,5 +1,5 @@
-//! Look-ups by the system's resolver, each in a process of its own: the C library reads what the network answers, and a process
-//! that ends afterwards, without any right, is all that it can reach.
+//! Look-ups by the system's resolver, each in its own process. The C library parses what the network answers, so an
+//! attacker who exploits it gets a process that has no rights and soon ends.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
@@ -15,14 +15,14 @@ use crate::notify::SOCKET;
 use crate::output;
 use crate::sandbox;
 
-/// Looks a name up in a process that is started for it.
+/// Looks a name up in a process of its own.
 ///
 /// # Errors
-/// The system's reason, or that it took too long.
+/// The resolver's reason, or that it took too long.
 pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
     let mut command = itself::command();
     command.args(["--log", "off", "look-up", "--", host]).kill_on_drop(true);
-    // What the daemon tells its service manager is the daemon's alone to say.
+    // Only the daemon may send notices to the service manager.
     command.env_remove(SOCKET);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = timeout(PATIENCE, run(command)).await;
@@ -38,14 +38,14 @@ pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
     Ok(text.lines().take(MOST).filter_map(|line| line.parse().ok()).collect())
 }
 
-/// What became of a process.
+/// The result of a process.
 struct Ended {
     status: ExitStatus,
     printed: Vec<u8>,
     said: Vec<u8>,
 }
 
-/// Runs a process to its end. What it writes beyond [`MOST_BYTES`] is not read: it may be in somebody else's hands.
+/// Runs a process to its end. Reads at most [`MOST_BYTES`] of its output, because an attacker may control it.
 async fn run(mut command: Command) -> io::Result<Ended> {
     let mut child = command.spawn()?;
     let (printed, said) = (child.stdout.take(), child.stderr.take());
@@ -61,10 +61,10 @@ async fn beginning(of: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-/// `warren look-up`: prints a name's addresses, one a line.
+/// `warren look-up`: prints a name's addresses, one per line.
 ///
 /// # Errors
-/// The system's reason.
+/// The resolver's reason.
 pub fn look_up(host: &str) -> anyhow::Result<()> {
     sandbox::enter_for_look_up();
     let found: Vec<String> =
@@ -72,10 +72,10 @@ pub fn look_up(host: &str) -> anyhow::Result<()> {
     output::print(&found.concat())
 }
 
-/// Longer than a daemon waits.
+/// Longer than a daemon waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST: usize = 64;
-/// Many more bytes than that many addresses have.
+/// Far more than that many addresses need.
 const MOST_BYTES: u64 = 64 * 1024;
 
 #[cfg(test)]

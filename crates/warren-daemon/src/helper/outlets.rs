@@ -1,5 +1,5 @@
-//! Where a daemon's words leave for other programs' sockets, which the daemon itself has no way to: notices to its starter, and a
-//! log that is connected anew when the journal has lost it.
+//! What a daemon sends to sockets of other programs, which it cannot reach itself: notices to its starter, and a log
+//! that is reconnected when the journal was restarted.
 
 use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -19,10 +19,10 @@ use rustix::net::{
 use crate::logging;
 use crate::notify::{Notice, SOCKET};
 
-/// The two ends of a channel of messages, of which neither can be connected to anything else.
+/// The two ends of a channel for messages. Neither can be connected to anything else.
 ///
 /// # Errors
-/// When no descriptors are left.
+/// When no descriptor is left.
 pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
@@ -30,7 +30,7 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Sends a descriptor over a connected socket, with a byte.
 ///
 /// # Errors
-/// When nobody is at its other end.
+/// When the other end is closed.
 pub(super) fn hand_over(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -40,10 +40,10 @@ pub(super) fn hand_over(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> i
     Ok(())
 }
 
-/// Takes a descriptor that was handed over; none at the end. Does not wait for one.
+/// Receives a descriptor that the other end sent. `None` at the end. Does not wait.
 ///
 /// # Errors
-/// When a byte came without one, or nothing has come.
+/// When a byte arrives without a descriptor, or nothing has arrived.
 pub(super) fn take_over(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -60,7 +60,7 @@ pub(super) fn take_over(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     taken.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor came"))
 }
 
-/// A daemon's words on their way out.
+/// Passes on what a daemon says.
 #[derive(Debug)]
 pub(super) struct Outlets {
     channel: OwnedFd,
@@ -68,10 +68,11 @@ pub(super) struct Outlets {
 }
 
 impl Outlets {
-    /// Lets out what the daemon says over `channel`, and hands it its log anew whenever the journal has lost it.
+    /// Passes on the notices that arrive on `channel`, and sends the daemon a new log socket whenever the journal has
+    /// closed the old one.
     ///
     /// # Errors
-    /// When no threads can be started.
+    /// When a thread cannot be started.
     pub(super) fn open(channel: OwnedFd) -> io::Result<Self> {
         if is_journal() {
             let channel = channel.try_clone()?;
@@ -82,16 +83,16 @@ impl Outlets {
         Ok(Self { channel, notices })
     }
 
-    /// Waits until everything that was said is out.
+    /// Waits until every notice has been passed on.
     pub(super) fn close(self) {
-        // What has come is read all the same.
+        // What has already arrived can still be read.
         let _ = shutdown(&self.channel, Shutdown::Read);
-        // It does not panic.
+        // The thread does not panic.
         drop(self.notices.join());
     }
 }
 
-/// Tells the starter what the daemon has to say, until nothing more can come.
+/// Passes notices to the starter until no more can arrive.
 fn pass_on(channel: &OwnedFd) {
     let mut buffer = [0; LONGEST_NOTICE];
     let mut any = false;
@@ -108,7 +109,8 @@ fn pass_on(channel: &OwnedFd) {
     }
 }
 
-/// Waits until the starter has read everything (sd_notify_barrier(3)): systemd ignores what a process said that has ended since.
+/// Waits until the starter has read everything (sd_notify_barrier(3)). systemd ignores notices of a process that has
+/// already ended.
 fn wait_until_heard() -> io::Result<()> {
     let Some(path) = std::env::var_os(SOCKET) else { return Ok(()) };
     let socket = UnixDatagram::unbound()?;
@@ -125,14 +127,14 @@ fn wait_until_heard() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether standard error is the journal's, by what systemd.exec(5) puts into the environment.
+/// Whether standard error leads to the journal, according to the variable that systemd.exec(5) describes.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let own = std::fs::metadata("/proc/self/fd/2").map(|file| format!("{}:{}", file.dev(), file.ino()));
     own.is_ok_and(|own| own == stream)
 }
 
-/// Connects the log anew each time that the journal has closed it: a journal that was stopped forgets who was connected.
+/// Reconnects the log each time the journal has closed it: a restarted journal forgets its connections.
 fn keep_log(channel: &OwnedFd) {
     loop {
         let log = io::stderr();
@@ -140,7 +142,7 @@ fn keep_log(channel: &OwnedFd) {
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()
         {
-            // Without the daemon its log is nobody's.
+            // Fails once the daemon has ended, and then nobody writes to the log any more.
             let handed_over = hand_over(channel.as_fd(), log.as_fd());
             if logging::write_to(log.into()).and(handed_over).is_err() {
                 return;
@@ -150,17 +152,18 @@ fn keep_log(channel: &OwnedFd) {
     }
 }
 
-/// A log as systemd gives a service one (sd_journal_stream_fd(3)).
+/// A log socket like the one that systemd gives a service (sd_journal_stream_fd(3)).
 fn connect_to_journal() -> io::Result<UnixStream> {
     let mut log = UnixStream::connect(JOURNAL)?;
     log.shutdown(std::net::Shutdown::Read)?;
-    // Identifier, unit, priority, prefixes of a line's own priority, and to where else it goes: nowhere.
+    // Identifier, unit, priority, whether lines begin with a priority, and whether to forward to syslog, kmsg and
+    // console.
     log.write_all(b"warren\n\n6\n0\n0\n0\n0\n")?;
     Ok(log)
 }
 
 const JOURNAL: &str = "/run/systemd/journal/stdout";
-/// Between two tries to reach the journal.
+/// Pause between two attempts to reach the journal.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of a notice; JSON writes some characters with six.
+/// The longest notice in bytes. JSON may take six bytes for a character.
 const LONGEST_NOTICE: usize = 16 * 1024;

@@ -1,4 +1,4 @@
-//! What a daemon may ask of its helper: messages of JSON, each after its length in four bytes.
+//! Requests from a daemon to its helper and their answers: JSON messages, each after its length in four bytes.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError};
 
-/// A request with the number that its answer has too.
+/// A request and a number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Asked {
     pub(super) number: u64,
@@ -23,47 +23,47 @@ pub(super) struct Answered {
     pub(super) answer: Result<Answer, Failed>,
 }
 
-/// All that a helper does. What is not in here it cannot be made to do.
+/// Everything that a helper does. It cannot be made to do anything else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Run nft on Warren's own tables.
     Nft(NftCall),
-    /// Set the host's resolvers, and keep them so.
+    /// Set the host's resolvers and keep them set.
     SetResolvers {
         device: DeviceName,
         servers: Vec<IpAddr>,
-        /// Although they are set already.
+        /// Even if they are set already.
         anew: bool,
     },
     /// Put the host's resolvers back.
     RestoreResolvers,
-    /// Say which resolvers on other hosts the host's files name.
+    /// List the resolvers on other hosts that the host's files name.
     ListResolvers,
     /// Say which ports the host's NAT publishes.
     ListPublished,
     /// Ask the system's resolver for a name's addresses.
     LookUp { host: String },
-    /// Start the process that removes in a moment what an exit left for its successor.
+    /// Start a process that soon removes what an exit left for its successor.
     ReleaseHold,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,
-    /// What nft printed, or a line for each change.
+    /// The output of nft, or a line for each change.
     Text(String),
     Addresses(Vec<IpAddr>),
     Published(Published),
 }
 
-/// Why nothing came of one.
+/// Why a request failed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Failed {
     NftMissing,
     NftRefused(String),
     NftGone,
-    /// Anything else, as a sentence.
+    /// Any other reason, as a sentence.
     Other(String),
 }
 
@@ -98,10 +98,10 @@ impl std::fmt::Display for Failed {
     }
 }
 
-/// Reads one message; none at the end.
+/// Reads one message. `None` at the end.
 ///
 /// # Errors
-/// If it is too long or not understood.
+/// When it is too long or cannot be parsed.
 pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<T>> {
     let length = match from.read_u32().await {
         Ok(length) => length,
@@ -117,7 +117,7 @@ pub(super) async fn read<T: DeserializeOwned>(from: &mut (impl AsyncRead + Unpin
 /// Writes one message.
 ///
 /// # Errors
-/// If nobody reads it, or it is too long.
+/// When nobody reads it, or it is too long.
 pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= LONGEST);
@@ -129,5 +129,5 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a message of more than 4 MiB")
 }
 
-/// Rules for thousands of networks fit.
+/// Enough for rules for thousands of networks.
 const LONGEST: usize = 4 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The helper's side.
+//! The helper's side: serves the daemon's requests.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -24,16 +24,16 @@ use crate::notify::SOCKET;
 use crate::resolvers;
 use crate::sandbox;
 
-/// Does what the daemon `name` asks on standard input, until it ends.
+/// Serves the requests of the daemon `name` on standard input until the daemon ends.
 ///
 /// # Errors
-/// When standard input is no daemon's socket, or what it says is not understood.
+/// When standard input is not a daemon's socket, or a message cannot be parsed.
 pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> {
     sandbox::hide()?;
-    let by_daemons = "the helper is started by daemons alone";
+    let by_daemons = "only daemons start the helper";
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let stream = StdUnixStream::from(input);
-    // It was sent before this process was started.
+    // The daemon sent it before it started this process.
     let channel = outlets::take_over(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
     let outlets = Outlets::open(channel)?;
     stream.set_nonblocking(true)?;
@@ -94,7 +94,8 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
             drop(answers.send(Answered { number, answer }).await);
         });
     };
-    // Nobody waits for an address or an end any more. All else that is begun is finished: half of it would be nobody's to undo.
+    // Nobody needs an address or an owner's end any more. Everything else that has begun is finished: nobody could undo
+    // half of it.
     looking_up.shutdown().await;
     awaiting_ends.shutdown().await;
     while running.join_next().await.is_some() {}
@@ -103,10 +104,10 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
     Ok(ended?)
 }
 
-/// What the helper holds. Nothing in here comes from the daemon after its start.
+/// What the helper works with. Nothing in here comes from the daemon after the start.
 struct Duties {
     directories: Directories,
-    /// The daemon's: a profile, or the exit.
+    /// The daemon's name: a profile's, or the exit's.
     name: String,
     nft: NftService,
     dns: Mutex<Option<Dns>>,
@@ -138,7 +139,7 @@ impl Duties {
         }
     }
 
-    /// Those of the host, without the tunnel's own that are set now: outside the tunnel these are nobody's to ask.
+    /// The host's resolvers without those of the tunnel, which are set now and must not be asked outside the tunnel.
     async fn list_resolvers(&self) -> Vec<IpAddr> {
         let held = self.dns.lock().await;
         let own = held.as_ref().map(|dns| dns.plan().servers()).unwrap_or_default();
@@ -179,5 +180,5 @@ fn release_hold(directories: &Directories) -> std::io::Result<()> {
         .map(drop)
 }
 
-/// Requests that are worked on at once.
+/// Requests of one kind that are served at once.
 const MOST_AT_ONCE: usize = 16;

@@ -1,4 +1,4 @@
-//! Bounds what one place in the code writes to the log, whatever peers and the path do to make it write.
+//! Limits how much each place in the code writes to the log, whatever peers and the path do.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::settings::LogFormat;
 use super::standard_error::StandardError;
 
-/// Lines that a place may write at once, after it was silent for long enough.
+/// Lines that a place may write at once after a long silence.
 const BURST: u32 = 100;
-/// How often it may write from then on.
+/// How often it may write after that.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Standard error, for a bounded number of lines of each place. Debug and trace lines are not bounded: they are written only
-/// when somebody asks for all of them.
+/// Standard error with a limited number of lines for each place in the code. Debug and trace lines are not limited:
+/// they are written only on request.
 #[derive(Debug)]
 pub(super) struct LimitedLog {
     format: LogFormat,
@@ -57,7 +57,7 @@ impl<'log> MakeWriter<'log> for LimitedLog {
             Some(0) => self.make_writer(),
             Some(left_out) => {
                 let mut line = self.make_writer();
-                // A log that nobody can write to has nobody to complain to.
+                // If the log cannot be written to, there is nowhere to report it.
                 drop(line.write_all(self.remark(left_out).as_bytes()));
                 line
             }
@@ -91,13 +91,15 @@ impl Write for Line {
 /// What one place may still write.
 #[derive(Debug, Default)]
 struct Allowance {
-    /// Until when the lines that it wrote last it; more than the burst ahead of now, and it may write none.
+    /// The time up to which written lines use up the allowance. If it is further ahead than the burst, no line may be
+    /// written.
     lasts_until: Option<Instant>,
     left_out: u64,
 }
 
 impl Allowance {
-    /// Takes the allowance of one line; returns how many were left out before it, or nothing if it is to be left out too.
+    /// Uses the allowance for one line. Returns how many lines were left out before it, or `None` if it must be left
+    /// out too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let from = self.lasts_until.map_or(now, |until| until.max(now));
         if from.duration_since(now) > EVERY * (BURST - 1) {

@@ -1,20 +1,20 @@
 //! The log settings of a process.
 
-/// What is logged, and how.
+/// What to log, and how.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
-    /// A level, or levels by module as tracing filters have it.
+    /// A level, or levels by module in the syntax of tracing filters.
     pub filter: String,
-    /// How lines are written.
+    /// The format of lines.
     pub format: LogFormat,
 }
 
-/// How log lines are written: as text for people, or as one JSON object a line.
+/// The format of log lines: text for people, or one JSON object per line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -22,7 +22,7 @@ impl LogFormat {
     /// Every format, by name.
     pub const ALL: [Self; 2] = [Self::Text, Self::Json];
 
-    /// What `--log-format` calls it.
+    /// The format's name for `--log-format`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "text",

@@ -1,10 +1,10 @@
-//! Standard error as a log that can be lost and found: lines are kept while a restarted journal has not been reached again.
+//! Standard error as a log that can disappear and return. Lines are kept until a restarted journal is connected again.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-/// Standard error, or what is kept for it.
+/// Standard error. Lines go to [`KEPT`] while it cannot be written to.
 #[derive(Debug)]
 pub(super) struct StandardError;
 
@@ -18,7 +18,7 @@ impl Write for StandardError {
     }
 }
 
-/// Makes `log` this process's standard error, and writes what was kept for it.
+/// Makes `log` this process's standard error, and writes the kept lines to it.
 ///
 /// # Errors
 /// When it cannot be written to either.
@@ -28,11 +28,11 @@ pub fn write_to(log: OwnedFd) -> io::Result<()> {
     kept.write_out(&mut io::stderr())
 }
 
-/// Lines that nobody could take.
+/// Lines that could not be written.
 #[derive(Debug, Default)]
 struct Kept {
     lines: Vec<u8>,
-    /// Lines that did not fit.
+    /// How many lines did not fit.
     left_out: u64,
 }
 
@@ -42,7 +42,7 @@ impl Kept {
             match log.write(line) {
                 Err(error) if is_lost(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
-                // Whoever is told of it would complain here, and end this process when that fails as well.
+                // An error here would make the caller complain on standard error, and panic when that fails too.
                 Err(_) => return Ok(line.len()),
                 written => return written,
             }
@@ -65,7 +65,7 @@ impl Kept {
     }
 }
 
-/// Whether nobody reads a stream any more.
+/// Whether the reader of a stream is gone.
 fn is_lost(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -74,7 +74,7 @@ fn is_lost(error: &io::Error) -> bool {
 }
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept { lines: Vec::new(), left_out: 0 });
-/// Bytes that are kept.
+/// The most bytes that are kept.
 const MOST: usize = 64 * 1024;
 
 #[cfg(test)]

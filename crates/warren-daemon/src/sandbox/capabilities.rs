@@ -1,4 +1,4 @@
-//! Capabilities that a daemon gives up once it has what it needed them for.
+//! The capabilities that a daemon gives up.
 
 use anyhow::Context as _;
 use rustix::thread::{
@@ -6,20 +6,19 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Leaves the calling thread, and those that it starts from now on, CAP_NET_ADMIN alone, if it has more. Programs that it starts
-/// have it too.
+/// Leaves the calling thread, its future threads, and the programs that it starts only CAP_NET_ADMIN, if it has more.
 ///
-/// What root started keeps root's rights for now: programs that it starts may need them.
+/// A daemon that root started keeps root's rights for now, because programs that it starts may need them.
 ///
 /// # Errors
-/// When the kernel refuses, which leaves everything as it was.
+/// When the kernel refuses. Nothing is changed then.
 pub fn keep_network_administration() -> anyhow::Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
     let held = capabilities(None).context(UNREADABLE)?;
     let kept = CapabilitySet::NET_ADMIN;
-    // What leaves these sets leaves the ambient set too (capabilities(7)), so no child gets it back.
+    // A capability that leaves these sets leaves the ambient set too (capabilities(7)), so no child gets it back.
     let sets = CapabilitySets {
         effective: held.effective & kept,
         permitted: held.permitted & kept,
@@ -28,9 +27,9 @@ pub fn keep_network_administration() -> anyhow::Result<()> {
     set_capabilities(None, sets).context(REFUSED)
 }
 
-/// Leaves the calling thread CAP_NET_ADMIN alone, whoever started it, and programs that it started nothing.
+/// Leaves the calling thread only CAP_NET_ADMIN, whoever started it. Programs that it starts get nothing.
 ///
-/// Root keeps what it takes to write `anothers_files`, as another user's exit that root runs by hand does.
+/// Root keeps what it takes to write `anothers_files`. An exit of another user needs that when root runs it by hand.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -39,7 +38,7 @@ pub(super) fn keep_network_administration_for_good(anothers_files: bool) -> anyh
     keep(if anothers_files { CapabilitySet::NET_ADMIN | files } else { CapabilitySet::NET_ADMIN })
 }
 
-/// Leaves the calling thread nothing.
+/// Takes all capabilities from the calling thread.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -50,10 +49,10 @@ pub(super) fn drop_all() -> anyhow::Result<()> {
 fn keep(kept: CapabilitySet) -> anyhow::Result<()> {
     let held = capabilities(None).context(UNREADABLE)?;
     clear_ambient_capability_set().context(REFUSED)?;
-    // Without this right the bounding set stays as the service manager has made it.
+    // Without CAP_SETPCAP, the bounding set stays as the service manager left it.
     if held.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().difference(kept).iter() {
-            // The kernel may be older than the newest capabilities.
+            // An older kernel does not know the newest capabilities.
             let _ = remove_capability_from_bounding_set(capability);
         }
     }

@@ -1,4 +1,4 @@
-//! Which files a process may open, by landlock(7).
+//! The files that a process may open, restricted by landlock(7).
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use landlock::{
 
 use warren_control::status::FileAccess;
 
-/// The files of a daemon.
+/// The files that a daemon needs.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     readable: Vec<PathBuf>,
@@ -19,13 +19,13 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those that the service manager hands in.
+    /// The files that the service manager hands in.
     pub fn new() -> Self {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self { readable: credentials.into_iter().collect(), writable: Vec::new() }
     }
 
-    /// Adds a file to read, and what is beside it: files are replaced, not written to.
+    /// Adds a file to read, and its directory, because files are replaced by new ones.
     pub fn reading(mut self, file: &Path) -> Self {
         let behind_links = file.canonicalize().ok();
         for file in [Some(file), behind_links.as_deref()].into_iter().flatten() {
@@ -34,13 +34,13 @@ impl Files {
         self
     }
 
-    /// Adds a directory in which files are made, written and removed.
+    /// Adds a directory in which files are created, written and removed.
     pub fn writing_in(mut self, directory: &Path) -> Self {
         self.writable.push(directory.to_owned());
         self
     }
 
-    /// Whether a directory to write in is another user's, although root runs this.
+    /// Whether root runs this daemon, and another user owns one of the directories to write in.
     pub(super) fn are_anothers(&self) -> bool {
         let owner = |path: &PathBuf| std::fs::metadata(path).map(|metadata| metadata.uid());
         rustix::process::geteuid().is_root()
@@ -48,7 +48,7 @@ impl Files {
     }
 }
 
-/// Keeps a daemon to its files, TUN devices and the network's settings; signals to its own threads.
+/// Restricts a daemon to its files, TUN devices and the network settings. Signals reach only its own threads.
 ///
 /// # Errors
 /// When the kernel has landlock and refuses.
@@ -81,7 +81,7 @@ pub(super) fn confine(files: &Files) -> anyhow::Result<FileAccess> {
     })
 }
 
-/// Keeps a process to what the C library reads to look a name up.
+/// Restricts a process to the files that the C library reads for a look-up.
 ///
 /// # Errors
 /// When the kernel has landlock and refuses.
@@ -94,25 +94,26 @@ pub(super) fn confine_to_look_ups() -> anyhow::Result<()> {
     ruleset.restrict_self().map(drop).context("landlock refuses")
 }
 
-/// Whether the kernel has landlock at all.
+/// Whether the kernel has landlock.
 pub(super) fn is_known_to_kernel() -> bool {
     let hard = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     hard.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
 }
 
-/// Everything that the newest known landlock can forbid, as far as the kernel's can.
+/// A ruleset that forbids everything that the newest known landlock can forbid, as far as this kernel supports it.
 fn ruleset() -> anyhow::Result<Ruleset> {
     Ok(Ruleset::default().handle_access(AccessFs::from_all(ABI::V6))?)
 }
 
-/// Allows what is there; a path that is not there need not be.
+/// Allows a path if it exists.
 fn allow(ruleset: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> anyhow::Result<RulesetCreated> {
     let Ok(opened) = PathFd::new(path) else { return Ok(ruleset) };
     let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V6) };
     Ok(ruleset.add_rule(PathBeneath::new(opened, access))?)
 }
 
-/// Allows a directory of `/proc`, whose entry the kernel may forget and make anew unless somebody has it open.
+/// Allows a directory in `/proc`. The kernel may drop its entry and create a new one unless it stays open, so this
+/// keeps it open.
 fn allow_kept(
     ruleset: RulesetCreated,
     path: &Path,
@@ -126,9 +127,9 @@ fn allow_kept(
 
 const TUN: &str = "/dev/net/tun";
 const NETWORK_SETTINGS: &str = "/proc/sys/net";
-/// This process's own figures and sockets, the boot's number, and how much processor time it may use.
+/// This process's own figures and sockets, the ID of this boot, and the limits on processor time.
 const OWN_STATE: [&str; 3] = ["/proc/self", "/proc/sys/kernel/random", "/sys/fs/cgroup"];
-/// What nsswitch.conf(5) may lead to: modules, their configuration, and sockets of services.
+/// What a look-up may need by nsswitch.conf(5): modules, their configuration, and sockets of services.
 const LOOK_UP: [&str; 16] = [
     "/usr",
     "/lib",

@@ -1,10 +1,12 @@
-//! Which system calls a daemon may make, by seccomp(2).
+//! The system calls that a daemon may make, restricted by seccomp(2).
 //!
-//! Three filters. What only an attacker calls, such as execve, ends the process, and the kernel logs it. What is not in the list
-//! of the daemons' own calls fails with EPERM: a C library that comes to use another call makes for an error with a name, not for
-//! a dead tunnel. And clone3 does not exist, because its flags cannot be seen; the C library then falls back to clone.
-//! The calls of the packet path are allowed whatever their arguments, so the kernel decides them once (its action cache, since
-//! 5.11) and runs no filter for them.
+//! There are three filters. A call that only an attacker makes, such as execve, ends the process, and the kernel logs
+//! it. A call that is not in the daemons' list fails with EPERM: if a new C library needs another call, there is an
+//! error with a name and not a dead tunnel. clone3 fails with ENOSYS, because a filter cannot see its flags, and the C
+//! library falls back to clone.
+//!
+//! The calls of the packet path are allowed whatever their arguments. So the kernel decides them once (action cache,
+//! Linux 5.11) and runs no filter for them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +15,10 @@ use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, TargetArch};
 
-/// Confines the calling thread, and those that it starts from now on. Returns whether the kernel can.
+/// Restricts the calling thread and its future threads. Returns whether the kernel can do that.
 ///
 /// # Errors
-/// When the kernel can and refuses.
+/// When the kernel has seccomp and refuses.
 pub(super) fn confine() -> anyhow::Result<bool> {
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let enosys = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
@@ -24,14 +26,14 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     let filters = [
         (without_rules(ATTACKS), SeccompAction::Allow, SeccompAction::KillProcess),
         (without_rules(&[libc::SYS_clone3]), SeccompAction::Allow, enosys),
-        // Last, because it allows no further filter.
+        // Last, because it forbids adding further filters.
         (own_calls()?, eperm, SeccompAction::Allow),
     ];
     for (rules, otherwise, listed) in filters {
         let filter = SeccompFilter::new(rules, otherwise, listed, ARCHITECTURE)?;
         let program = BpfProgram::try_from(filter)?;
         match seccompiler::apply_filter(&program) {
-            // seccomp(2): a kernel without seccomp, or one without filters.
+            // A kernel without seccomp, or without filters, fails like this (seccomp(2)).
             Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => return Ok(false),
             applied => applied.context("seccomp refuses")?,
         }
@@ -39,14 +41,14 @@ pub(super) fn confine() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Keeps Unix sockets other than streams, which the services that look names up listen at, from the calling thread and those that
-/// it starts from now on.
+/// Forbids the calling thread and its future threads all Unix sockets but streams. The services that look up names
+/// listen on streams.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub(super) fn confine_to_streams() -> anyhow::Result<()> {
     let of_unix = SeccompCondition::new(0, Dword, Eq, number(libc::AF_UNIX))?;
-    // The kernel takes SOCK_RAW for SOCK_DGRAM there.
+    // For Unix sockets, the kernel treats SOCK_RAW as SOCK_DGRAM.
     let kinds = [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
     let refused = kinds.into_iter().map(|kind| {
         let kind = SeccompCondition::new(1, Dword, MaskedEq(SOCKET_KIND), number(kind))?;
@@ -80,21 +82,22 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     };
     let dword = || Dword;
     let qword = || Qword;
-    // Memory that can be written is never run.
+    // Writable memory can never be executed.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         calls.insert(call, vec![rule(&[(2, MaskedEq(EXECUTABLE), 0)], &qword)?]);
     }
-    // Threads, but no processes and no namespaces.
+    // Threads are allowed, processes and namespaces are not.
     calls.insert(libc::SYS_clone, vec![rule(&[(0, MaskedEq(THREAD | NAMESPACES), THREAD)], &qword)?]);
-    // No Unix sockets: who listens at docker's, the system bus's and others' takes root's word, and one that carries datagrams can be
-    // connected to another at any time. A daemon's own listeners are made before, and its helper speaks to the service manager.
+    // No Unix sockets: services such as docker and the system bus trust root's connections, and a datagram socket can
+    // be reconnected at any time. A daemon's own listeners were made before, and its helper talks to the service
+    // manager.
     let mut sockets = Vec::new();
     for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG] {
         let netlink = [(0, Eq, number(libc::AF_NETLINK)), (2, Eq, number(protocol))];
         sockets.push(rule(&netlink, &dword)?);
     }
     for family in [libc::AF_INET, libc::AF_INET6] {
-        // The protocol too: for SCTP, MPTCP and others the kernel would load a module.
+        // Checks the protocol too: for SCTP, MPTCP and others the kernel would load a module.
         for (kind, protocol) in
             [(libc::SOCK_DGRAM, libc::IPPROTO_UDP), (libc::SOCK_STREAM, libc::IPPROTO_TCP)]
         {
@@ -107,7 +110,7 @@ fn own_calls() -> anyhow::Result<BTreeMap<i64, Vec<SeccompRule>>> {
     }
     calls.insert(libc::SYS_socket, sockets);
     calls.insert(libc::SYS_prctl, vec![rule(&[(0, Eq, number(libc::PR_SET_NAME))], &dword)?]);
-    // Typing into the terminal that the daemon was started from.
+    // These would type into the terminal that the daemon was started from.
     calls.insert(libc::SYS_ioctl, vec![rule(&[(1, Ne, TIOCSTI), (1, Ne, TIOCLINUX)], &dword)?]);
     Ok(calls)
 }
@@ -123,15 +126,15 @@ const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const THREAD: u64 = libc::CLONE_THREAD as u64;
-/// CLONE_NEWNS, and NEWCGROUP to NEWNET.
+/// The flags CLONE_NEWNS, CLONE_NEWCGROUP, and all from there to CLONE_NEWNET.
 const NAMESPACES: u64 = 0x7e02_0000;
-/// The type without SOCK_NONBLOCK and SOCK_CLOEXEC (`linux/net.h`).
+/// The socket type without SOCK_NONBLOCK and SOCK_CLOEXEC (`linux/net.h`).
 const SOCKET_KIND: u64 = 0xf;
 /// `asm-generic/ioctls.h` and `linux/tiocl.h`.
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
 
-/// What no part of a daemon calls.
+/// Calls that no part of a daemon makes.
 const ATTACKS: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -152,7 +155,7 @@ const ATTACKS: &[libc::c_long] = &[
     libc::SYS_keyctl,
 ];
 
-/// What daemons call, whatever the arguments.
+/// Calls that daemons make, with any arguments.
 const OWN: &[libc::c_long] = &[
     // The packet path.
     libc::SYS_read,
@@ -221,7 +224,7 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Threads, signals, the children of before, and itself.
+    // Threads, signals, children from before the sandbox, and the process itself.
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -253,7 +256,7 @@ const OWN: &[libc::c_long] = &[
     libc::SYS_waitid,
 ];
 
-/// What newer architectures no longer have.
+/// Calls that newer architectures no longer have.
 #[cfg(target_arch = "x86_64")]
 const OWN_OF_ARCHITECTURE: &[libc::c_long] = &[
     libc::SYS_access,

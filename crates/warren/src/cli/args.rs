@@ -1,4 +1,4 @@
-//! Everything that can be typed after `warren`; `--help`, man pages and completions are made from these types.
+//! Everything that can be typed after `warren`. `--help`, man pages and completions come from these types.
 
 pub(super) mod exit;
 mod generate;
@@ -43,14 +43,14 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not running, 4 refused by the exit, 5 timed out.";
 
-/// Options that every command takes.
+/// Options of every command.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GlobalArgs {
     /// Directory of profiles, exit.toml and keys.
     #[arg(long, global = true, env = "WARREN_CONFIG_DIR", value_name = "DIR", default_value = "/etc/warren")]
     #[arg(help_heading = "Global options")]
     pub(crate) config_dir: PathBuf,
-    /// Directory of what lives until the next boot.
+    /// Directory for files that last until the next boot.
     #[arg(
         long,
         global = true,
@@ -60,7 +60,7 @@ pub(crate) struct GlobalArgs {
     )]
     #[arg(help_heading = "Global options")]
     pub(crate) runtime_dir: PathBuf,
-    /// Directory of what outlives a boot, such as the exit's clients.
+    /// Directory for files that outlast a boot, such as the exit's clients.
     #[arg(
         long,
         global = true,
@@ -70,11 +70,11 @@ pub(crate) struct GlobalArgs {
     )]
     #[arg(help_heading = "Global options")]
     pub(crate) state_dir: PathBuf,
-    /// What is logged: a level, or levels by module as tracing filters have it.
+    /// What to log: a level, or levels by module in the syntax of tracing filters.
     #[arg(long, global = true, env = "WARREN_LOG", value_name = "FILTER", default_value = "info")]
     #[arg(help_heading = "Global options")]
     pub(crate) log: String,
-    /// How log lines are written: for people, or as one JSON object a line.
+    /// Format of log lines: text for people, or one JSON object a line.
     #[arg(long, global = true, env = "WARREN_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     #[arg(value_parser = values::log_format())]
     #[arg(help_heading = "Global options")]
@@ -82,7 +82,7 @@ pub(crate) struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// The directories, made absolute: a daemon works in `/`, whatever directory it was started from.
+    /// The directories as absolute paths, because a daemon works in `/` wherever it was started.
     ///
     /// # Errors
     /// When the current directory is gone.
@@ -108,14 +108,14 @@ impl GlobalArgs {
 pub(crate) enum Command {
     /// Connect: start the client and wait until traffic flows.
     ///
-    /// A running client that its exit has refused asks the exit again.
+    /// If the exit has refused a running client, the client asks the exit again.
     #[command(
         after_help = "Examples:\n  warren up\n  warren up home\n  warren up ./laptop.toml --timeout 30s\n  warren up home --dry-run"
     )]
     Up(UpArgs),
     /// Enrol this machine with an invitation, and write its profile.
     ///
-    /// The key is made here and never leaves. If the answer is lost, the same command can be run again.
+    /// The key is made on this machine and never leaves it. If the answer is lost, run the same command again.
     #[command(after_help = "Examples:\n  warren join warren1:...\n  warren join warren1:... --name home")]
     Join(JoinArgs),
     /// Disconnect and restore the host exactly.
@@ -128,21 +128,21 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Change a setting of a running client or exit, until it ends.
     ///
-    /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion; `[transport]` in
-    /// the configuration has them for good. `warren status --json` shows what is in force.
+    /// Keys: max_transmit_segments, max_transmit_datagrams, receive_batches, tun_batches, congestion. To change them
+    /// for good, write them under `[transport]` in the configuration. `warren status --json` shows the values in force.
     #[command(after_help = "Examples:\n  warren set max_transmit_segments 10\n  \
                             warren set congestion bbr3 --profile exit")]
     Set(SetArgs),
-    /// Let a running daemon read its configuration again, without touching sessions that it does not concern.
+    /// Tell a running daemon to read its configuration again. Sessions that the change does not concern continue.
     ///
-    /// What is wrong with the new configuration is said, and the old one stays in force.
+    /// If the new configuration has an error, the command prints it and the old configuration stays in force.
     #[command(after_help = "Examples:\n  warren reload\n  warren reload home\n  warren reload exit")]
     Reload(ReloadArgs),
-    /// Look for what on this host keeps Warren from working, or from working well.
+    /// Find what keeps Warren from working, or from working well, on this host.
     ///
-    /// Kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states; where an exit is set up, also
-    /// its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking. Ends with 1 if there is a
-    /// problem.
+    /// Checks the kernel, TUN, nft, configuration, clock, resolver, MTU, queue discipline and idle states. Where an
+    /// exit is set up, also its port, inner prefixes, forwarding, other firewalls, offloads and connection tracking.
+    /// Exits with 1 if there is a problem.
     #[command(after_help = "Examples:\n  warren doctor\n  warren doctor --fix\n  warren doctor --json")]
     Doctor(DoctorArgs),
     /// Run the client daemon.
@@ -151,10 +151,10 @@ pub(crate) enum Command {
     /// Set up and run an exit, and manage its clients.
     #[command(subcommand)]
     Exit(ExitCommand),
-    /// Do for a sandboxed daemon what it may not do itself; daemons start it.
+    /// Do what a sandboxed daemon may not do itself; started by daemons.
     #[command(hide = true)]
     Helper(HelperArgs),
-    /// Print a name's addresses; helpers start it.
+    /// Print a name's addresses; started by helpers.
     #[command(hide = true)]
     LookUp(LookUpArgs),
     /// Write a new private key to standard output.
@@ -165,8 +165,8 @@ pub(crate) enum Command {
     Pubkey,
     /// Remove what a killed daemon left on this host.
     ///
-    /// Routes, rules, devices and firewall tables that are not Warren's are left alone, and so is what a running
-    /// daemon uses. A kill switch that a killed daemon left closed is opened.
+    /// Routes, rules, devices and firewall tables of other programs stay, and so does everything that a running daemon
+    /// uses. A kill switch that a killed daemon left closed is opened.
     #[command(after_help = "Examples:\n  warren cleanup\n  warren cleanup home")]
     Cleanup(CleanupArgs),
     /// Write a shell's completions to standard output.
@@ -180,17 +180,17 @@ pub(crate) enum Command {
 /// `warren up`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UpArgs {
-    /// A profile's name in the configuration directory, or a profile's file; may be left out if there is only one
+    /// A profile's name in the configuration directory, or a profile's file. Can be left out if there is only one
     /// profile.
     #[arg(value_name = "PROFILE|FILE")]
     pub(crate) profile: Option<OsString>,
-    /// How long to wait for traffic to flow before giving up.
+    /// How long to wait for traffic to flow.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
-    /// Let nothing leave outside the tunnel, from now until `warren down`, as `enabled` in [kill_switch] does.
+    /// Let nothing leave outside the tunnel from now until `warren down`, like `enabled` in [kill_switch].
     #[arg(long)]
     pub(crate) kill_switch: bool,
-    /// Print what would be done on this host, and change nothing.
+    /// Print what would change on this host, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -198,13 +198,13 @@ pub(crate) struct UpArgs {
 /// `warren join`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JoinArgs {
-    /// What `warren exit invite` printed on the exit.
+    /// The line that `warren exit invite` printed on the exit.
     #[arg(value_name = "INVITE", value_parser = values::invite)]
     pub(crate) invite: Invite,
-    /// The profile's name; unless said, what the operator calls this machine.
+    /// The profile's name [default: the name in the invitation].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) name: Option<String>,
-    /// How long to try to reach the exit before giving up.
+    /// How long to try to reach the exit.
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
 }
@@ -212,7 +212,7 @@ pub(crate) struct JoinArgs {
 /// `warren down`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DownArgs {
-    /// The profile to stop; may be left out if only one is up.
+    /// The profile to stop. Can be left out if only one is up.
     #[arg(value_name = "PROFILE", conflicts_with = "all")]
     pub(crate) profile: Option<OsString>,
     /// Stop every profile that is up.
@@ -223,13 +223,13 @@ pub(crate) struct DownArgs {
 /// `warren status`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StatusArgs {
-    /// The profile to show, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    /// The profile to show, or "exit" for this machine's exit. Can be left out if only one daemon runs.
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
-    /// Write one JSON object; docs/status.md says what is in it.
+    /// Print one JSON object. docs/status.md describes its keys.
     #[arg(long, conflicts_with = "watch")]
     pub(crate) json: bool,
-    /// Show it as it changes, with the rate, round-trip time and loss of each connection, until `q` is pressed.
+    /// Keep the display up to date, with each connection's rate, round-trip time and loss, until `q` is pressed.
     #[arg(long)]
     pub(crate) watch: bool,
 }
@@ -237,13 +237,13 @@ pub(crate) struct StatusArgs {
 /// `warren set`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SetArgs {
-    /// What to change.
+    /// The setting to change.
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
     /// Its new value.
     #[arg(value_name = "VALUE", allow_hyphen_values = true)]
     pub(crate) value: String,
-    /// The profile whose daemon is meant, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    /// The profile whose daemon to change, or "exit" for this machine's exit. Can be left out if only one daemon runs.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
 }
@@ -251,10 +251,11 @@ pub(crate) struct SetArgs {
 /// `warren doctor`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Write a JSON array: check, verdict (good, advice or problem), what was found, why it matters, how to fix it.
+    /// Print a JSON array. Each element has the check, the verdict (good, advice or problem), what was found, why it
+    /// matters and how to fix it.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Do what mends the findings, as far as a program can, after showing it; then look again.
+    /// Show and apply the repairs that a program can make, then check again.
     #[arg(long)]
     pub(crate) fix: bool,
 }
@@ -262,7 +263,7 @@ pub(crate) struct DoctorArgs {
 /// `warren reload`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReloadArgs {
-    /// The profile, or "exit" for this machine's exit; may be left out if only one daemon runs.
+    /// The profile, or "exit" for this machine's exit. Can be left out if only one daemon runs.
     #[arg(value_name = "PROFILE")]
     pub(crate) profile: Option<OsString>,
 }
@@ -273,7 +274,7 @@ pub(crate) enum ClientCommand {
     /// Run the client daemon in the foreground, as systemd does.
     #[command(after_help = "Example:\n  warren client run /etc/warren/home.toml")]
     Run(ClientRunArgs),
-    /// Close a profile's kill switch without connecting, as a boot unit does before the network is up.
+    /// Close a profile's kill switch without connecting. A boot unit uses this before the network is up.
     #[command(after_help = "Examples:\n  warren client close home\n  warren client close home --watch")]
     Close(ClientCloseArgs),
 }
@@ -281,7 +282,7 @@ pub(crate) enum ClientCommand {
 /// `warren client run`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientRunArgs {
-    /// Started by `up`: in a session of its own, with warnings printed already.
+    /// Set by `up`: the daemon has a session of its own, and warnings were printed already.
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
     /// The profile's file, or a profile's name in the configuration directory.
@@ -292,11 +293,11 @@ pub(crate) struct ClientRunArgs {
 /// `warren cleanup`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CleanupArgs {
-    /// The profile that was up, or "exit"; every daemon's unless said.
+    /// The profile that was up, or "exit". All daemons if left out.
     #[arg(value_name = "PROFILE")]
     pub(crate) daemon: Option<OsString>,
-    /// Keep what a daemon left on purpose for the one that follows it, such as a closed kill switch, as the units do when
-    /// a daemon ends and at boot.
+    /// Keep what a daemon left on purpose for its successor, such as a closed kill switch. Units use this when a daemon
+    /// ends and at boot.
     #[arg(long)]
     pub(crate) keep: bool,
 }
@@ -318,11 +319,11 @@ pub(crate) struct LookUpArgs {
 /// `warren client close`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientCloseArgs {
-    /// Stay, as warren-lockdown@.service does, and close it again whenever its table is deleted or changed, until it is opened by
-    /// `warren down` and closed anew. It stays closed when this ends.
+    /// Keep running, like warren-lockdown@.service, and close the kill switch again whenever its table is deleted or
+    /// changed. Ends once `warren down` opens it and it is closed anew. The kill switch stays closed when this ends.
     #[arg(long)]
     pub(crate) watch: bool,
-    /// The profile's file, or a profile's name in the configuration directory; may be left out if there is only one
+    /// The profile's file, or a profile's name in the configuration directory. Can be left out if there is only one
     /// profile.
     #[arg(value_name = "PROFILE|FILE")]
     pub(crate) profile: Option<OsString>,
@@ -331,14 +332,14 @@ pub(crate) struct ClientCloseArgs {
 /// `warren completions`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell to write them for.
+    /// The shell to write completions for.
     pub(crate) shell: Shell,
 }
 
 /// `warren man`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ManArgs {
-    /// The directory to write them into; it is made if it is missing.
+    /// The directory to write into. It is created if it is missing.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }

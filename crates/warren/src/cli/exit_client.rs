@@ -1,4 +1,5 @@
-//! `warren exit client add|list|show|remove|rename|disable|enable|set` and `exit invite`, on a running exit and on a stopped one.
+//! `warren exit client add|list|show|remove|rename|disable|enable|set` and `exit invite`, for a running exit and a
+//! stopped one.
 
 mod add;
 mod invite;
@@ -18,7 +19,7 @@ use warren_daemon::output;
 pub(crate) use store::StoppedExit;
 pub(crate) use store::{ClientStore, open};
 
-/// Runs the command on the store that `open` gives: a running exit's, or [`StoppedExit`].
+/// Runs the command on the store that `open` returns: a running exit's, or [`StoppedExit`].
 pub(crate) fn run(
     directories: &Directories,
     command: &ExitClientCommand,
@@ -50,7 +51,7 @@ pub(crate) fn run(
         ExitClientCommand::Remove(args) => {
             store.remove(&args.name)?;
             output::print(&format!(
-                "Removed {name}: its profile or invitation is of no use any more. Invite it again with: {invite} {name}\n",
+                "Removed {name}: its profile or invitation no longer works. Invite it again with: {invite} {name}\n",
                 name = args.name,
                 invite = directories.command("exit invite"),
             ))
@@ -62,14 +63,14 @@ pub(crate) fn run(
         ExitClientCommand::Disable(args) => {
             store.change(&args.name, &ClientChange::Disable)?;
             output::print(&format!(
-                "Disabled {name}: it is refused, and its addresses stay its own. Admit it with: {enable} {name}\n",
+                "Disabled {name}: it is refused, and its addresses stay reserved. Admit it with: {enable} {name}\n",
                 name = args.name,
                 enable = directories.command("exit client enable"),
             ))
         }
         ExitClientCommand::Enable(args) => {
             store.change(&args.name, &ClientChange::Enable)?;
-            output::print(&format!("Enabled {}: it may connect again, at once.\n", args.name))
+            output::print(&format!("Enabled {}: it can connect again at once.\n", args.name))
         }
         ExitClientCommand::Set(args) => set(&config, args, store.as_mut()),
     }
@@ -85,14 +86,14 @@ fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -
     store.change(&args.name, &ClientChange::Set(settings))?;
     let next = match public_key {
         Some(_) => {
-            " It may use either key until it first connects with the new one; put that into its profile."
+            " It can use either key until it first connects with the new one. Write the new key into its profile."
         }
         None => "",
     };
     output::print(&format!("Changed {}.{next}\n", args.name))
 }
 
-/// Runs `exit invite` on the store that `open` gives.
+/// Runs `exit invite` on the store that `open` returns.
 pub(crate) fn invite(
     directories: &Directories,
     arguments: &InviteArgs,
@@ -108,7 +109,7 @@ fn find(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {
     if let Some(client) = clients.iter().find(|client| client.name == name) {
         return Ok(client.clone());
     }
-    bail!("there is no client {name:?}: `warren exit client list` shows those there are")
+    bail!("there is no client {name:?}; `warren exit client list` lists the clients")
 }
 
 #[cfg(test)]

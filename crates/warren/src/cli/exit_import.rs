@@ -1,4 +1,4 @@
-//! `warren exit import wireguard`: the peers of a WireGuard server as clients of this exit, with keys made here.
+//! `warren exit import wireguard`: enrols the peers of a WireGuard server as clients of this exit, with new keys.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -31,7 +31,7 @@ use warren_exit::invitation::endpoint;
 /// Enrols every peer and writes its profile, or does nothing.
 ///
 /// # Errors
-/// Which line of the file, or which clash, is in the way.
+/// The line of the file, or the conflict, that prevents it.
 pub(crate) fn run(
     directories: &Directories,
     args: &ImportWireGuardArgs,
@@ -63,7 +63,7 @@ pub(crate) fn run(
     let mut clients = Vec::new();
     let mut written = Profiles::default();
     storage::make_directory(&directory).map_err(|error| {
-        anyhow!("{} cannot be made: {}; name another with --output", directory.display(), describe(&error))
+        anyhow!("{} cannot be created: {}; name another with --output", directory.display(), describe(&error))
     })?;
     storage::remove_abandoned(&directory);
     for (client, left) in planned.iter().zip(keys) {
@@ -82,7 +82,7 @@ pub(crate) fn run(
     store.add_all(&clients)?;
     written.keep();
     output::print(&format!(
-        "Enrolled {} clients; their profiles are in {}. Move each to its machine, and there run: warren up ./NAME.toml\n",
+        "Enrolled {} clients; their profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",
         clients.len(),
         directory.display(),
     ))?;
@@ -102,7 +102,7 @@ fn profile_path(directory: &Path, client: &NewClient) -> PathBuf {
     directory.join(format!("{}.toml", client.name))
 }
 
-/// For each client the key that an import which was killed left for it.
+/// For each client, the key that a killed import left for it.
 fn all_left_behind(
     planned: &[NewClient],
     directory: &Path,
@@ -113,7 +113,8 @@ fn all_left_behind(
     planned.iter().map(|client| left_behind(&profile_path(directory, client), exit, &removed)).collect()
 }
 
-/// The key of a profile that an import which was killed left: nobody is enrolled before all are written, so it goes on there.
+/// The key in a profile that a killed import left. Clients are enrolled only after all profiles are written, so this
+/// import can continue there.
 fn left_behind(path: &Path, exit: &RemoteExit, removed: &[PublicKey]) -> anyhow::Result<Option<PrivateKey>> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(None);
@@ -144,7 +145,7 @@ impl Refused {
     }
 }
 
-/// The clients that would be enrolled beside those that are; each gets a key of its own later.
+/// The clients to enrol beside those that are enrolled already. Each gets a key of its own later.
 fn plan(
     server: &WireGuardServer,
     config: &ExitConfig,
@@ -161,7 +162,7 @@ fn plan(
             rate_limit: None,
             allow_removed: false,
         };
-        // They are enrolled, so they do not clash with each other.
+        // They are enrolled already, so they do not conflict with each other.
         drop(enrol(&mut registry, &client));
     }
     let could_start = check_clients(config.ipv4, config.ipv6, &registry).is_ok();
@@ -173,7 +174,7 @@ fn plan(
             let holder = planned.iter().zip(&server.peers).find(|(other, _)| holder(&error) == Some(&other.name));
             refused(match (&error, holder) {
                 (RegistryError::NameTaken { name }, Some((_, other))) => format!(
-                    "{name:?} is the name of the peer at line {} too; give one of them another in a comment: # Name = laptop",
+                    "{name:?} is also the name of the peer at line {}; give one of them another name in a comment: # Name = laptop",
                     other.line
                 ),
                 (error, Some((client, other))) => {
@@ -182,7 +183,7 @@ fn plan(
                 (error, None) => error.to_string(),
             })
         })?;
-        // The rest of what an exit asks of its clients, whose first fault is this peer's.
+        // Checks everything else that an exit demands of its clients. This peer is the first that can violate it.
         if could_start {
             check_clients(config.ipv4, config.ipv6, &registry).map_err(|error| refused(error.to_string()))?;
         }
@@ -191,7 +192,7 @@ fn plan(
     Ok(planned)
 }
 
-/// Puts a client among the others; only clashes matter here, so it gets some key.
+/// Adds a client to the others. Only conflicts matter here, so its key is a placeholder.
 fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), RegistryError> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&(registry.len() as u64).to_be_bytes());
@@ -201,7 +202,7 @@ fn enrol(registry: &mut ClientRegistry, client: &NewClient) -> Result<(), Regist
     registry.add(entry)
 }
 
-/// The client that has already what another one is refused.
+/// The client that already has what another one asks for.
 fn holder(error: &RegistryError) -> Option<&String> {
     if let RegistryError::NameTaken { name: holder }
     | RegistryError::AddressTaken { holder, .. }
@@ -229,7 +230,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
             (true, IpNet::V6(host)) if client.ipv6.is_none() => client.ipv6 = Some(host.addr()),
             _ if network.prefix_len() == 0 => {
                 return Err(format!(
-                    "{network} leads everything to this peer; a client cannot be an exit, so leave it out"
+                    "{network} routes all traffic to this peer; a client cannot be an exit, so remove this network"
                 ));
             }
             _ => client.prefixes.push(network.trunc()),
@@ -238,7 +239,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
     let addresses = [client.ipv4.map(std::net::IpAddr::V4), client.ipv6.map(std::net::IpAddr::V6)];
     for address in addresses.into_iter().flatten() {
         warren_config::client_address(address, config.ipv4, config.ipv6).map_err(|sentence| {
-            format!("{sentence}, or let [addresses] in {} have this network", config.path.display())
+            format!("{sentence}, or write this network into [addresses] in {}", config.path.display())
         })?;
     }
     client.name = match (&peer.name, addresses.into_iter().flatten().next()) {
@@ -248,7 +249,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
     };
     if let Err(reason) = client.name.parse::<ProfileName>() {
         return Err(format!(
-            "the name {:?} {reason}; give the peer another in a comment: # Name = laptop",
+            "the name {:?} {reason}; give the peer another name in a comment: # Name = laptop",
             client.name
         ));
     }
@@ -273,7 +274,7 @@ fn table(planned: &[NewClient]) -> String {
     output::table(&["NAME", "ADDRESSES", "PREFIXES"], &rows.collect::<Vec<_>>())
 }
 
-/// Profiles that were written; removed again unless they are kept.
+/// Profiles that were written. They are removed again unless `keep` is called.
 #[derive(Default)]
 struct Profiles(Vec<PathBuf>);
 
@@ -297,7 +298,7 @@ impl Profiles {
 impl Drop for Profiles {
     fn drop(&mut self) {
         for path in &self.0 {
-            // There is nothing to be done about one that cannot be removed; the exit does not know its key.
+            // A file that cannot be removed does no harm: the exit does not know its key.
             drop(fs::remove_file::<&Path>(path));
         }
     }

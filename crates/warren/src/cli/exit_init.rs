@@ -1,4 +1,4 @@
-//! `warren exit init`: an exit's configuration and key, made once.
+//! `warren exit init`: writes an exit's configuration and key, once.
 
 mod own_address;
 mod prefixes;
@@ -23,10 +23,10 @@ use warren_daemon::output;
 const KEY_FILE: &str = "exit.key";
 const CONFIG_FILE: &str = "exit.toml";
 
-/// Writes `exit.toml` and `exit.key` into the configuration directory and prints what was found out and what comes next.
+/// Writes `exit.toml` and `exit.key` into the configuration directory. Prints what they contain and the next steps.
 ///
 /// # Errors
-/// When an exit is there already, a file cannot be made, or nobody says where clients reach this host.
+/// When an exit exists already, a file cannot be written, or it is unknown where clients reach this host.
 pub(crate) fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
     run_with(directories, args, resolvers::reachable)
 }
@@ -39,7 +39,7 @@ fn run_with(
     let endpoint = match args.endpoint.clone() {
         Some(endpoint) => endpoint,
         None => own_address::endpoint().context(
-            "this host has no public address of its own, so that it cannot find out where clients reach it; say so with --endpoint HOST",
+            "this host has no public address of its own, so it cannot tell where clients reach it; name its address with --endpoint HOST",
         )?,
     };
     let taken = networks_of_this_host();
@@ -65,7 +65,7 @@ fn run_with(
     let files = write(&directories.config, &setup, &key)?;
     let egress = egress_device();
     if egress.is_none() {
-        output::warn("this host has no default route, so that nothing will leave by this exit; give it one");
+        output::warn("this host has no default route, so clients will have no internet; add one");
     }
     if setup.resolvers.is_empty() {
         output::warn(without_resolvers(&files.config));
@@ -73,7 +73,7 @@ fn run_with(
     output::print(&told(directories, &setup, egress.as_deref(), &files, &key.public()))
 }
 
-/// What was found out and done, and what comes next.
+/// What was found and written, and the next steps.
 fn told(
     directories: &Directories,
     setup: &Setup<'_>,
@@ -92,11 +92,11 @@ fn told(
     format!(
         "Wrote {config} and {key_file}:\n  \
          clients reach it at  {endpoint}\n  \
-         the internet is by   {egress}, with its address (NAT)\n  \
+         internet through     {egress}, with its address (NAT)\n  \
          inner addresses      {prefixes}\n  \
          clients' resolvers   {resolvers}\n\
          Public key: {key}\n\
-         Next: let UDP port {port} in at the provider's firewall and this host's own, start the exit with \"{start}\", \
+         Next: open UDP port {port} in the provider's firewall and this host's own, start the exit with \"{start}\", \
          then invite a client with \"{invite} NAME\".\n",
         config = files.config.display(),
         key_file = files.key.display(),
@@ -109,16 +109,16 @@ fn told(
     )
 }
 
-/// Private ones, of this host's network, are no use: through an exit clients reach the internet alone.
+/// Private resolvers of this host's network are no use: through an exit, clients reach only the internet.
 fn without_resolvers(config: &Path) -> String {
     format!(
-        "no resolver of the internet answered this host, so servers in [dns] of {} is empty and clients whose traffic all goes through \
-         the tunnel may find no names; name one there that this host reaches, such as servers = [\"9.9.9.9\"]",
+        "no resolver on the internet answered this host, so servers in [dns] of {} is empty. Clients with a full tunnel may not be \
+         able to resolve names; write a resolver there that this host can reach, such as servers = [\"9.9.9.9\"]",
         config.display()
     )
 }
 
-/// What goes into `exit.toml`.
+/// The values in `exit.toml`.
 struct Setup<'a> {
     endpoint: &'a Endpoint,
     ipv4: Ipv4Net,
@@ -139,9 +139,9 @@ impl Setup<'_> {
 [exit]
 listen = ["0.0.0.0:{port}"{listen_ipv6}]
 private_key_file = "{KEY_FILE}"
-endpoint = "{endpoint}"   # what profiles say
+endpoint = "{endpoint}"   # written into profiles
 
-[addresses]                # from which clients get theirs
+[addresses]                # clients get addresses from these
 ipv4 = "{ipv4}"
 {ipv6}
 [nat]
@@ -153,7 +153,7 @@ file = "exit/clients.toml" # in the state directory
 isolation = true
 
 [dns]
-servers = [{resolvers}]   # that clients ask while a tunnel is up; none if it is empty
+servers = [{resolvers}]   # clients use these while a tunnel is up
 "#,
             endpoint = self.endpoint,
             ipv4 = self.ipv4,
@@ -174,15 +174,15 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     for file in [&files.config, &files.key] {
         if fs::symlink_metadata(file).is_ok() {
             bail!(
-                "{} exists already and is left as it is; use it, or move exit.toml and exit.key away to begin anew \
-                 (profiles of the old key stop working)",
+                "{} exists already and stays as it is; use it, or move exit.toml and exit.key away to start over \
+                 (profiles with the old key stop working)",
                 file.display()
             );
         }
     }
     let made = storage::make_directory(directory).map_err(|error| {
         let reason = describe(&error);
-        anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
+        anyhow!("{} cannot be created: {reason}; choose another --config-dir", directory.display())
     })?;
     storage::remove_abandoned(directory);
     let mut text = key.to_base64();
@@ -194,8 +194,8 @@ fn write(directory: &Path, setup: &Setup<'_>, key: &PrivateKey) -> anyhow::Resul
     written.map(|()| files)
 }
 
-/// Creates the key, readable by its owner alone, and the configuration, which the exit's own user reads too; if the
-/// second cannot be, the first is removed again.
+/// Creates the key, which only its owner can read, and the configuration, which the exit's own user reads too. If the
+/// second fails, removes the first.
 fn create_both(key: (&Path, &[u8]), config: (&Path, &[u8])) -> anyhow::Result<()> {
     create(key.0, key.1, 0o600)?;
     create(config.0, config.1, 0o644).inspect_err(|_| {
@@ -206,14 +206,14 @@ fn create_both(key: (&Path, &[u8]), config: (&Path, &[u8])) -> anyhow::Result<()
 fn create(path: &Path, content: &[u8], mode: u32) -> anyhow::Result<()> {
     storage::create_new(path, content, mode).map_err(|error| {
         if error.kind() == io::ErrorKind::AlreadyExists {
-            anyhow!("{} was made by somebody else meanwhile and is left as it is", path.display())
+            anyhow!("somebody else has created {} meanwhile; it stays as it is", path.display())
         } else {
             anyhow!("{} cannot be written: {}; check its directory", path.display(), describe(&error))
         }
     })
 }
 
-/// The operator's own choice is taken as it is, but not without a word.
+/// The operator's own choice is used as it is, with a warning.
 fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     for chosen in [args.ipv4.map(IpNet::V4), args.ipv6.map(IpNet::V6)].into_iter().flatten() {
         if let Some(network) = taken.iter().find(|network| prefixes::overlap(network, &chosen)) {
@@ -222,7 +222,7 @@ fn warn_of_overlaps(args: &ExitInitArgs, taken: &[IpNet]) {
     }
 }
 
-/// How the exit is started: by systemd where that has its unit.
+/// The command that starts the exit: systemd's where its unit is installed.
 fn start(directories: &Directories) -> String {
     let has_unit = ["/usr/lib", "/lib", "/etc"]
         .iter()
@@ -353,7 +353,7 @@ mod tests {
 
         let error = output::sentence(&create_both((&key, b"key"), (&config, b"config")).unwrap_err());
 
-        assert!(error.contains("exit.toml was made by somebody else meanwhile"), "{error}");
+        assert!(error.contains("somebody else has created"), "{error}");
         assert!(!key.exists());
         assert_eq!(fs::read_to_string(&config).unwrap(), "made meanwhile");
     }
@@ -365,7 +365,7 @@ mod tests {
 
         let error = output::sentence(&run(&directories(directory.path()), &args("192.0.2.1")).unwrap_err());
 
-        assert!(error.contains("etc/warren cannot be made: "), "{error}");
+        assert!(error.contains("etc/warren cannot be created: "), "{error}");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

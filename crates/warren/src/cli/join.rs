@@ -1,4 +1,4 @@
-//! `warren join`: makes a key, enrols it with an invitation, and leaves a profile to connect with.
+//! `warren join`: makes a key, enrols it with an invitation, and writes a profile.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
-/// Leaves a profile whose key is enrolled; or none, and the key alone if the exit's answer was lost.
+/// Writes a profile whose key is enrolled. If the exit's answer is lost, leaves only the key.
 pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyhow::Result<()> {
     let JoinArgs { invite, name, timeout } = arguments;
     let invited = Invited::of(&invite)?;
@@ -41,7 +41,7 @@ pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyho
         }
         Err(EnrolError::NotAnswered(sentence)) => {
             let sentence = format!(
-                "{sentence}; the new key is kept in {}: run the same command again, which goes on with it",
+                "{sentence}; the new key is kept in {}: run the same command again to continue with it",
                 joining.key_path().display()
             );
             Err(Failure::new(ExitCode::TimedOut, sentence).into())
@@ -57,11 +57,11 @@ pub(crate) async fn run(directories: &Directories, arguments: JoinArgs) -> anyho
     }
 }
 
-/// What an invitation says, beside its token.
+/// What an invitation says, apart from its token.
 struct Invited {
     endpoint: Endpoint,
     exit_key: PublicKey,
-    /// Tells it from other invitations.
+    /// Distinguishes this invitation from others.
     label: String,
 }
 
@@ -77,7 +77,7 @@ impl Invited {
         Ok(Self { endpoint, exit_key: invite.exit_key, label })
     }
 
-    /// The line of a profile that says with which invitation its key was enrolled.
+    /// The comment in a profile that says with which invitation its key was enrolled.
     fn mark(&self) -> String {
         format!("# Enrolled with the invitation {}.", self.label)
     }
@@ -88,30 +88,30 @@ fn profile_name(asked: Option<&str>, invited: &str) -> anyhow::Result<ProfileNam
     name.parse().map_err(|reason| anyhow!("the profile's name {name:?} {reason}; choose another with --name"))
 }
 
-/// A key that is on the disk before the exit is asked, so that an enrolled key is never lost. It belongs to one invitation: another
-/// one gets another key, because the exit may have removed this one.
+/// A key that is on disk before the exit is asked, so that an enrolled key is never lost. Each invitation gets its own
+/// key, because the exit may have removed the key of an earlier one.
 struct Joining {
     profile: PathBuf,
     before: Before,
-    /// Where the key is until the profile has it.
+    /// Where the key is until it is in the profile.
     key_file: PathBuf,
     key: PrivateKey,
     /// Whether this command wrote the key's file.
     is_new: bool,
 }
 
-/// What has the profile's name.
+/// What exists under the profile's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
-    /// A profile of the same exit, with a key of before.
+    /// A profile of the same exit with an earlier key.
     OtherKey,
-    /// The profile that this invitation has made.
+    /// The profile that this invitation produced.
     ThisInvitation,
 }
 
 impl Joining {
-    /// Takes the key that an earlier try with the same invitation has left, or makes one. Leaves the profile as it is.
+    /// Takes the key that an earlier attempt with the same invitation left, or makes one. Does not change the profile.
     fn prepare(directory: &Path, name: &ProfileName, invited: &Invited) -> anyhow::Result<Self> {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));
@@ -125,7 +125,7 @@ impl Joining {
         }
         storage::make_directory(directory).map_err(|error| {
             let reason = describe(&error);
-            anyhow!("{} cannot be made: {reason}; choose another --config-dir", directory.display())
+            anyhow!("{} cannot be created: {reason}; choose another --config-dir", directory.display())
         })?;
         storage::remove_abandoned(directory);
         let key = PrivateKey::generate()?;
@@ -141,11 +141,12 @@ impl Joining {
         if self.before == Before::ThisInvitation { &self.profile } else { &self.key_file }
     }
 
-    /// Writes the profile of the enrolled key, and says what was written. A profile of before is kept under another name.
+    /// Writes the profile of the enrolled key, and returns what was written. An earlier profile is kept under another
+    /// name.
     fn finish(self, name: &ProfileName, invited: &Invited) -> anyhow::Result<String> {
         let path = self.profile.display();
         if self.before == Before::ThisInvitation {
-            // A try that was killed at its end may have left it.
+            // An attempt that was killed right at its end may have left the file.
             drop(fs::remove_file(&self.key_file));
             return Ok(format!("; {path} is the profile"));
         }
@@ -166,13 +167,13 @@ impl Joining {
         drop(fs::remove_file(&self.key_file));
         Ok(match self.before {
             Before::OtherKey => {
-                format!(" and wrote {path} with a new key; the profile of before is {} now", old.display())
+                format!(" and wrote {path} with a new key; the earlier profile is now {}", old.display())
             }
             Before::Nothing | Before::ThisInvitation => format!(" and wrote {path}"),
         })
     }
 
-    /// Removes what this command wrote; the exit does not know its key.
+    /// Removes the files of this command. The exit does not know the key.
     fn discard(self) {
         if self.is_new {
             drop(fs::remove_file(self.key_file));
@@ -180,10 +181,10 @@ impl Joining {
     }
 }
 
-/// What has the profile's name, and its key if this invitation was enrolled with that.
+/// What exists under the profile's name, and its key if this invitation enrolled that key.
 ///
 /// # Errors
-/// When it is no profile of the invitation's exit.
+/// When the file is not a profile of the invitation's exit.
 fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<PrivateKey>)> {
     if fs::symlink_metadata(path).is_err() {
         return Ok((Before::Nothing, None));
@@ -192,7 +193,7 @@ fn look_at(path: &Path, invited: &Invited) -> anyhow::Result<(Before, Option<Pri
         load_profile(path).ok().filter(|profile| profile.exit.public_keys.contains(&invited.exit_key));
     let Some(profile) = profile else {
         bail!(
-            "{} exists already and is no profile of the invitation's exit; choose another name with --name",
+            "{} exists already and is not a profile of the invitation's exit; choose another name with --name",
             path.display()
         );
     };

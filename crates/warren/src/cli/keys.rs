@@ -1,4 +1,4 @@
-//! `warren keygen` and `warren pubkey`, which work as `wg genkey` and `wg pubkey` do.
+//! `warren keygen` and `warren pubkey`, which work like `wg genkey` and `wg pubkey`.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -23,17 +23,17 @@ pub(crate) fn pubkey() -> anyhow::Result<()> {
     output::print(&format!("{key}\n"))
 }
 
-/// Warns as `wg genkey` does when a secret goes to a file that is not its owner's alone.
+/// Warns, like `wg genkey`, when a secret goes to a file that others can read.
 pub(crate) fn warn_if_others_read_stdout(secret: &str) {
     if let Some(mode) = file_mode(io::stdout()).filter(|mode| mode & 0o077 != 0) {
         output::warn(format!(
-            "the {secret} goes to a file that other users may access (mode {mode:04o}); run chmod 600 on it, or umask \
+            "the {secret} goes to a file that other users can access (mode {mode:04o}); run chmod 600 on it, or umask \
              077 before the command"
         ));
     }
 }
 
-/// The permission bits of a regular file that a descriptor leads to.
+/// The permission bits of the regular file behind a descriptor.
 fn file_mode(descriptor: impl AsFd) -> Option<u32> {
     let stat = rustix::fs::fstat(descriptor).ok()?;
     let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
@@ -41,7 +41,7 @@ fn file_mode(descriptor: impl AsFd) -> Option<u32> {
 }
 
 fn public_key_of(input: impl Read) -> anyhow::Result<PublicKey> {
-    // More than a key's 44 characters with any white space that an editor adds.
+    // More than a key's 44 characters and the white space that an editor may add.
     const LIMIT: u64 = 1024;
     let mut text = Zeroizing::new(String::new());
     input

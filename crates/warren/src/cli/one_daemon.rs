@@ -9,10 +9,10 @@ use warren_daemon::daemon_dir::{self, DaemonDir, refuse_unknown};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Asks the daemon that is named, or the only one that runs; returns its name and its answer.
+/// Sends a request to the named daemon, or the only one that runs. Returns its name and its answer.
 ///
 /// # Errors
-/// [`ExitCode::NotRunning`] when there is none, and the daemon's refusal.
+/// [`ExitCode::NotRunning`] when none runs, or the daemon's refusal.
 pub(super) async fn ask_one(
     directories: &Directories,
     name: Option<&str>,
@@ -41,7 +41,7 @@ pub(super) async fn ask_one(
     }
 }
 
-/// Refuses what neither the exit nor a profile can be called, such as a path that leads elsewhere.
+/// Refuses a name that no daemon can have, such as a path.
 pub(super) fn refuse_invalid_name(name: &str) -> anyhow::Result<()> {
     match name.parse::<ProfileName>() {
         Err(reason) if name != daemon_dir::EXIT => {
@@ -73,7 +73,7 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     }
 }
 
-/// The daemon that ended last of those that said why; any, if none did.
+/// The daemon that ended last among those that gave a reason. Any daemon if none did.
 fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
     let end =
         |directory: &DaemonDir| directory.path().metadata().and_then(|metadata| metadata.modified()).ok();
@@ -81,7 +81,7 @@ fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
     with_words.max_by_key(|(_, directory)| end(directory)).or(all.first())
 }
 
-/// Why a daemon does not run, as far as can be told.
+/// Why a daemon does not run, as far as is known.
 pub(super) async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
     let sentence = if let Some(sentence) = kill_switch(directory, name).await {
         sentence
@@ -97,7 +97,7 @@ pub(super) async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
     Failure::new(ExitCode::NotRunning, sentence)
 }
 
-/// How a kill switch stands that was closed, as the kernel says; nothing of an open one.
+/// The state of a kill switch that was closed, according to the kernel. Nothing if it is open.
 async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
     if name == daemon_dir::EXIT {
         return None;
@@ -111,9 +111,7 @@ async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
             format!(", and {}; {}", lost_kill_switch::describe(lost, name), lost_kill_switch::advice(name))
         }
         Err(error) => {
-            format!(
-                " and its kill switch was closed, but whether it still is cannot be told: {error}; {ways}"
-            )
+            format!(" and its kill switch was closed, but this cannot be checked: {error}; {ways}")
         }
     };
     Some(format!("{name} is not running{ended}{standing}"))

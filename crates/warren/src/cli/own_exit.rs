@@ -1,4 +1,4 @@
-//! Whether the exit that answers is the one whose `exit.toml` a command has read.
+//! Whether the running exit is the one whose `exit.toml` a command has read.
 
 use anyhow::bail;
 use warren_quic::key::PublicKey;
@@ -11,7 +11,7 @@ use warren_daemon::directories::Directories;
 /// Whether this configuration's exit runs.
 ///
 /// # Errors
-/// When another exit answers, known by its keys: what is read here is not to be done there.
+/// When another exit answers, recognised by its keys. The command must not change that exit.
 pub(crate) async fn runs(directories: &Directories, config: &ExitConfig) -> anyhow::Result<bool> {
     let socket = DaemonDir::new(&directories.runtime, EXIT).socket();
     let served: Vec<PublicKey> = match ask(&socket, &Request::PublicKeys).await {
@@ -23,8 +23,8 @@ pub(crate) async fn runs(directories: &Directories, config: &ExitConfig) -> anyh
         return Ok(true);
     }
     bail!(
-        "the exit that runs in {} has another key than {}: give the --runtime-dir and --config-dir of one exit, \
-         or, if its key file was changed, run `{}` first",
+        "the exit that runs in {} has another key than {}: name the --runtime-dir and --config-dir of the same exit. \
+         If its key file was changed, run `{}` first",
         directories.runtime.display(),
         config.path.display(),
         directories.command("reload exit")

@@ -1,4 +1,4 @@
-//! Networks that this host is in itself, so that they are behind no client of its exit.
+//! Networks that the exit's host is in itself, so they cannot be behind a client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ use crate::proc_net::{self, Ipv4Route, local_addresses, read};
 use warren_config::ExitConfig;
 use warren_exit::DEVICE;
 
-/// Refuses prefixes of clients that would take traffic to this host's own networks, gateways or resolvers.
+/// Refuses prefixes of clients that would redirect traffic for this host's own networks, gateways or resolvers.
 ///
 /// # Errors
-/// Which prefix, and what it overlaps.
+/// The prefix and what it overlaps.
 pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitConfig) -> anyhow::Result<()> {
     if prefixes.is_empty() {
         return Ok(());
@@ -24,19 +24,22 @@ pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitConfig) -> anyhow::Result<
 }
 
 fn refuse_overlap(prefixes: &[IpNet], own: &[IpNet], resolvers: &[IpAddr]) -> anyhow::Result<()> {
-    // What is everything is no client's either, and refused as that.
+    // A default route is refused elsewhere, with its own message.
     for prefix in prefixes.iter().filter(|prefix| prefix.prefix_len() > 0) {
         if let Some(network) = own.iter().find(|own| own.contains(prefix) || prefix.contains(*own)) {
-            bail!("the prefix {prefix} overlaps {network}, which the exit's own host is in; choose another");
+            bail!("the prefix {prefix} overlaps {network}, a network of the exit's own host; choose another");
         }
         if let Some(resolver) = resolvers.iter().find(|resolver| prefix.contains(*resolver)) {
-            bail!("the prefix {prefix} has {resolver} in it, which exit.toml names in [dns]; choose another");
+            bail!(
+                "the prefix {prefix} contains {resolver}, a resolver in [dns] of exit.toml; choose another"
+            );
         }
     }
     Ok(())
 }
 
-/// Local addresses, the networks on a link that they are in, and gateways; not what is merely routed to another device.
+/// Local addresses, the networks on links that contain them, and gateways. Networks that are merely routed to another
+/// device are left out.
 fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     let routes: Vec<Ipv4Route> = proc_net::ipv4_routes(routes).collect();
     let is_inner = |address: &Ipv4Addr| {
@@ -54,7 +57,7 @@ fn ipv4(routes: &str, trie: &str) -> Vec<IpNet> {
     on_link.chain(locals.iter().copied().chain(gateways).map(|address| IpAddr::V4(address).into())).collect()
 }
 
-/// The networks of `/proc/net/if_inet6`: address, index, prefix length, scope, flags and device.
+/// The networks in `/proc/net/if_inet6`. Fields: address, index, prefix length, scope, flags and device.
 fn ipv6_networks(text: &str) -> Vec<IpNet> {
     let network = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -109,7 +112,7 @@ mod tests {
         for (prefix, says) in [
             ("192.168.1.128/25", "overlaps 192.168.1.0/24"),
             ("192.0.0.0/16", "overlaps 192.0.2.1/32"),
-            ("192.168.9.0/24", "has 192.168.9.53 in it"),
+            ("192.168.9.0/24", "contains 192.168.9.53"),
         ] {
             let refused = refuse_overlap(&[network(prefix)], &own, &resolvers).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");

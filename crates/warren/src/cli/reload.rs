@@ -1,4 +1,4 @@
-//! `warren reload` and `warren exit drain`: what a running daemon is asked to do.
+//! `warren reload` and `warren exit drain`: requests to a running daemon.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
-/// How often it is looked whether the exit has ended.
+/// How often to check whether the exit has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// What an exit takes to stop, beyond the time that its clients are given.
+/// How long an exit takes to stop, beyond the time that its clients get.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// Lets one daemon read its configuration again: the one named, or the only one that runs.
+/// Makes one daemon read its configuration again: the named one, or the only one that runs.
 ///
 /// # Errors
 /// Why the daemon keeps its old configuration; [`ExitCode::NotRunning`] when there is none.
@@ -23,7 +23,7 @@ pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> any
     output::print(&format!("Reloaded {name}.\n"))
 }
 
-/// Lets the exit send its clients away, and returns when it has ended.
+/// Makes the exit send its clients away, and returns once the exit has ended.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when no exit runs, [`ExitCode::TimedOut`] when it does not end.
@@ -34,7 +34,7 @@ pub(crate) async fn drain(directories: &Directories, timeout: Duration) -> anyho
     let deadline = Instant::now() + timeout + STOPPING;
     while directory.is_running()? {
         if Instant::now() > deadline {
-            let sentence = "the exit was told to end and has not; see `warren status exit` and its log";
+            let sentence = "the exit was told to end but still runs; see `warren status exit` and its log";
             return Err(Failure::new(ExitCode::TimedOut, sentence).into());
         }
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -1,4 +1,4 @@
-//! `warren exit rotate-key`: another key for the exit, with a time in which clients may pin either.
+//! `warren exit rotate-key`: gives the exit another key. For a while clients may pin either.
 
 use std::io;
 
@@ -15,10 +15,12 @@ use warren_daemon::daemon_dir::{DaemonDir, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Puts a new key before the old one in the exit's key file, or takes the old one out; an exit that runs follows at once.
+/// Puts a new key before the old one in the exit's key file, or removes the old one. A running exit takes the change
+/// over at once.
 ///
 /// # Errors
-/// When there is a key to retire already, or none, the file cannot be written, or the exit that runs does not answer.
+/// When there is an old key already, or none to retire; when the file cannot be written; when the running exit does not
+/// answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let runs = own_exit::runs(directories, &config).await?;
@@ -33,7 +35,7 @@ async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> a
     let retire = directories.command("exit rotate-key --retire");
     if config.old_private_key.is_some() {
         bail!(
-            "{} holds an old key already; once no client pins it, run: {retire}",
+            "{} already holds an old key; once no client pins it, run: {retire}",
             config.key_file.display()
         );
     }
@@ -41,16 +43,16 @@ async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> a
     let old = &config.private_key;
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
-        Told::NotRunning => "The exit does not run; it will serve both.",
-        Told::TakenOver(_) => "The exit that runs has taken this over.",
+        Told::NotRunning => "The exit is not running; it will serve both.",
+        Told::TakenOver(_) => "The running exit serves both from now on.",
     };
     let (new, old) = (new.public(), old.public());
     output::print(&format!(
         "Wrote a new key before the old one in {}. {now}\nNew public key: {new}\nOld public key: {old}\n\
-         Next: in each client's profile write both under [[exit]], and reload it:\n  \
+         Next: write both into each client's profile under [[exit]], and reload it:\n  \
          public_key = [\"{new}\", \"{old}\"]\n\
-         If the old one was stolen, write the new one alone: public_key = \"{new}\"\n\
-         New profiles have both already, and invitations the new one. Once every client has the new one, run:\n  \
+         If the old key was stolen, write only the new one: public_key = \"{new}\"\n\
+         New profiles already have both, and new invitations have the new key. Once every client has the new key, run:\n  \
          {retire}\n",
         config.key_file.display(),
     ))
@@ -66,37 +68,39 @@ async fn retire(
     let done = match &config.old_private_key {
         Some(old) => {
             write(config, &[&config.private_key])?;
-            format!("Took the old key {} out of {file}.", old.public())
+            format!("Removed the old key {} from {file}.", old.public())
         }
-        // Its sessions may still be those of before.
-        None if end_sessions && runs => format!("{file} holds no old key any more."),
+        // Sessions that began with the old key may still be open.
+        None if end_sessions && runs => format!("{file} no longer holds an old key."),
         None => {
             bail!("{file} holds no old key; make a new one with: {}", directories.command("exit rotate-key"))
         }
     };
     let told = tell(directories, vec![config.private_key.clone()], end_sessions, runs).await?;
     let now = match told {
-        Told::NotRunning => "The exit does not run.".to_owned(),
+        Told::NotRunning => "The exit is not running.".to_owned(),
         Told::TakenOver(ended) if end_sessions => {
             let sessions = if ended == 1 { "session" } else { "sessions" };
-            format!("The exit that runs has taken this over, and ended {ended} {sessions}.")
+            format!("The running exit has taken this over and ended {ended} {sessions}.")
         }
-        Told::TakenOver(_) => "The exit that runs has taken this over; who is connected stays so.".to_owned(),
+        Told::TakenOver(_) => {
+            "The running exit has taken this over; connected clients stay connected.".to_owned()
+        }
     };
     output::print(&format!(
-        "{done} {now}\nClients that pin the old key alone are refused from now on. Whoever has the old key can still pose as the \
-         exit to clients that pin both: where it was stolen, write the new one alone into each profile.\n",
+        "{done} {now}\nClients that pin only the old key are refused from now on. Whoever has the old key can still pose as the \
+         exit to clients that pin both. If it was stolen, write only the new key into each profile.\n",
     ))
 }
 
-/// What became of the exit that runs.
+/// How the running exit reacted.
 enum Told {
     NotRunning,
-    /// With the number of sessions that it ended.
+    /// Taken over. Has the number of sessions that the exit ended.
     TakenOver(u64),
 }
 
-/// Gives the keys to the exit that runs, if one does.
+/// Sends the keys to the running exit, if one runs.
 async fn tell(
     directories: &Directories,
     keys: Vec<PrivateKey>,
@@ -111,18 +115,20 @@ async fn tell(
         Ok(ended) => match ended.as_u64() {
             Some(ended) => Ok(Told::TakenOver(ended)),
             None if end_sessions => {
-                bail!("the exit that runs has the key, but is of a version that ends no session; restart it")
+                bail!("the running exit has the new key, but its version cannot end sessions; restart it")
             }
             None => Ok(Told::TakenOver(0)),
         },
         Err(AskError::NotRunning) => Ok(Told::NotRunning),
-        Err(error) => Err(anyhow!("the file is changed, but the exit that runs is not: {error}; restart it")),
+        Err(error) => Err(anyhow!(
+            "the file is changed, but the running exit did not take it over: {error}; restart it"
+        )),
     }
 }
 
 fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.key_file.parent().into_iter().for_each(storage::remove_abandoned);
-    // With room for all of it, as what a string leaves when it grows is not wiped.
+    // Allocates all room at first: what a growing string leaves behind is not wiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
         text.push_str(&key.to_base64());
@@ -130,7 +136,7 @@ fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     }
     storage::write_atomic(&config.key_file, text.as_bytes(), 0o600).map_err(|error| {
         let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
-        let advice = if is_forbidden { "run as root" } else { "check its directory and that disk" };
+        let advice = if is_forbidden { "run as root" } else { "check its directory and disk" };
         anyhow!("{} cannot be written: {}; {advice}", config.key_file.display(), describe(&error))
     })
 }

@@ -1,4 +1,4 @@
-//! `warren set`: one setting of a running daemon, changed without a restart.
+//! `warren set`: changes one setting of a running daemon without a restart.
 
 use crate::cli::args::SetArgs;
 use crate::cli::one_daemon;
@@ -8,10 +8,10 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
 
-/// Changes the setting and prints what it was before.
+/// Changes the setting and prints its previous value.
 ///
 /// # Errors
-/// [`ExitCode::Usage`] for a key or value that cannot be, [`ExitCode::NotRunning`] without a daemon.
+/// [`ExitCode::Usage`] for an invalid key or value, [`ExitCode::NotRunning`] without a daemon.
 pub(crate) async fn run(directories: &Directories, arguments: SetArgs) -> anyhow::Result<()> {
     let SetArgs { key, value, profile } = arguments;
     let change = Change::try_from(Words { key, value: value.clone() })

@@ -1,4 +1,4 @@
-//! `warren status`: a running daemon's state, for people or as JSON.
+//! `warren status`: a running daemon's state, as text or JSON.
 
 mod layout;
 mod report;
@@ -13,7 +13,7 @@ use warren_daemon::daemon_dir::DaemonDir;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// Prints the status of one daemon: the one named, or the only one that runs.
+/// Prints the status of one daemon: the named one, or the only one that runs.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is none.

@@ -1,4 +1,4 @@
-//! Judging the facts: a function a check, none of which asks the host anything.
+//! Judges the facts. Each check is a function, and none asks the host anything.
 
 mod of_exit;
 
@@ -14,19 +14,21 @@ use crate::lost_kill_switch;
 const WITH_USO: (u32, u32) = (6, 2);
 /// The first kernel with UDP receive offload.
 const WITH_UDP_GRO: (u32, u32) = (5, 0);
-/// Clocks before this are wrong: it is before this program was written.
+/// A clock before this time is wrong: this program is newer.
 const EARLIEST: u64 = 1_704_067_200;
-/// Socket buffers below this lose bursts; between this and what is asked for no difference was measured (`bench/LOG.md`).
+/// Socket buffers below this lose bursts. Between this and the size that Warren asks for, no difference was measured
+/// (`bench/LOG.md`).
 const SMALL_BUFFERS: usize = 1024 * 1024;
-/// What QUIC and the tunnel add to an inner packet at most, and the UDP payload that takes one of the usual MTU whole.
+/// The most that QUIC and the tunnel add to an inner packet. The UDP payload below carries an inner packet of the usual
+/// MTU whole.
 const MOST_OVERHEAD: u16 = 45;
 const WHOLE_PACKETS: u16 = 1380 + MOST_OVERHEAD;
-/// On a path this long the doctor does not wait until all that it carries is found out.
+/// On longer paths, the doctor does not wait until path MTU discovery ends.
 const LONG_PATH: Duration = Duration::from_millis(100);
 /// A core that takes longer than this to wake delays the first packet of each burst noticeably.
 const LONG_WAKE_UP: u64 = 150;
 
-/// Every check that concerns this host.
+/// Every check that applies to this host.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![
         configuration(facts),
@@ -54,12 +56,17 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
 fn configuration(facts: &Facts) -> Finding {
     const CHECK: &str = "configuration";
     if !facts.files.broken.is_empty() {
-        let why = "a daemon does not start with a file that it does not understand";
-        return Finding::problem(CHECK, facts.files.broken.join("; "), why, "correct what is named");
+        let why = "a daemon does not start with a file that has an error";
+        return Finding::problem(
+            CHECK,
+            facts.files.broken.join("; "),
+            why,
+            "correct each place that is named",
+        );
     }
     if !facts.files.without_effect.is_empty() {
-        let why = "what the file asks for does not happen";
-        return Finding::advice(CHECK, facts.files.without_effect.join("; "), why, "take it out of the file");
+        let why = "the setting in the file does nothing";
+        return Finding::advice(CHECK, facts.files.without_effect.join("; "), why, "remove it from the file");
     }
     match (facts.exit.is_some(), facts.files.has_profiles) {
         (false, false) => Finding::advice(
@@ -68,22 +75,22 @@ fn configuration(facts: &Facts) -> Finding {
             "there is nothing to run",
             "run: warren join INVITE, or warren exit init --endpoint HOST",
         ),
-        _ => Finding::good(CHECK, "every file is understood"),
+        _ => Finding::good(CHECK, "every file is valid"),
     }
 }
 
 fn remains(facts: &Facts) -> Finding {
     const CHECK: &str = "remains";
     if facts.daemons.killed.is_empty() {
-        return Finding::good(CHECK, "no killed daemon left anything");
+        return Finding::good(CHECK, "no killed daemon left anything behind");
     }
     let names = facts.daemons.killed.join(", ");
-    let why = "routes and firewall rules of a daemon that does not run keep traffic from passing";
-    let fix = "run: warren cleanup, or start what was killed";
+    let why = "leftover routes and firewall rules of a daemon block traffic";
+    let fix = "run: warren cleanup, or start the daemon again";
     Finding::problem(CHECK, format!("{names} was killed and left changes on this host"), why, fix)
 }
 
-/// A kill switch that is closed without a tunnel, which may well be meant so, or that was closed and is not in force.
+/// A kill switch that is closed without a tunnel, perhaps on purpose, or one that was closed and is not in force.
 fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
     const CHECK: &str = "kill switch";
     let ClosedKillSwitch { profile: name, is_running, standing } = closed;
@@ -92,29 +99,33 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
         Ok(Standing::Closed) if *is_running => return None,
         Ok(Standing::Closed) => {
             let found = format!("the kill switch of {name} is closed, and {name} is not up");
-            let why =
-                "nothing leaves this host outside a tunnel, as the profile or somebody here has asked for";
-            let fix = format!("run: warren up {name}, or warren down {name}, which opens it");
+            let why = "nothing leaves this host outside a tunnel, as the profile or a command asked for";
+            let fix = format!("run: warren up {name} to connect, or warren down {name} to open it");
             return Some(Finding::advice(CHECK, found, why, fix));
         }
         Ok(lost @ (Standing::Gone | Standing::Changed)) => lost_kill_switch::describe(*lost, name),
         Err(error) => {
-            let found = format!("whether the kill switch of {name} is closed cannot be told: {error}");
-            return Some(Finding::problem(CHECK, found, LEAKS, "do what it says, and ask again"));
+            let found = format!("cannot tell whether the kill switch of {name} is closed: {error}");
+            return Some(Finding::problem(
+                CHECK,
+                found,
+                LEAKS,
+                "follow that message, and run the doctor again",
+            ));
         }
     };
-    let found = format!("{name} was to be shut in, but {lost}");
+    let found = format!("{name} asked for a kill switch, but {lost}");
     if *is_running {
-        let fix = format!("see why its daemon does not close it again: warren status {name}");
+        let fix = format!("find out why its daemon does not close it again: warren status {name}");
         return Some(Finding::problem(CHECK, found, LEAKS, fix));
     }
     let fix = format!(
-        "run: warren client close {name}; what runs `nft flush ruleset` does so again unless warren-lockdown@{name} watches"
+        "run: warren client close {name}. Another `nft flush ruleset` opens it again unless warren-lockdown@{name} runs"
     );
     Some(Finding::problem(CHECK, found, LEAKS, fix).with(Repair::CloseKillSwitch { profile: name.clone() }))
 }
 
-const LEAKS: &str = "what was to stay inside the tunnel may leave this host outside it";
+const LEAKS: &str = "traffic that must stay in the tunnel may leave this host outside it";
 
 fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     const CHECK: &str = "exit";
@@ -125,29 +136,28 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
             let names: Vec<&str> =
                 facts.daemons.closed.iter().map(|closed| closed.profile.as_str()).collect();
             let found = format!(
-                "whether the exit {endpoint} of {profile} answers cannot be asked, as the kill switch of {} is closed",
+                "cannot check whether the exit {endpoint} of {profile} answers, because the kill switch of {} is closed",
                 names.join(" and of ")
             );
-            let why = "a closed kill switch lets out only what goes to exits of its own profile";
-            return Finding::advice(CHECK, found, why, "ask again while it is open");
+            let why = "a closed kill switch lets out only packets to exits of its own profile";
+            return Finding::advice(CHECK, found, why, "run the doctor again while it is open");
         }
         Err(error) => {
             let found = format!("the exit {endpoint} of {profile} does not answer: {error}");
             let why = "without an exit there is no tunnel";
-            let fix = "see that the exit runs with the key of the profile, and that UDP to its port passes on the way";
+            let fix = "check that the exit runs with the key in the profile, and that UDP to its port passes every firewall on the path";
             return Finding::problem(CHECK, found, why, fix);
         }
     };
     let milliseconds = answer.round_trip.as_secs_f64() * 1e3;
     let found = format!(
-        "the exit {endpoint} of {profile} answers at {} after {milliseconds:.1} ms, over a path for {} bytes of UDP payload",
+        "the exit {endpoint} of {profile} answers at {} after {milliseconds:.1} ms; the path carries {} bytes of UDP payload",
         answer.remote, answer.mtu
     );
     if answer.mtu >= WHOLE_PACKETS || answer.round_trip > LONG_PATH {
         return Finding::good(CHECK, found);
     }
-    let why =
-        "packets of the usual inner MTU, 1380 bytes, go in two pieces, which costs CPU time and loses more";
+    let why = "packets of the usual inner MTU, 1380 bytes, travel in two pieces, which costs CPU time and increases loss";
     let fix = format!("set mtu = {} in [tun] of the profile", (answer.mtu - MOST_OVERHEAD).max(1280));
     Finding::advice(CHECK, found, why, fix)
 }
@@ -158,7 +168,7 @@ fn tunnel(trouble: &TunnelTrouble) -> Finding {
     Finding::problem(
         "tunnel",
         format!("{profile}: {found}"),
-        "traffic or names do not go the way that the profile asks for",
+        "traffic or DNS does not take the path that the profile asks for",
         fix,
     )
 }
@@ -168,30 +178,30 @@ fn rules(facts: &Facts) -> Vec<Finding> {
     let finding = |in_front: &RuleInFront| {
         let RuleInFront { profile, rule, remedy, is_first } = in_front;
         if *is_first {
-            let why = "the kernel asks it first, and no priority in front of it is left for Warren's rules";
+            let why =
+                "the kernel applies it first, and no priority in front of it is free for Warren's rules";
             return Finding::problem(CHECK, format!("for {profile}, {rule}"), why, remedy.as_str());
         }
-        let why = "Warren puts its own rules in front of it, so that it has no effect on what belongs into the tunnel";
-        let fix = format!("nothing if that is what you want; else {remedy}");
+        let why = "Warren puts its own rules in front of it, so it has no effect on traffic for the tunnel";
+        let fix = format!("nothing to do if you want that; otherwise {remedy}");
         Finding::advice(CHECK, format!("for {profile}, {rule}"), why, fix)
     };
     if facts.files.has_profiles && facts.rules_in_front.is_empty() {
-        return vec![Finding::good(CHECK, "no policy rule of another program leads around a tunnel")];
+        return vec![Finding::good(CHECK, "no policy rule of another program bypasses a tunnel")];
     }
     facts.rules_in_front.iter().map(finding).collect()
 }
 
 fn kernel(facts: &Facts) -> Finding {
     const CHECK: &str = "kernel";
-    let Some(version) = facts.kernel.version else { return Finding::good(CHECK, "its version is not known") };
+    let Some(version) = facts.kernel.version else { return Finding::good(CHECK, "its version is unknown") };
     let found = format!("Linux {}.{}", version.0, version.1);
     if version < WITH_UDP_GRO {
-        let why = "without UDP receive offload (5.0) each datagram takes a system call";
+        let why = "without UDP receive offload (Linux 5.0), each datagram takes a system call";
         return Finding::advice(CHECK, found, why, "install a newer kernel; 6.2 or newer has everything");
     }
     if version < WITH_USO {
-        let why =
-            "without UDP segmentation in the TUN (6.2) each UDP packet of applications takes a system call";
+        let why = "without UDP segmentation in the TUN (Linux 6.2), each UDP packet of a program takes a system call";
         return Finding::advice(CHECK, found, why, "install Linux 6.2 or newer");
     }
     Finding::good(CHECK, format!("{found}, with every offload that Warren uses"))
@@ -200,9 +210,9 @@ fn kernel(facts: &Facts) -> Finding {
 fn sandbox(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "sandbox";
     if facts.kernel.has_landlock? {
-        return Some(Finding::good(CHECK, "this kernel keeps daemons to their own files (landlock)"));
+        return Some(Finding::good(CHECK, "this kernel restricts daemons to their own files (landlock)"));
     }
-    let why = "a daemon that was taken over could read files that are not its own";
+    let why = "an attacker who takes over a daemon could read files that are not its own";
     let fix = "boot Linux 5.13 or newer with landlock in the kernel's lsm= list";
     Some(Finding::advice(CHECK, "this kernel has no landlock", why, fix))
 }
@@ -210,10 +220,10 @@ fn sandbox(facts: &Facts) -> Option<Finding> {
 fn tun(facts: &Facts) -> Finding {
     const CHECK: &str = "tun";
     if facts.kernel.has_tun {
-        return Finding::good(CHECK, "/dev/net/tun is there");
+        return Finding::good(CHECK, "/dev/net/tun exists");
     }
-    let why = "the tunnel is a TUN device";
-    let fix = "run: modprobe tun; in a container, pass /dev/net/tun in";
+    let why = "a tunnel needs a TUN device";
+    let fix = "run: modprobe tun; in a container, give it the device /dev/net/tun";
     Finding::problem(CHECK, "/dev/net/tun is missing", why, fix).with(Repair::run(&["modprobe", "tun"]))
 }
 
@@ -242,19 +252,19 @@ fn clock(facts: &Facts) -> Finding {
     match facts.clock.is_synchronised {
         Some(false) => Finding::advice(CHECK, "the clock is not synchronised", why, fix).with(set()),
         Some(true) => Finding::good(CHECK, "synchronised"),
-        None => Finding::good(CHECK, "plausible; nobody here says whether it is synchronised"),
+        None => Finding::good(CHECK, "plausible; cannot tell whether it is synchronised"),
     }
 }
 
 fn resolver(facts: &Facts) -> Finding {
     const CHECK: &str = "resolver";
     if facts.network.resolvers.is_empty() {
-        let why = "an exit is found by its name";
+        let why = "names of exits cannot be resolved";
         return Finding::problem(
             CHECK,
-            "/etc/resolv.conf names no resolver",
+            "/etc/resolv.conf lists no resolver",
             why,
-            "name one there: nameserver 9.9.9.9",
+            "add one there: nameserver 9.9.9.9",
         );
     }
     let list: Vec<String> = facts.network.resolvers.iter().map(ToString::to_string).collect();
@@ -272,12 +282,13 @@ fn mtu(facts: &Facts) -> Option<Finding> {
             Finding::problem(CHECK, found, why, format!("run: ip link set {} mtu 1500", egress.device))
         }
         1_280..1_500 => {
-            let why = "full packets inside the tunnel travel as two datagrams each, or are kept smaller by ICMP and MSS";
+            let why =
+                "full-size inner packets travel as two datagrams each, or ICMP and MSS keep them smaller";
             Finding::advice(
                 CHECK,
                 found,
                 why,
-                "raise it if the network allows it; Warren works with it as it is",
+                "raise it if the network allows that; Warren also works as it is",
             )
         }
         _ => Finding::good(CHECK, found),
@@ -291,8 +302,8 @@ fn socket_buffers(facts: &Facts) -> Option<Finding> {
     if least >= SMALL_BUFFERS {
         return Some(Finding::good(CHECK, found));
     }
-    let why = "a burst that does not fit while a core is busy is lost; 1 MiB made no clear difference to 8 MiB in a tunnel";
-    let fix = "on the machine itself, outside of the container: sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608";
+    let why = "a burst that does not fit while a core is busy is lost; between 1 MiB and 8 MiB no clear difference was measured in a tunnel";
+    let fix = "run on the host, outside the container: sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608";
     Some(Finding::advice(CHECK, found, why, fix))
 }
 
@@ -301,16 +312,16 @@ fn udp_offload(facts: &Facts) -> Option<Finding> {
     let offload = facts.sockets.offload?;
     let lacking = match (offload.gso, offload.gro) {
         (true, true) => {
-            return Some(Finding::good(CHECK, "many datagrams go in one system call, and come in one"));
+            return Some(Finding::good(CHECK, "one system call sends or receives many datagrams"));
         }
-        (false, true) => "sends only one datagram in a system call (no GSO)",
-        (true, false) => "receives only one datagram in a system call (no GRO)",
-        (false, false) => "sends and receives only one datagram in a system call (no GSO, no GRO)",
+        (false, true) => "sends only one datagram per system call (no GSO)",
+        (true, false) => "receives only one datagram per system call (no GRO)",
+        (false, false) => "sends and receives only one datagram per system call (no GSO, no GRO)",
     };
     let why =
-        "datagrams cost CPU time each; 40 of them in a send instead of 10 took 0.65 to 0.73 of it per GB";
+        "each send costs CPU time; with 40 datagrams a send it was 0.65 to 0.73 of that with 10, per GB";
     let fix =
-        "install Linux 5.0 or newer, and let nothing between (a container, a sandbox) intercept system calls";
+        "install Linux 5.0 or newer, and make sure that no container or sandbox intercepts system calls";
     Some(Finding::advice(CHECK, format!("this kernel {lacking}"), why, fix))
 }
 
@@ -321,7 +332,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
     if qdisc != "pfifo_fast" {
         return Some(Finding::good(CHECK, format!("{} has {qdisc}", egress.device)));
     }
-    let why = "one long queue makes everything wait behind the largest flow";
+    let why = "with one long queue, everything waits behind the largest flow";
     let fix =
         format!("run: tc qdisc replace dev {} root fq, and sysctl net.core.default_qdisc=fq", egress.device);
     let finding = Finding::advice(CHECK, format!("{} has pfifo_fast", egress.device), why, fix);
@@ -339,7 +350,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
 fn idle_states(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "idle states";
     let (name, latency) = facts.cores.deepest_idle.as_ref().filter(|_| !facts.cores.is_virtual)?;
-    let found = format!("cores go to {name}, which takes {latency} µs to leave");
+    let found = format!("cores enter {name}, which takes {latency} µs to leave");
     if *latency <= LONG_WAKE_UP {
         return Some(Finding::good(CHECK, found));
     }

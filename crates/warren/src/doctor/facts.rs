@@ -313,10 +313,7 @@ fn reported_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
     let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
     let of = |sentence| TunnelTrouble { profile: profile.to_owned(), sentence };
     let refused = client.refused.map(|refused| {
-        format!(
-            "{}; traffic for the tunnel stays blocked until `warren down {profile}`",
-            refused.message
-        )
+        format!("{}; traffic for the tunnel stays blocked until `warren down {profile}`", refused.message)
     });
     refused.into_iter().chain(client.error).chain(client.warnings).map(of).collect()
 }

@@ -1,14 +1,14 @@
-//! What a check says.
+//! The result of a check.
 
 use serde::Serialize;
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     /// Nothing to do.
     Good,
-    /// It works, and could be better.
+    /// It works, but could be better.
     Advice,
     /// It does not work.
     Problem,
@@ -21,19 +21,19 @@ pub(super) struct Finding {
     pub(super) verdict: Verdict,
     /// What was found, as a sentence.
     pub(super) found: String,
-    /// Why it matters; nothing where all is well.
+    /// Why it matters. Empty for a good finding.
     pub(super) why: &'static str,
-    /// What to do; nothing where all is well.
+    /// What to do. Empty for a good finding.
     pub(super) fix: String,
-    /// What `--fix` does, as far as a program can.
+    /// What `--fix` does about it.
     pub(super) repairs: Vec<Repair>,
 }
 
-/// Something that `--fix` does.
+/// A repair that `--fix` can make.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Repair {
-    /// Sets a kernel setting now, and for the next boots in a file of its own.
+    /// Sets a kernel setting now, and in a file for the next boots.
     Sysctl { key: &'static str, value: String },
     /// Makes a kill switch's table again.
     CloseKillSwitch { profile: String },

@@ -1,31 +1,31 @@
-//! What the way to the internet carries, found out by asking a resolver with ping(8).
+//! The packet size that the path to the internet carries, found with ping(8) to a resolver.
 
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Longer packets are not asked about: the internet carries no more.
+/// Longer packets are not tried: the internet carries no more.
 const MOST: u32 = 1_500;
-/// What every path carries that a tunnel can use.
+/// The least that a tunnel needs.
 const LEAST: u32 = 1_280;
-/// Finer than this is of no use to anybody.
+/// A finer result would be of no use.
 const STEP: u32 = 4;
 
-/// What the way to a host carries in one piece.
+/// The packet size that the path to a host carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) to: IpAddr,
     /// The longest packet that was tried.
     pub(super) asked: u32,
-    /// The longest that was answered.
+    /// The longest packet that was answered.
     pub(super) carries: u32,
 }
 
-/// Asks these hosts, in order, until one answers at all; nothing if none does.
+/// Probes these hosts in order until one answers. Nothing if none does.
 pub(super) fn to_any(hosts: &[IpAddr], link_mtu: u32) -> Option<Path> {
     hosts.iter().take(3).find_map(|host| measure(*host, link_mtu, |bytes| is_answered(*host, bytes)))
 }
 
-/// Halves the range of lengths until it is narrow; what is answered goes up, what is not goes down.
+/// Bisects the range of lengths until it is narrow.
 fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Option<Path> {
     let asked = link_mtu.min(MOST);
     if asked < LEAST || !is_answered(LEAST) {
@@ -47,7 +47,7 @@ fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Opti
     path(carried)
 }
 
-/// Whether one of two echo requests of so many bytes, header included, that no router may fragment is answered.
+/// Whether the host answers one of two echo requests of this size, headers included, that no router may fragment.
 fn is_answered(host: IpAddr, bytes: u32) -> bool {
     let headers = if host.is_ipv4() { 28 } else { 48 };
     let payload = bytes.saturating_sub(headers).to_string();

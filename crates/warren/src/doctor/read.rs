@@ -1,14 +1,14 @@
-//! Understanding what the kernel and other programs write about the host.
+//! Parsers for what the kernel and other programs write about the host.
 
 use std::collections::BTreeMap;
 
-/// A kernel's version from its release, such as `6.12.41-amd64`.
+/// A kernel's version from its release string, such as `6.12.41-amd64`.
 pub(super) fn kernel(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The features of a device that `ethtool -k` lists, and whether each is on.
+/// The features of a device in the output of `ethtool -k`, and whether each is on.
 pub(super) fn features(ethtool: &str) -> BTreeMap<String, bool> {
     let feature = |line: &str| {
         let (name, state) = line.trim().split_once(": ")?;
@@ -17,7 +17,7 @@ pub(super) fn features(ethtool: &str) -> BTreeMap<String, bool> {
     ethtool.lines().filter_map(feature).collect()
 }
 
-/// The root queue discipline that `tc qdisc show dev X root` names.
+/// The root queue discipline in the output of `tc qdisc show dev X root`.
 pub(super) fn qdisc(tc: &str) -> Option<String> {
     tc.lines().next()?.strip_prefix("qdisc ")?.split(' ').next().map(str::to_owned)
 }

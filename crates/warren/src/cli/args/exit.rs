@@ -16,7 +16,7 @@ use warren_control::{AddressChoice, RateChoice};
 /// `warren exit ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExitCommand {
-    /// Write exit.toml and a new key, and say what they hold and what comes next.
+    /// Write exit.toml and a new key, and print their contents and the next steps.
     #[command(
         after_help = "Examples:\n  warren exit init\n  warren exit init --endpoint exit.example.net\n  \
                             warren exit init --endpoint 192.0.2.1:8443 --ipv4 10.66.0.0/16"
@@ -24,12 +24,12 @@ pub(crate) enum ExitCommand {
     Init(ExitInitArgs),
     /// Run the exit daemon in the foreground, as systemd does.
     Run,
-    /// Remove, after two seconds, what a stopped exit left for its successor, if none has started.
+    /// Two seconds from now, remove what a stopped exit left for its successor, unless a successor has started.
     #[command(hide = true)]
     Release,
-    /// Print one line to paste on a machine, which then enrols a key of its own.
+    /// Print a line that enrols another machine with a key of its own.
     ///
-    /// The line works once. `exit client remove` withdraws it.
+    /// The line works once. `warren exit client remove` withdraws it.
     #[command(
         after_help = "Examples:\n  warren exit invite laptop\n  warren exit invite phone --expires 30min"
     )]
@@ -37,10 +37,10 @@ pub(crate) enum ExitCommand {
     /// Tell clients to move to another exit, wait until they have, and stop.
     #[command(after_help = "Example:\n  warren exit drain --timeout 2min")]
     Drain(ExitDrainArgs),
-    /// Give the exit a second key; both are served until the old one is retired.
+    /// Give the exit a second key. Both are served until the old one is retired.
     ///
-    /// An exit that runs takes it over at once, and who is connected stays so unless sessions are to end. Clients pin the exit's
-    /// key, so they are told of the new one in between; where the old one was stolen, of the new one alone.
+    /// A running exit takes the new key over at once, and connected clients stay connected. Clients pin the exit's key,
+    /// so give them the new key before you retire the old one. If the old key was stolen, give them the new key alone.
     #[command(
         after_help = "Examples:\n  warren exit rotate-key\n  warren exit rotate-key --retire\n  warren exit rotate-key --retire --end-sessions"
     )]
@@ -56,13 +56,13 @@ pub(crate) enum ExitCommand {
 /// `warren exit init`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitInitArgs {
-    /// Where clients reach this machine; its own public address, if it has one, and port 443 unless said.
+    /// Where clients reach this machine [default: its public address, if it has one, and port 443].
     #[arg(long, value_name = "HOST[:PORT]", value_parser = values::endpoint)]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The inner IPv4 prefix, from which clients get addresses; drawn at random unless said.
+    /// The inner IPv4 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv4_pool)]
     pub(crate) ipv4: Option<Ipv4Net>,
-    /// The inner IPv6 prefix, from which clients get addresses; drawn at random unless said.
+    /// The inner IPv6 prefix, from which clients get addresses [default: a random one].
     #[arg(long, value_name = "CIDR", value_parser = values::ipv6_pool)]
     pub(crate) ipv6: Option<Ipv6Net>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct InviteArgs {
 /// `warren exit drain`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExitDrainArgs {
-    /// How long clients may take before the exit stops nevertheless.
+    /// How long clients may take. After that the exit stops anyway.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration)]
     pub(crate) timeout: Duration,
 }
@@ -89,10 +89,10 @@ pub(crate) struct ExitDrainArgs {
 /// `warren exit import ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImportCommand {
-    /// Enrol a WireGuard server's peers, with their names and addresses and new keys.
+    /// Enrol the peers of a WireGuard server with their names and addresses, and with new keys.
     ///
-    /// Names are taken from the comments at each [Peer], as the usual set-up programs write them. All peers are enrolled, or
-    /// none. The exit's [addresses] have to be the networks of the WireGuard server.
+    /// Names come from the comments at each [Peer], as common set-up programs write them. Either all peers are enrolled
+    /// or none. The exit's [addresses] must be the networks of the WireGuard server.
     #[command(after_help = "Examples:\n  warren exit import wireguard /etc/wireguard/wg0.conf --dry-run\n  \
                             warren exit import wireguard /etc/wireguard/wg0.conf --output profiles")]
     Wireguard(ImportWireGuardArgs),
@@ -101,13 +101,13 @@ pub(crate) enum ImportCommand {
 /// `warren exit import wireguard`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ImportWireGuardArgs {
-    /// The server's configuration, as wg-quick reads it.
+    /// The server's configuration file for wg-quick.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Where each client's profile is written; "clients" in the configuration directory unless said.
+    /// Directory for the clients' profiles [default: "clients" in the configuration directory].
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Show what would be enrolled, and change nothing.
+    /// Print which clients would be enrolled, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -115,10 +115,11 @@ pub(crate) struct ImportWireGuardArgs {
 /// `warren exit rotate-key`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RotateKeyArgs {
-    /// Take the old key out of the key file: clients that pin it alone are refused from then on.
+    /// Remove the old key from the key file. Clients that pin only the old key are refused from then on.
     #[arg(long)]
     pub(crate) retire: bool,
-    /// End every session with it, also if the old key is gone already: who pins the new one is back within a second.
+    /// Also end every session, even if the old key is gone already. Clients that pin the new key are back within a
+    /// second.
     #[arg(long, requires = "retire")]
     pub(crate) end_sessions: bool,
 }
@@ -134,18 +135,18 @@ pub(crate) enum ExitClientCommand {
     List(ClientListArgs),
     /// Show one client.
     Show(ClientShowArgs),
-    /// Remove a client; its session ends at once, and its key is not enrolled again.
+    /// Remove a client. Its session ends at once, and its key cannot be enrolled again.
     Remove(ClientNameArgs),
-    /// Give a client another name; its session goes on.
+    /// Give a client another name. Its session continues.
     Rename(ClientRenameArgs),
-    /// Refuse a client from now on; its session ends at once, its addresses stay its own.
+    /// Refuse a client from now on. Its session ends at once, and its addresses stay reserved.
     Disable(ClientNameArgs),
     /// Admit a disabled client again.
     Enable(ClientNameArgs),
     /// Change a client's addresses, prefixes, rate limit or key.
     ///
-    /// If it is connected, it comes back with other addresses and prefixes at once. A rate limit changes without that, and so
-    /// does a key: who connects with the new one has the client's name and addresses from then on.
+    /// With new addresses or prefixes, a connected client reconnects at once. A new rate limit or key does not end its
+    /// session. Whoever connects with the new key has the client's name and addresses from then on.
     #[command(after_help = "Examples:\n  warren exit client set laptop --ipv4 10.66.0.10 --ipv6 auto\n  \
                             warren exit client set office --prefix 192.168.7.0/24 --prefix fd00:7::/64\n  \
                             warren exit client set phone --rate-limit 20mbit")]
@@ -158,25 +159,25 @@ pub(crate) struct ClientAddArgs {
     /// The client's name: lower-case letters, digits, dots, dashes and underscores.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The client's own public key; without it a key pair is made, and the private key stands in the profile.
+    /// The client's own public key. Without it a key pair is made, and the profile contains the private key.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
-    /// Enrol the key although it was taken from a client: whoever has a copy of its private key is a client again.
+    /// Enrol the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
-    /// An inner IPv4 address that is always the client's.
+    /// A fixed inner IPv4 address for the client.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ipv4: Option<Ipv4Addr>,
-    /// An inner IPv6 address that is always the client's.
+    /// A fixed inner IPv6 address for the client.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) ipv6: Option<Ipv6Addr>,
-    /// A network behind the client that it may ask the exit to route to it; may be given several times.
+    /// A network behind the client that it may ask the exit to route to it. Can be given several times.
     #[arg(long = "prefix", value_name = "CIDR")]
     pub(crate) prefixes: Vec<IpNet>,
-    /// What the client may send in a second, and receive, such as 50mbit; no limit unless said.
+    /// The most that the client may send, and receive, per second, such as 50mbit [default: no limit].
     #[arg(long, value_name = "RATE")]
     pub(crate) rate_limit: Option<RateLimit>,
-    /// Write the profile to a new file, readable by its owner alone, instead of standard output.
+    /// Write the profile to a new file that only its owner can read, instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -184,10 +185,10 @@ pub(crate) struct ClientAddArgs {
 /// `warren exit client list`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientListArgs {
-    /// Write a JSON array.
+    /// Print a JSON array.
     #[arg(long)]
     pub(crate) json: bool,
-    /// List the keys that were taken from clients instead, which are not enrolled again.
+    /// List the keys of removed clients instead, which cannot be enrolled again.
     #[arg(long)]
     pub(crate) removed: bool,
 }
@@ -198,7 +199,7 @@ pub(crate) struct ClientShowArgs {
     /// The client's name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Write a JSON object.
+    /// Print a JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -217,7 +218,7 @@ pub(crate) struct ClientRenameArgs {
     /// The client's name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// What it is called from now on.
+    /// The new name.
     #[arg(value_name = "NEW-NAME")]
     pub(crate) new_name: String,
 }
@@ -232,25 +233,27 @@ pub(crate) struct ClientSetArgs {
     /// The client's name.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// An inner IPv4 address that is always the client's, or "auto" for one that the exit chooses.
+    /// A fixed inner IPv4 address for the client, or "auto" to let the exit choose.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv4Addr>)]
     pub(crate) ipv4: Option<AddressChoice<Ipv4Addr>>,
-    /// An inner IPv6 address that is always the client's, or "auto" for one that the exit chooses.
+    /// A fixed inner IPv6 address for the client, or "auto" to let the exit choose.
     #[arg(long, value_name = "ADDRESS|auto", value_parser = values::address_or_auto::<Ipv6Addr>)]
     pub(crate) ipv6: Option<AddressChoice<Ipv6Addr>>,
-    /// A network behind the client that it may ask the exit to route to it; those given replace those before.
+    /// A network behind the client that it may ask the exit to route to it. Can be given several times; replaces the
+    /// earlier networks.
     #[arg(long = "prefix", value_name = "CIDR")]
     pub(crate) prefixes: Vec<IpNet>,
-    /// No network behind the client.
+    /// Remove all networks behind the client.
     #[arg(long, conflicts_with = "prefixes")]
     pub(crate) no_prefixes: bool,
-    /// What the client may send in a second, and receive, such as 50mbit, or "off"; its session goes on.
+    /// The most that the client may send, and receive, per second, such as 50mbit, or "off". Its session continues.
     #[arg(long, value_name = "RATE|off", value_parser = values::rate_or_off)]
     pub(crate) rate_limit: Option<RateChoice>,
-    /// Another key for the client, which "warren pubkey" prints there; the old one counts until it connects with the new one.
+    /// Another key for the client, as "warren pubkey" prints it there. The old key works until the client connects with
+    /// the new one.
     #[arg(long, value_name = "KEY", value_parser = values::public_key)]
     pub(crate) public_key: Option<PublicKey>,
-    /// Take the key although it was taken from a client: whoever has a copy of its private key is a client again.
+    /// Use the key although it belonged to a removed client. Whoever has a copy of its private key can connect again.
     #[arg(long, requires = "public_key")]
     pub(crate) allow_removed: bool,
 }

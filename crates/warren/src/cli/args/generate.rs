@@ -1,4 +1,4 @@
-//! Completions and man pages, made from the arguments' definition and the examples of `configs/`.
+//! Completions and man pages, generated from the definition of the arguments and the examples in `configs/`.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub(crate) fn completions(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// Writes `man1/warren.1`, a page beside it for each command, and `man5/` with a page for each configuration file.
+/// Writes `man1/warren.1`, a page for each command beside it, and `man5/` with a page for each configuration file.
 pub(crate) fn man_pages(directory: &Path) -> anyhow::Result<()> {
     write_man_pages(directory)
         .with_context(|| format!("cannot write man pages into {}; check the directory", directory.display()))
@@ -34,7 +34,7 @@ fn write_man_pages(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The page of a configuration file, which is its example with every setting.
+/// The page of a configuration file: its example, which has every setting.
 struct ConfigurationPage {
     name: &'static str,
     what: &'static str,
@@ -74,7 +74,7 @@ impl ConfigurationPage {
     }
 }
 
-/// A line of text that roff takes for nothing else.
+/// A line of text in which roff sees no macro.
 fn escaped(line: &str) -> String {
     let text = line.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

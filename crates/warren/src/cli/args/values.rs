@@ -1,4 +1,4 @@
-//! Arguments that are more than text, refused with the words that configuration files are refused with.
+//! Arguments with a syntax of their own. Their errors are worded like those of configuration files.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) fn address_or_auto<Address: FromStr>(text: &str) -> Result<AddressCho
     if text == "auto" {
         return Ok(AddressChoice::Automatic);
     }
-    let address = text.parse().map_err(|_| "write an address of that version of IP, or auto".to_owned())?;
+    let address = text.parse().map_err(|_| "write an address of this IP version, or auto".to_owned())?;
     Ok(AddressChoice::Fixed(address))
 }
 
@@ -57,16 +57,16 @@ pub(super) fn rate_or_off(text: &str) -> Result<RateChoice, String> {
     text.parse().map(RateChoice::Limited).map_err(|error| format!("{error}, or off"))
 }
 
-/// A time such as `15s`, up to a day; bare numbers are seconds.
+/// A time such as `15s`, up to a day. A bare number is in seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     time_up_to(text, 24, "24h")
 }
 
-/// How long something is good for, such as `24h`, up to a year.
+/// How long something is valid, such as `24h`, up to a year.
 pub(super) fn validity(text: &str) -> Result<Duration, String> {
-    // Seconds, as elsewhere, is hardly ever what is meant here.
+    // Elsewhere a bare number means seconds, which is hardly ever meant here.
     if text.parse::<u64>().is_ok() {
-        return Err(format!("write the unit too, such as {text}h or {text}min"));
+        return Err(format!("add a unit, such as {text}h or {text}min"));
     }
     time_up_to(text, 366 * 24, "366 days")
 }

@@ -1,4 +1,4 @@
-//! `warren exit client add`: enrols a client and writes the profile that it connects with.
+//! `warren exit client add`: enrols a client and writes its profile.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use warren_control::NewClient;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Enrols a client; whatever fails, the client is enrolled and has its profile, or neither.
+/// Enrols a client. If anything fails, the client is neither enrolled nor has a profile.
 pub(super) fn run(
     config: &ExitConfig,
     args: &ClientAddArgs,
@@ -73,7 +73,7 @@ pub(super) fn check_key(config: &ExitConfig, key: Option<PublicKey>) -> anyhow::
     Ok(())
 }
 
-/// The file comes first, so that an enrolled client's key is never lost.
+/// Writes the file first, so that the key of an enrolled client is never lost.
 fn to_file(
     path: &Path,
     profile: &str,
@@ -82,7 +82,7 @@ fn to_file(
 ) -> anyhow::Result<()> {
     storage::create_new(path, profile.as_bytes(), 0o600).map_err(|error| {
         if error.kind() == io::ErrorKind::AlreadyExists {
-            anyhow!("{} exists already; name another file, or remove it", path.display())
+            anyhow!("{} exists already; name another file, or remove this one", path.display())
         } else {
             anyhow!("{} cannot be written: {}; name another file", path.display(), describe(&error))
         }
@@ -92,7 +92,7 @@ fn to_file(
     })?;
     let file_name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     output::print(&format!(
-        "Enrolled {} and wrote {}. Move it to the client, and there run: warren up ./{file_name}\n",
+        "Enrolled {} and wrote {}. Move the file to the client, and run there: warren up ./{file_name}\n",
         client.name,
         path.display(),
     ))

@@ -1,4 +1,4 @@
-//! `warren exit invite`: one line to paste on a machine, which then enrols a key of its own.
+//! `warren exit invite`: prints a line that enrols another machine with a key of its own.
 
 use anyhow::Context;
 
@@ -9,7 +9,7 @@ use warren_control::timestamp;
 use warren_daemon::output;
 use warren_exit::invitation;
 
-/// Prints the line; the exit keeps the hash of its token and nothing else of it.
+/// Prints the line. Of its token, the exit keeps only the hash.
 pub(super) fn run(
     config: &ExitConfig,
     arguments: &InviteArgs,
@@ -34,10 +34,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Said when something takes an open invitation's place.
-pub(super) const EARLIER_IS_VOID: &str = "The line that invited it before does not work any more.";
+/// Printed when something replaces an open invitation.
+pub(super) const EARLIER_IS_VOID: &str = "Its earlier invitation no longer works.";
 
-/// Whether somebody may still join by that name.
+/// Whether an invitation by that name is open.
 pub(super) fn is_invited(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<bool> {
     Ok(store.invitations()?.iter().any(|invitation| invitation.name == name))
 }

@@ -134,7 +134,7 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
         (new("laptop"), "there is a client \"laptop\" already"),
         (new("Upper"), "cannot be a client's name"),
         (new(""), "cannot be a client's name"),
-        (exit.add("new", "laptop.toml"), "laptop.toml exists already; name another file, or remove it"),
+        (exit.add("new", "laptop.toml"), "laptop.toml exists already; name another file, or remove this one"),
         (
             exit.add("new", "nowhere/new.toml"),
             "cannot be written: no such file or directory; name another file",

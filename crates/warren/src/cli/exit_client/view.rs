@@ -1,10 +1,10 @@
-//! Clients, invitations and removed keys as `list` and `show` present them.
+//! How `list` and `show` print clients, invitations and removed keys.
 
 use crate::cli::status::units;
 use warren_control::{ClientView, InvitationView, RemovedView};
 use warren_daemon::output;
 
-/// One line for each thing known.
+/// One line for each known fact.
 pub(super) fn text(client: &ClientView) -> String {
     let prefixes = client.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>();
     let rate = client.rate_limit.map(|rate| format!("{rate} each way"));
@@ -49,13 +49,13 @@ fn last_seen(client: &ClientView) -> String {
 /// The removed keys as a table.
 pub(super) fn removed(keys: &[RemovedView]) -> String {
     if keys.is_empty() {
-        return "No key was taken from a client.\n".to_owned();
+        return "No client was removed.\n".to_owned();
     }
     let row = |key: &RemovedView| vec![key.name.clone(), key.removed.clone(), key.public_key.to_string()];
     output::table(&["NAME", "REMOVED", "PUBLIC KEY"], &keys.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The clients as a table, and the open invitations below it; without any, how to `add` one.
+/// The clients as a table, then the open invitations. Without any client, how to `add` one.
 pub(super) fn list(clients: &[ClientView], invitations: &[InvitationView], add: &str) -> String {
     let invited = invitations
         .iter()

@@ -1,23 +1,23 @@
-//! Names of peers in the comments of a WireGuard server's file, as people and the usual set-up programs write them.
+//! Names of peers in the comments of a WireGuard file, in the forms that people and common set-up programs use.
 
-/// A profile's name, which the client's becomes, is no longer.
+/// The client's name becomes a profile's name, which has this limit.
 const LONGEST_NAME: usize = 32;
 
-/// A name that a comment may be meant to give.
+/// A name that a comment may give to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
-    /// In the characters of a client's name.
+    /// Uses only characters that a client's name may have.
     pub(super) name: String,
-    /// Whether the comment says that it is a name.
+    /// Whether the comment says that this is a name.
     is_explicit: bool,
 }
 
 impl Label {
-    /// What the text behind the first `#` calls a peer, as the usual set-up programs write it.
+    /// The name that a comment gives, as common set-up programs write it. `comment` follows the first `#`.
     pub(super) fn of(comment: &str) -> Option<Self> {
         const MARKERS: [&str; 7] =
             ["begin_peer ", "begin ", "client ", "peer ", "user ", "name ", "friendly_name "];
-        // What people note beside a name.
+        // Words with which people begin a note that is not a name.
         const NOTES: [&str; 10] =
             ["note", "todo", "date", "added", "created", "updated", "expires", "email", "id", "address"];
         let text = without_identifier(comment.trim_matches('#').trim());
@@ -35,7 +35,7 @@ impl Label {
                 "name" | "friendly_name" | "client" | "peer" | "user" => {
                     (rest.trim_start_matches(['=', ':']).trim(), true)
                 }
-                // A setting that is commented out is no name, and neither is a note.
+                // A setting that is commented out is not a name, and neither is a note.
                 key if rest.starts_with('=') || NOTES.contains(&key) => return None,
                 key => (key, false),
             },
@@ -45,7 +45,7 @@ impl Label {
         Some(Self { name, is_explicit: is_explicit || marked.is_some() })
     }
 
-    /// The one that says more; of two that say as much, the later, which stands nearer to its peer.
+    /// The more explicit of two names. If both are equally explicit, the later one, which is nearer to its peer.
     pub(super) fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
             (Some(one), Some(other)) if one.is_explicit && !other.is_explicit => Some(one),
@@ -54,7 +54,7 @@ impl Label {
     }
 }
 
-/// The text without the identifier that wg-easy writes behind a name, in parentheses.
+/// The text without the identifier in parentheses that wg-easy writes after a name.
 fn without_identifier(text: &str) -> &str {
     let identifier =
         |inner: &str| inner.len() >= 8 && inner.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
@@ -64,7 +64,7 @@ fn without_identifier(text: &str) -> &str {
     }
 }
 
-/// A text in the characters of a client's name; nothing if none of it is left.
+/// The text in the characters of a client's name. Nothing if no character is left.
 fn client_name(text: &str) -> Option<String> {
     let mut name = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -81,7 +81,7 @@ fn client_name(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// How a lower-case letter of a European language is written where there is ASCII alone.
+/// How a lower-case letter of a European language is written in ASCII.
 fn latin_letters(letter: char) -> Option<&'static str> {
     Some(match letter {
         'ä' | 'æ' => "ae",

@@ -103,7 +103,7 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
     for (text, expected) in [
         (
             one.clone() + &peer("laptop", "10.8.0.3"),
-            "wg0.conf:5: \"laptop\" is the name of the peer at line 2 too",
+            "wg0.conf:5: \"laptop\" is also the name of the peer at line 2",
         ),
         (
             one.clone() + &peer("phone", "10.8.0.2"),
@@ -114,7 +114,7 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
             "wg0.conf:5: 10.9.0.2 is outside the exit's prefix 10.8.0.0/24",
         ),
         (one.clone() + &peer("phone", "10.8.0.1"), "wg0.conf:5: 10.8.0.1 is not free for clients"),
-        (one.clone() + &peer("phone", "0.0.0.0/0"), "wg0.conf:5: 0.0.0.0/0 leads everything to this peer"),
+        (one.clone() + &peer("phone", "0.0.0.0/0"), "wg0.conf:5: 0.0.0.0/0 routes all traffic to this peer"),
         (
             peer("a", "192.168.0.0/16") + &peer("b", "192.168.7.0/24"),
             "wg0.conf:5: client \"b\" cannot have the prefix 192.168.7.0/24: it overlaps",

@@ -1,11 +1,11 @@
-//! A WireGuard server's configuration (wg-quick(8)), as far as its peers' names and addresses go.
+//! A WireGuard server's configuration (wg-quick(8)): the names and addresses of its peers.
 
 use ipnet::IpNet;
 
 use super::label::Label;
 use warren_config::quoted;
 
-/// What the file says of the server's clients.
+/// What the file says about the server's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireGuardServer {
     /// The networks of the server's own addresses.
@@ -18,12 +18,12 @@ pub(super) struct WireGuardServer {
 pub(super) struct Peer {
     /// The line of `[Peer]`, counted from 1.
     pub(super) line: usize,
-    /// What a comment calls it, in the characters of a client's name.
+    /// The name in a comment, in the characters of a client's name.
     pub(super) name: Option<String>,
     pub(super) allowed_ips: Vec<IpNet>,
 }
 
-/// Why a file cannot be read, and where.
+/// Why a file cannot be read, and the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) line: usize,
@@ -37,17 +37,17 @@ enum Section {
     Unknown,
 }
 
-/// Reads the file; keys that say nothing of names and addresses are passed over.
+/// Reads the file. Skips keys that have nothing to do with names and addresses.
 ///
 /// # Errors
-/// The first line that makes no sense.
+/// The first line that cannot be understood.
 pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
     let mut server = WireGuardServer::default();
     let mut section = Section::None;
-    // What the comments say that stand right before a [Peer].
+    // The name in the comments right before a [Peer].
     let mut before: Option<Label> = None;
     let mut label: Option<Label> = None;
-    // Editors of other systems put a mark of the byte order first.
+    // Editors on other systems write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (line, content) in (1..).zip(text.lines()) {
         let content = content.trim();
@@ -88,7 +88,7 @@ pub(super) fn parse(text: &str) -> Result<WireGuardServer, Mistake> {
             .split_once('=')
             .ok_or_else(|| mistake("this is neither a [section] nor KEY = VALUE".to_owned()))?;
         let networks =
-            || networks(value).map_err(|network| mistake(format!("{} is no network", quoted(network))));
+            || networks(value).map_err(|network| mistake(format!("{} is not a network", quoted(network))));
         match (&section, key.trim().to_ascii_lowercase().as_str()) {
             (Section::None, _) => return Err(mistake("this stands outside any [section]".to_owned())),
             (Section::Interface, "address") => {
@@ -111,7 +111,7 @@ fn name_last(server: &mut WireGuardServer, label: Option<&Label>) {
     }
 }
 
-/// Networks between commas, with an address for a network of itself; the first that is none.
+/// Comma-separated networks. An address counts as a network of one. The error is the first item that is neither.
 fn networks(list: &str) -> Result<Vec<IpNet>, &str> {
     let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
     items

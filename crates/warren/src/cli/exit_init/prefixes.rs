@@ -1,20 +1,20 @@
-//! Inner prefixes drawn at random, clear of the networks that this host uses.
+//! Random inner prefixes that overlap no network of this host.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Room for 4,093 clients, and 4,096 such networks to draw from.
+/// Room for 4,093 clients. There are 4,096 such networks to draw from.
 const IPV4_PREFIX_LENGTH: u8 = 20;
 
-/// An unused network of 10.0.0.0/8; nothing if 256 draws were all in use.
+/// An unused network in 10.0.0.0/8. Nothing if 256 draws were all in use.
 pub(super) fn draw_ipv4(
     taken: &[IpNet],
     mut random: impl FnMut() -> anyhow::Result<u64>,
 ) -> anyhow::Result<Option<Ipv4Net>> {
     for _ in 0..256 {
         let [_, second, third, ..] = random()?.to_be_bytes();
-        // Home and office routers like 10.0 and 10.1 best, and those are what clients meet.
+        // Home and office routers mostly use 10.0 and 10.1, and clients are in their networks.
         if second < 2 {
             continue;
         }
@@ -27,7 +27,7 @@ pub(super) fn draw_ipv4(
     Ok(None)
 }
 
-/// The first subnet of a unique local prefix with a random directories ID (RFC 4193 section 3.1).
+/// The first subnet of a unique local prefix with a random global ID (RFC 4193 section 3.1).
 pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyhow::Result<Ipv6Net> {
     const SUBNET_BITS: u64 = 0xffff;
     let global_id = (0xfd << 56) | ((random()? >> 8) & !SUBNET_BITS);
@@ -35,7 +35,7 @@ pub(super) fn draw_ipv6(mut random: impl FnMut() -> anyhow::Result<u64>) -> anyh
     Ok(Ipv6Net::new_assert(Ipv6Addr::from(network), 64))
 }
 
-/// Whether two networks have an address in common.
+/// Whether two networks share an address.
 pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }

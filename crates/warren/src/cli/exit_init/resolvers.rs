@@ -1,4 +1,4 @@
-//! Resolvers for an exit's clients: such as this host asks itself, if clients may reach them and they answer.
+//! Resolvers for an exit's clients: those that this host uses, if clients can reach them and they answer.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use warren_host::dns::nameservers;
 
-/// Where a host's resolvers stand; the second has those behind systemd-resolved's own address.
+/// Files that list a host's resolvers. The second lists those behind systemd-resolved's own address.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
-/// A public resolver that keeps no record of who asks, for a host that has none that clients could reach.
+/// A public resolver that keeps no record of who asks. Used if none of this host's is reachable for clients.
 const PUBLIC: [&str; 2] = ["9.9.9.9", "149.112.112.112"];
-/// As many as resolv.conf(5) has use for.
+/// resolv.conf(5) uses no more.
 const MOST: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(1);
 const PORT: u16 = 53;
-/// For the servers of the root, which every resolver knows (RFC 1035 section 4.1).
+/// A query for the root's name servers, which every resolver knows (RFC 1035 section 4.1).
 const QUERY: [u8; 17] = [0x57, 0x61, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
 
-/// Resolvers that answered; none if none did.
+/// Resolvers that answered.
 pub(super) fn reachable() -> Vec<IpAddr> {
     let texts = FILES.map(|file| fs::read_to_string(file).unwrap_or_default());
     let own = answering(&candidates(&texts.concat()));
@@ -27,7 +27,7 @@ pub(super) fn reachable() -> Vec<IpAddr> {
     answering(&PUBLIC.iter().filter_map(|address| address.parse().ok()).collect::<Vec<_>>())
 }
 
-/// The resolvers in a file's text that clients can reach through an exit: the internet's.
+/// The resolvers in a file's text that clients can reach through an exit: those on the internet.
 fn candidates(text: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
     for address in nameservers(text) {
@@ -61,7 +61,7 @@ pub(super) fn is_public(address: &IpAddr) -> bool {
     }
 }
 
-/// Those that answer in time, in the order given.
+/// The resolvers that answer in time, in the given order.
 fn answering(candidates: &[IpAddr]) -> Vec<IpAddr> {
     let deadline = Instant::now() + PATIENCE;
     let sockets: Vec<(IpAddr, UdpSocket)> =
@@ -84,7 +84,7 @@ fn has_answered(socket: &UdpSocket, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut answer = [0; 512];
     let length = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv(&mut answer));
-    // The query's number, and the bit that says it is an answer.
+    // The query's ID, and the bit that marks an answer.
     length.is_ok_and(|length| length >= QUERY.len()) && answer[..2] == QUERY[..2] && answer[2] & 0x80 != 0
 }
 

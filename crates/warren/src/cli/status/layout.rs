@@ -1,11 +1,11 @@
-//! Text that stays within a terminal's width.
+//! Text that fits a terminal's width.
 
 use std::fmt::Write as _;
 
-/// Columns of a terminal that nobody has made wider.
+/// Columns of a terminal in its usual width.
 const COLUMNS: usize = 80;
 
-/// Lines of a label and what it says; what is too long goes on in the next line, below its beginning.
+/// Lines with a label and a value. A long value continues on the next line, indented to its start.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Vec<(String, String)>);
 
@@ -14,7 +14,7 @@ impl Fields {
         self.0.push((label.to_owned(), value.into()));
     }
 
-    /// Adds a line only if there is something to say.
+    /// Adds a line only if there is a value.
     pub(super) fn add_some(&mut self, label: &str, value: Option<impl Into<String>>) {
         if let Some(value) = value {
             self.add(label, value);
@@ -32,7 +32,7 @@ impl std::fmt::Display for Fields {
     }
 }
 
-/// `text` behind `lead`, broken between words so that it fits the terminal; further lines begin below the first.
+/// `text` after `lead`, broken between words to fit the terminal. Further lines are indented to the first word.
 pub(super) fn hanging(lead: &str, text: &str) -> String {
     let indent = lead.chars().count();
     let mut written = String::new();

@@ -1,4 +1,4 @@
-//! A status for people, in 80 columns.
+//! A status as text, in 80 columns.
 
 use super::layout::{Fields, hanging};
 use super::units::{bit_rate, bytes, moment, packet_rate, percent, round_trip, time};
@@ -18,7 +18,7 @@ pub(super) fn report(status: &Status) -> String {
     text + &connections(status) + &drops(status) + &host_changes(status)
 }
 
-/// Who it is, its state, and since when.
+/// The daemon's name, its state, and since when.
 pub(super) fn headline(status: &Status) -> String {
     let name = status.client.as_ref().map_or("exit", |client| client.profile.as_str());
     format!(
@@ -85,19 +85,16 @@ fn add_client(fields: &mut Fields, client: &ClientStatus) {
     }
 }
 
-/// What an exit that refuses said, and what follows.
+/// What the exit said when it refused, and what happens now.
 fn add_refused(fields: &mut Fields, client: &ClientStatus, refused: &RefusedStatus) {
     let name = &client.profile;
     fields.add("refused", refused.message.clone());
     let at_once = format!("`warren up {name}` asks the exit again");
     let again = match refused.asked_again_in_seconds {
-        Some(seconds) => format!("{at_once} at once, the daemon in {}", time(seconds)),
+        Some(seconds) => format!("{at_once} at once, the daemon does in {}", time(seconds)),
         None => at_once,
     };
-    fields.add(
-        "closed",
-        format!("what belongs into the tunnel goes nowhere until `warren down {name}`; {again}"),
-    );
+    fields.add("closed", format!("traffic for the tunnel goes nowhere until `warren down {name}`; {again}"));
 }
 
 fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
@@ -110,7 +107,7 @@ fn add_exit(fields: &mut Fields, exit: &ExitStatus) {
     fields.add("strangers", strangers(exit));
 }
 
-/// What who does not know the exit gets, and what was turned away.
+/// How strangers are treated, and how many were turned away.
 fn strangers(exit: &ExitStatus) -> String {
     let mut text = if exit.silent { "no answer".to_owned() } else { "answered".to_owned() };
     for (reason, count) in exit.strangers.iter().filter(|(_, count)| **count > 0) {
@@ -127,12 +124,12 @@ fn add_traffic(fields: &mut Fields, status: &Status) {
     fields.add("out", {
         let (rate, packets) = (bit_rate(bits_per_second_out), packet_rate(packets_per_second_out));
         let sent = total("carrier_sent_packets");
-        format!("{rate}, {packets}; in all {}, {sent} packets", bytes(total("tun_read_bytes")))
+        format!("{rate}, {packets}; total {}, {sent} packets", bytes(total("tun_read_bytes")))
     });
     fields.add("in", {
         let (rate, packets) = (bit_rate(bits_per_second_in), packet_rate(packets_per_second_in));
         let written = total("tun_written_packets");
-        format!("{rate}, {packets}; in all {}, {written} packets", bytes(total("tun_written_bytes")))
+        format!("{rate}, {packets}; total {}, {written} packets", bytes(total("tun_written_bytes")))
     });
     if status.connections.is_empty() {
         return;
@@ -142,13 +139,15 @@ fn add_traffic(fields: &mut Fields, status: &Status) {
     fields.add(
         "loss",
         match seconds > 0.0 {
-            true => format!("{} in the last {seconds:.0} s, {} in all", percent(loss_percent), percent(lost)),
+            true => {
+                format!("{} in the last {seconds:.0} s, {} in total", percent(loss_percent), percent(lost))
+            }
             false => percent(lost),
         },
     );
 }
 
-/// Each session in two lines: addresses may be long.
+/// Each session takes two lines, because addresses can be long.
 fn sessions(status: &Status, exit: &ExitStatus) -> String {
     exit.sessions.iter().map(|session| session_lines(status, session)).collect()
 }
@@ -197,7 +196,7 @@ fn connection_row(status: &Status, connection: &ConnectionStatus) -> Vec<String>
     ]
 }
 
-/// A connection's number in its session, and on an exit whose it is.
+/// A connection's number in its session. On an exit, with the client's name.
 pub(super) fn connection_name(status: &Status, connection: &ConnectionStatus) -> String {
     let sessions = status.exit.as_ref().map(|exit| exit.sessions.as_slice()).unwrap_or_default();
     let session = sessions.iter().find(|session| Some(session.id) == connection.session);
@@ -245,5 +244,5 @@ fn host_changes(status: &Status) -> String {
     format!("\nchanged on this host; {undoing}\n{}", lines.collect::<String>())
 }
 
-/// Of a client's name, so that a table keeps to its columns.
+/// The longest part of a client's name, so that the table keeps its columns.
 const MOST_OF_A_NAME: usize = 12;

@@ -1,34 +1,34 @@
-//! Figures as people say them.
+//! Figures in the units that people use.
 
 use std::time::Duration;
 
-/// A time as people say it; what is no time at all is none.
+/// A duration. An invalid one prints as zero.
 pub(super) fn time(seconds: f64) -> String {
     let whole = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_secs();
     humantime::format_duration(Duration::from_secs(whole)).to_string()
 }
 
-/// A moment in UTC without the letters between its parts.
+/// A time in UTC, without RFC 3339's letters.
 pub(super) fn moment(rfc3339: &str) -> String {
     format!("{} UTC", rfc3339.trim_end_matches('Z').replace('T', " "))
 }
 
-/// A number of bytes with a decimal unit, as link speeds are said.
+/// A number of bytes with a decimal unit, like link speeds.
 pub(in crate::cli) fn bytes(count: u64) -> String {
     scaled(count as f64, &["B", "kB", "MB", "GB", "TB"])
 }
 
-/// A rate of bits.
+/// A bit rate.
 pub(super) fn bit_rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
-/// A rate of packets.
+/// A packet rate.
 pub(super) fn packet_rate(packets_per_second: f64) -> String {
     format!("{packets_per_second:.0} packets/s")
 }
 
-/// A part of a hundred; what is not none does not read as none.
+/// Formats a percentage. A value above zero never prints as 0 %.
 pub(super) fn percent(percent: f64) -> String {
     if percent == 0.0 {
         "0 %".to_owned()
@@ -39,7 +39,7 @@ pub(super) fn percent(percent: f64) -> String {
     }
 }
 
-/// A round-trip time; unmeasured reads as a dash.
+/// A round-trip time. A dash if it was not measured.
 pub(super) fn round_trip(milliseconds: f64) -> String {
     if milliseconds == 0.0 { "-".to_owned() } else { format!("{milliseconds:.1} ms") }
 }
@@ -47,7 +47,7 @@ pub(super) fn round_trip(milliseconds: f64) -> String {
 fn scaled(mut value: f64, units: &[&str]) -> String {
     let (Some(first), Some(last)) = (units.first(), units.last()) else { return value.to_string() };
     for unit in units {
-        // What would be rounded up to a thousand has the next unit.
+        // A value that would round up to a thousand takes the next unit.
         if value < 999.95 || unit == last {
             return if unit == first { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") };
         }

@@ -1,4 +1,4 @@
-//! `warren status --watch`: the status as it changes, on the whole terminal.
+//! `warren status --watch`: a live status that fills the terminal.
 
 mod history;
 mod screen;
@@ -19,13 +19,14 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// How often the daemon is asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Shows a daemon's status until somebody ends it or the daemon ends.
+/// Shows a daemon's status until the user ends it or the daemon ends.
 ///
 /// # Errors
-/// When standard output is no terminal that can show it, and when the daemon does not run or has ended; the terminal is as it was.
+/// When standard output is not a capable terminal, and when the daemon does not run or has ended. The terminal is
+/// restored.
 pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
     let mut history = History::default();
-    // What cannot be watched is said before the terminal is touched.
+    // Errors are reported before the terminal is taken over.
     let asked = ask(&directory.socket(), &Request::Status).await;
     history.add(
         Instant::now(),
@@ -39,7 +40,7 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
     let mut next = Box::pin(look(directory, EVERY));
     loop {
         if terminal.draw(&screen(&history, notice.as_deref(), terminal.look())).is_err() {
-            // It has gone away, and nobody is left to be told.
+            // The terminal is gone, and with it the user.
             return Ok(());
         }
         tokio::select! {
@@ -50,7 +51,7 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
                         notice = None;
                         history.add(Instant::now(), status);
                     }
-                    Err(AskError::TimedOut { .. }) => notice = Some("the daemon does not answer; these are its last words, and its log may say more".to_owned()),
+                    Err(AskError::TimedOut { .. }) => notice = Some("the daemon does not answer; this is its last status, and its log may say more".to_owned()),
                     Err(error) => return Err(failure(error, directory, name).await),
                 }
             }
@@ -80,7 +81,7 @@ async fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::
     }
 }
 
-/// Refuses what cannot be watched.
+/// Refuses to start without a capable terminal.
 pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
     let sentence = match terminal::is_capable() {
         Ok(()) => return Ok(()),
@@ -89,7 +90,8 @@ pub(super) fn refuse_without_terminal() -> anyhow::Result<()> {
     Err(Failure::new(ExitCode::Usage, sentence).into())
 }
 
-/// A client's status with connections by number, bytes either way, and packets of which half were lost.
+/// For tests: a client's status. Each connection has a number, bytes in each direction, and packets of which half were
+/// lost.
 #[cfg(test)]
 fn example(connections: &[(u64, u64, u64)]) -> Status {
     use warren_control::status::{

@@ -1,4 +1,4 @@
-//! Checks that concern a host with an exit.
+//! Checks for a host with an exit.
 
 use ipnet::IpNet;
 
@@ -6,7 +6,7 @@ use super::super::facts::{ExitFacts, Facts};
 use super::super::finding::{Finding, Repair};
 use warren_exit::other_firewalls::InTheWay;
 
-/// A connection tracking table below this is soon full on an exit.
+/// A connection tracking table below this size soon fills up on an exit.
 const CONNTRACK: u64 = 65_536;
 
 /// Every check of the exit.
@@ -32,9 +32,11 @@ fn port(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "port";
     let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if !exit.is_running && !exit.ports_in_use.is_empty() {
-        let found =
-            format!("the exit does not run, and another program has UDP port {}", list(&exit.ports_in_use));
-        let why = "the exit cannot listen there";
+        let found = format!(
+            "the exit is not running, and another program uses UDP port {}",
+            list(&exit.ports_in_use)
+        );
+        let why = "the exit cannot listen on it";
         return Finding::problem(
             CHECK,
             found,
@@ -44,16 +46,16 @@ fn port(exit: &ExitFacts) -> Finding {
     }
     if exit.is_running && exit.ports_in_use.len() < exit.ports.len() {
         let why = "clients cannot reach it";
-        let found = format!("the exit runs, but does not listen on every one of UDP {}", list(&exit.ports));
+        let found = format!("the exit runs, but does not listen on all of UDP {}", list(&exit.ports));
         return Finding::problem(CHECK, found, why, "restart the exit: systemctl restart warren-exit");
     }
     let found = if exit.is_running {
         format!(
-            "the exit listens on UDP {}; whether it is reachable shows from a client alone",
+            "the exit listens on UDP {}; only a client can tell whether it is reachable",
             list(&exit.ports)
         )
     } else {
-        format!("the exit does not run; UDP {} is free for it", list(&exit.ports))
+        format!("the exit is not running; UDP {} is free for it", list(&exit.ports))
     };
     Finding::good(CHECK, found)
 }
@@ -72,7 +74,7 @@ fn addresses(facts: &Facts, exit: &ExitFacts) -> Finding {
         facts.network.networks.iter().find(|network| is_others(network, pool)).map(|network| (pool, network))
     });
     let Some((pool, network)) = clash else {
-        return Finding::good(CHECK, "the inner prefixes are used by nothing else here");
+        return Finding::good(CHECK, "nothing else on this host uses the inner prefixes");
     };
     let why = "packets for clients would go to that network, or the other way round";
     let fix = "choose another prefix in [addresses] of exit.toml, and restart the exit";
@@ -95,15 +97,15 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
     if ipv4_is_off || ipv6_is_off {
         let found = "the exit runs, but something has turned forwarding off";
         let why = "clients are connected but have no internet";
-        let fix = "the exit turns it on again within seconds; find out what turns it off (sysctl.d, another firewall), and if it stays off \
+        let fix = "the exit turns it on again within seconds. Find out what turns it off (sysctl.d, another firewall). If it stays off, \
                    restart the exit: systemctl restart warren-exit";
         return Finding::problem(CHECK, found, why, fix);
     }
     if facts.network.forwarding_for_all.is_empty() {
-        return Finding::good(CHECK, "on, for clients alone");
+        return Finding::good(CHECK, "on, only for clients");
     }
     let found = format!(
-        "on, and for whoever else sends packets to this host, because {} is; turn it off unless containers or a LAN need it",
+        "on, also for other hosts that send packets here, because {} is on; turn that off unless containers or a LAN need it",
         facts.network.forwarding_for_all.join(" and ")
     );
     Finding::good(CHECK, found)
@@ -111,12 +113,13 @@ fn forwarding(facts: &Facts, exit: &ExitFacts) -> Finding {
 
 fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     const CHECK: &str = "nat";
-    let why = "clients are connected but have no internet: answers to their inner addresses find no way back";
+    let why =
+        "clients are connected but have no internet: answers to their inner addresses cannot be routed back";
     let list = |pools: &[&IpNet]| pools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let private: Vec<&IpNet> = exit.untranslated.iter().filter(|pool| is_private(pool)).collect();
     if !private.is_empty() {
         let found = format!("off, as exit.toml says, but {} is private", list(&private));
-        let fix = "write enabled = true in [nat] of exit.toml, and no ipv6 = false, then run: warren reload exit; or see that another router translates";
+        let fix = "write enabled = true in [nat] of exit.toml, without ipv6 = false, and run: warren reload exit; or make sure that another router translates";
         return Finding::advice(CHECK, found, why, fix);
     }
     if exit.untranslated.len() == exit.pools.len() {
@@ -124,7 +127,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     }
     let Some(egress) = &facts.network.egress else {
         let fix = "give this host a default route: ip route add default via ROUTER";
-        return Finding::problem(CHECK, "this host has no default route, so that nothing leaves", why, fix);
+        return Finding::problem(CHECK, "this host has no default route, so nothing leaves", why, fix);
     };
     match (exit.is_running, exit.translates) {
         (true, Some(false)) => {
@@ -136,7 +139,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     }
 }
 
-/// Of networks that nobody routes on the internet (RFC 1918, RFC 6598, RFC 4193).
+/// Whether a network is not routed on the internet (RFC 1918, RFC 6598, RFC 4193).
 fn is_private(network: &IpNet) -> bool {
     let address = network.addr();
     let is_within = |network: &str| network.parse().is_ok_and(|network: IpNet| network.contains(&address));
@@ -152,11 +155,14 @@ fn path_mtu(facts: &Facts) -> Option<Finding> {
         return Some(Finding::good(CHECK, found));
     }
     let device = &egress.device;
-    let found =
-        format!("the way to {} carries {} bytes, and {device} sends {}", path.to, path.carries, path.asked);
-    let why = "what is larger is lost where a router on the way does not say so, and pages of clients hang";
+    let found = format!(
+        "the path to {} carries {} bytes, but {device} sends up to {}",
+        path.to, path.carries, path.asked
+    );
+    let why =
+        "larger packets are lost where a router on the path does not report them, and clients' pages hang";
     let fix = format!(
-        "run: ip link set {device} mtu {}, and write it where the link is configured; or have the network carry {}",
+        "run: ip link set {device} mtu {}, and write it where the link is configured; or let the network carry {}",
         path.carries, path.asked
     );
     Some(Finding::advice(CHECK, found, why, fix))
@@ -171,18 +177,18 @@ fn tun_offload(facts: &Facts) -> Option<Finding> {
         (true, false) => "the TUN takes no super-packets of UDP (USO)",
         (false, _) => "the TUN takes no super-packets",
     };
-    let why = "packets then go one by one; super-packets took 0.49 to 0.59 of the CPU time per GB of TCP, and 0.67 to 0.72 of UDP";
-    let fix = "install Linux 6.2 or newer, and take tun_offload = false out of exit.toml";
+    let why = "packets then pass one by one; with super-packets, the CPU time per GB was 0.49 to 0.59 of that for TCP, and 0.67 to 0.72 for UDP";
+    let fix = "install Linux 6.2 or newer, and remove tun_offload = false from exit.toml";
     Some(Finding::advice(CHECK, lacking, why, fix))
 }
 
 fn other_firewalls(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "other firewalls";
     if exit.in_the_way.is_empty() {
-        return Finding::good(CHECK, "none is in the way of the exit or its clients");
+        return Finding::good(CHECK, "none blocks the exit or its clients");
     }
     let list = |of: &dyn Fn(&InTheWay) -> String| exit.in_the_way.iter().map(of).collect::<Vec<_>>();
-    let why = "a packet needs every chain's consent: clients do not reach the exit, or are connected and have no internet";
+    let why = "every chain must accept a packet: clients cannot reach the exit, or are connected but have no internet";
     let fix = list(&|chain| chain.fix(&exit.ports)).join(". And ");
     Finding::problem(CHECK, list(&InTheWay::found).join("; "), why, fix)
 }
@@ -206,8 +212,8 @@ fn ipv6(exit: &ExitFacts) -> Option<Finding> {
     if exit.takes_ipv6 || !exit.pools.iter().any(|pool| pool.addr().is_ipv6()) {
         return None;
     }
-    let found = "IPv6 is switched off on this host, and exit.toml has an inner prefix of it";
-    let fix = "set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or take ipv6 out of [addresses] in exit.toml";
+    let found = "IPv6 is switched off on this host, but exit.toml has an inner IPv6 prefix";
+    let fix = "set net.ipv6.conf.all.disable_ipv6 and net.ipv6.conf.default.disable_ipv6 to 0, or remove ipv6 from [addresses] in exit.toml";
     Some(Finding::problem(CHECK, found, "the exit does not start", fix))
 }
 
@@ -217,16 +223,13 @@ fn receive_offload(facts: &Facts) -> Option<Finding> {
     let forwards = egress.features.get("rx-udp-gro-forwarding").copied()?;
     let lists = egress.features.get("rx-gro-list").copied().unwrap_or(false);
     if forwards && !lists {
-        return Some(Finding::good(
-            CHECK,
-            format!("{} merges UDP packets that are forwarded", egress.device),
-        ));
+        return Some(Finding::good(CHECK, format!("{} merges forwarded UDP packets", egress.device)));
     }
     let switches = ["-K", &egress.device, "rx-udp-gro-forwarding", "on", "rx-gro-list", "off"];
-    let why = "clients' UDP packets from the internet are forwarded one by one, which costs CPU time";
+    let why = "UDP packets from the internet to clients are forwarded one by one, which costs CPU time";
     let fix = format!("run at boot: ethtool {}", switches.join(" "));
     let command: Vec<&str> = ["ethtool"].into_iter().chain(switches).collect();
-    let found = format!("{} does not merge UDP packets that are forwarded", egress.device);
+    let found = format!("{} does not merge forwarded UDP packets", egress.device);
     Some(Finding::advice(CHECK, found, why, fix).with(Repair::run(&command)))
 }
 
@@ -251,9 +254,10 @@ fn connection_tracking(facts: &Facts) -> Option<Finding> {
 fn clients_resolvers(exit: &ExitFacts) -> Finding {
     const CHECK: &str = "clients' resolvers";
     if !exit.resolvers.is_empty() {
-        return Finding::good(CHECK, "exit.toml names some");
+        return Finding::good(CHECK, "exit.toml lists some");
     }
-    let why = "clients keep asking their own network's resolvers, which a full tunnel may not reach";
-    let fix = "name some: servers = [\"9.9.9.9\"] in [dns] of exit.toml, then warren reload exit";
-    Finding::advice(CHECK, "exit.toml names no resolver for clients", why, fix)
+    let why =
+        "clients keep using their own network's resolvers, which may be unreachable through a full tunnel";
+    let fix = "write servers = [\"9.9.9.9\"] in [dns] of exit.toml, and run: warren reload exit";
+    Finding::advice(CHECK, "exit.toml lists no resolver for clients", why, fix)
 }

@@ -223,7 +223,7 @@ fn forwarding_for_others_is_said() {
 
     let forwarding = findings.iter().find(|finding| finding.check == "forwarding").unwrap();
     assert_eq!(forwarding.verdict, Verdict::Good);
-    assert!(forwarding.found.contains("because net.ipv4.ip_forward is;"), "{forwarding:?}");
+    assert!(forwarding.found.contains("because net.ipv4.ip_forward is on;"), "{forwarding:?}");
 }
 
 #[test]

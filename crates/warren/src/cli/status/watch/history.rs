@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use warren_control::status::{ConnectionStatus, Status, percent};
 
-/// The latest status, and how it came there.
+/// The latest status, and the values that led to it.
 #[derive(Debug, Default)]
 pub(super) struct History {
     latest: Option<(Instant, Status)>,
@@ -14,10 +14,10 @@ pub(super) struct History {
     connections: BTreeMap<u64, ConnectionHistory>,
 }
 
-/// One connection's values.
+/// The values of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionHistory {
-    /// Bits per second, both ways together.
+    /// Bits per second, both directions together.
     pub(super) rate: Series,
     pub(super) rtt_ms: Series,
     pub(super) loss_percent: Series,
@@ -30,7 +30,7 @@ pub(super) struct Series(VecDeque<f64>);
 impl History {
     /// Adds a status that was asked for at `at`.
     pub(super) fn add(&mut self, at: Instant, status: Status) {
-        // Another daemon of the same name counts from the beginning.
+        // Another daemon of the same name starts its counters anew.
         if self.status().is_some_and(|before| before.pid != status.pid) {
             *self = Self::default();
         }
@@ -85,7 +85,7 @@ impl Series {
     }
 }
 
-/// What a connection did between two looks.
+/// What a connection did between two samples.
 #[derive(Debug, Default)]
 struct Change {
     bytes_out: u64,
@@ -111,7 +111,7 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { 8.0 * bytes as f64 / seconds } else { 0.0 }
 }
 
-/// As wide as terminals get.
+/// Terminals are no wider.
 const MOST_VALUES: usize = 512;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the terminal shows, as lines: a function of what was seen and of the terminal's size.
+//! The lines on the terminal, computed from what was seen and the terminal's size.
 
 use super::super::report::{connection_name, headline};
 use super::super::units::{bit_rate, bytes, percent, round_trip};
@@ -6,7 +6,7 @@ use super::history::{History, Series};
 use super::sparkline::{Bars, sparkline};
 use warren_control::status::{ConnectionStatus, State, Status};
 
-/// How the terminal takes it.
+/// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) columns: usize,
@@ -15,8 +15,8 @@ pub(super) struct Look {
     pub(super) colour: bool,
 }
 
-/// At most as many lines as the terminal has rows, each with at most as many characters as it has columns, and codes for
-/// bold and, if asked for, colour around them.
+/// At most as many lines as the terminal has rows, each with at most as many characters as it has columns. Codes for
+/// bold and colour are not counted.
 pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec<String> {
     let Some(status) = history.status() else { return Vec::new() };
     let mut lines = vec![paint(&cut(&headline(status), look), tone(status.state), look)];
@@ -37,7 +37,7 @@ pub(super) fn screen(history: &History, notice: Option<&str>, look: Look) -> Vec
     lines
 }
 
-/// What else is worth a line.
+/// Further facts, one a line.
 fn facts(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(client) = &status.client {
@@ -60,7 +60,7 @@ fn facts(status: &Status) -> Vec<String> {
     lines
 }
 
-/// All connections' rate in one direction, over the whole width.
+/// The rate of all connections in one direction, across the whole width.
 fn total(label: &str, series: &Series, look: Look) -> String {
     let value = bit_rate(series.last());
     let width = look.columns.saturating_sub(LABEL + RATE + 1);
@@ -68,7 +68,7 @@ fn total(label: &str, series: &Series, look: Look) -> String {
     cut(&format!("{label:<LABEL$}{line} {value:>RATE$}"), look)
 }
 
-/// A line for each connection that there is room for.
+/// A line for each connection that fits.
 fn connections(history: &History, status: &Status, room: usize, look: Look) -> Vec<String> {
     let mut shown: Vec<(String, &ConnectionStatus)> = status
         .connections
@@ -77,7 +77,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
         .collect();
     shown.sort_by(|(one, _), (other, _)| one.len().cmp(&other.len()).then_with(|| one.cmp(other)));
     let name = shown.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(LABEL - 1);
-    // Three lines of bars share what names and values leave.
+    // Three bar charts share the width that names and values leave.
     let values = [RATE, ROUND_TRIP, LOSS];
     let taken = name + values.iter().sum::<usize>() + 3 * 3;
     let width = look.columns.saturating_sub(taken) / 3;
@@ -110,12 +110,12 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
         lines.push(cut(&line, look));
     }
     if !hidden.is_empty() {
-        lines.push(cut(&format!("and {} more, for which the terminal is too low", hidden.len()), look));
+        lines.push(cut(&format!("and {} more, which do not fit the terminal", hidden.len()), look));
     }
     lines
 }
 
-/// What stands at the bottom.
+/// The lines at the bottom.
 fn ending(status: &Status, notice: Option<&str>, look: Look) -> Vec<String> {
     let dropped: Vec<String> = status
         .drops
@@ -125,7 +125,7 @@ fn ending(status: &Status, notice: Option<&str>, look: Look) -> Vec<String> {
         .collect();
     let dropped = if dropped.is_empty() { "nothing".to_owned() } else { dropped.join(", ") };
     let total = |name: &str| bytes(status.totals.get(name).copied().unwrap_or_default());
-    let carried = format!("in all out {}, in {}", total("tun_read_bytes"), total("tun_written_bytes"));
+    let carried = format!("total out {}, in {}", total("tun_read_bytes"), total("tun_written_bytes"));
     let mut lines =
         vec![cut(&format!("dropped: {dropped}"), look), cut(&format!("{carried}    q ends"), look)];
     lines.extend(notice.map(|notice| paint(&cut(notice, look), Tone::Bad, look)));
@@ -149,7 +149,7 @@ fn tone(state: State) -> Tone {
     }
 }
 
-/// ECMA-48's codes for graphic rendition.
+/// ECMA-48's codes for colour and bold.
 fn paint(line: &str, tone: Tone, look: Look) -> String {
     let code = match (tone, look.colour) {
         (Tone::Strong, _) | (_, false) => "1",
@@ -159,7 +159,7 @@ fn paint(line: &str, tone: Tone, look: Look) -> String {
     format!("\x1b[{code}m{line}\x1b[0m")
 }
 
-/// The beginning that fits; what a terminal would act on is left out.
+/// The part that fits, without control characters.
 fn cut(line: &str, look: Look) -> String {
     line.chars()
         .filter(|letter| !letter.is_control())
@@ -176,7 +176,7 @@ const RATE: usize = 12;
 const ROUND_TRIP: usize = 9;
 /// `100.0 %`.
 const LOSS: usize = 7;
-/// Per cent of loss that fill a line's height if it never was more.
+/// The loss in per cent that fills a chart's height, unless there was more.
 const FULL_LOSS: f64 = 5.0;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Values over time as a line of little bars.
+//! Values over time as a line of small bars.
 
-/// The characters that bars are made of, from none to full.
+/// The characters of the bars, from empty to full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bars {
     /// Eighths of a block.
     Blocks,
-    /// For terminals that do not show those.
+    /// For terminals that cannot show blocks.
     Ascii,
 }
 
@@ -18,7 +18,8 @@ impl Bars {
     }
 }
 
-/// The latest `width` of `values`, the newest at the right end; as high as the highest of them, or `full` if that is more.
+/// The latest `width` of `values`, with the newest at the right end. The scale ends at the highest value, or at `full`
+/// if that is higher.
 pub(super) fn sparkline(
     values: impl DoubleEndedIterator<Item = f64>,
     width: usize,
@@ -31,7 +32,7 @@ pub(super) fn sparkline(
     let levels = bars.levels();
     let bar = |value: &f64| {
         let height = if highest > 0.0 { value / highest } else { 0.0 };
-        // Rounded up, so that little does not look like none.
+        // Rounded up, so that a low value does not look like zero.
         let level =
             levels.iter().zip(0_u8..8).rev().find(|(_, level)| height * 7.0 > f64::from(*level) - 1.0);
         level.map_or(levels[0], |(bar, _)| *bar)

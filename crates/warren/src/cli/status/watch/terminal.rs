@@ -1,4 +1,4 @@
-//! The terminal: taken over for as long as something is watched, and given back as it was, however that ends.
+//! The terminal, which is taken over while a status is watched and always restored afterwards.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::{Mutex, Once, PoisonError};
@@ -15,15 +15,15 @@ use tokio::sync::mpsc;
 use super::screen::Look;
 use super::sparkline::Bars;
 
-/// Takes the screen of its own that terminals have for this, hides the cursor, and lets long lines end at the edge.
+/// Switches to the alternate screen, hides the cursor, and cuts long lines at the edge.
 const TAKE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 /// Undoes that.
 const GIVE_BACK: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// What a person or the system wants.
+/// What the user or the system wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// Another size.
+    /// The size changed.
     Redraw,
     /// Ctrl-Z.
     Suspend,
@@ -31,7 +31,7 @@ pub(super) enum Input {
     End,
 }
 
-/// The terminal, taken over; dropping it gives it back.
+/// The terminal while it is taken over. Dropping it restores the terminal.
 pub(super) struct Terminal {
     colour: bool,
     bars: Bars,
@@ -63,20 +63,20 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// What it takes, as it is now.
+    /// What the terminal can show now.
     pub(super) fn look(&self) -> Look {
         let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
         let (columns, rows) = size.map_or((80, 24), |size| (size.ws_col.into(), size.ws_row.into()));
         Look { columns, rows, bars: self.bars, colour: self.colour }
     }
 
-    /// Shows lines in place of those before, without a moment between the two.
+    /// Replaces the lines on the screen without flicker.
     pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
         let text = lines.iter().map(|line| format!("{line}\x1b[K")).collect::<Vec<_>>().join("\r\n");
         write(&format!("\x1b[H{text}\x1b[J"))
     }
 
-    /// Waits for the next event. Nothing is lost when the wait is given up.
+    /// Waits for the next event. Cancelling the wait loses nothing.
     pub(super) async fn input(&mut self) -> Input {
         let Self { keys, resized, suspended, endings: [interrupt, terminate, hangup, quit], .. } = self;
         tokio::select! {
@@ -90,7 +90,7 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal back and stops this process, until somebody lets it go on.
+    /// Restores the terminal and stops this process until it is continued.
     pub(super) fn suspend(&self) -> anyhow::Result<()> {
         give_back();
         kill_process(getpid(), ProcessSignal::STOP).context("cannot stop")?;
@@ -104,21 +104,19 @@ impl Drop for Terminal {
     }
 }
 
-/// Whether standard output is a terminal on which lines can be drawn anew; else a sentence that says what to do.
+/// Whether standard output is a terminal that can be redrawn. The error says what to do instead.
 pub(super) fn is_capable() -> Result<(), String> {
     let instead = "use `warren status`, or `warren status --json` for programs";
     if !isatty(stdout()) {
-        return Err(format!("--watch needs a terminal to draw on, and standard output is none; {instead}"));
+        return Err(format!("--watch needs a terminal, and standard output is not one; {instead}"));
     }
     match std::env::var("TERM") {
-        Ok(kind) if kind == "dumb" => {
-            Err(format!("--watch cannot draw on a terminal of the kind \"dumb\"; {instead}"))
-        }
+        Ok(kind) if kind == "dumb" => Err(format!("--watch cannot draw on a \"dumb\" terminal; {instead}")),
         _ => Ok(()),
     }
 }
 
-/// What is typed. The thread that reads it waits for ever, so it ends with the process.
+/// The keys that are pressed. The reading thread blocks for ever, so it ends with the process.
 fn keys() -> mpsc::Receiver<u8> {
     let (sender, keys) = mpsc::channel(16);
     if isatty(stdin()) {
@@ -133,7 +131,7 @@ fn keys() -> mpsc::Receiver<u8> {
     keys
 }
 
-/// Waits until somebody presses a key that ends; for ever without a keyboard.
+/// Waits until the user presses a key that ends. Waits for ever without a keyboard.
 async fn end_key(keys: &mut mpsc::Receiver<u8>) {
     loop {
         match keys.recv().await {
@@ -147,14 +145,14 @@ async fn end_key(keys: &mut mpsc::Receiver<u8>) {
 const CTRL_C: u8 = 0x03;
 const CTRL_D: u8 = 0x04;
 
-/// The settings of the terminal that has been taken over.
+/// The terminal's settings before it was taken over.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 fn take() -> io::Result<()> {
     if isatty(stdin()) {
         let before = tcgetattr(stdin())?;
         let mut settings = before.clone();
-        // Keys come at once and unseen; Ctrl-C and Ctrl-Z still send signals.
+        // Keys arrive at once and are not echoed. Ctrl-C and Ctrl-Z still send signals.
         settings.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
         settings.special_codes[SpecialCodeIndex::VMIN] = 1;
         settings.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -164,11 +162,11 @@ fn take() -> io::Result<()> {
     write(TAKE)
 }
 
-/// Gives the terminal back; there is nothing to be done about one that has gone away.
+/// Restores the terminal. If it is gone, nothing is left to do.
 fn give_back() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // Keys that were pressed meanwhile are nobody else's.
+        // Keys that were pressed meanwhile are not for the shell.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &before);
     }
     let _ = write(GIVE_BACK);
@@ -192,7 +190,7 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Whether the locale shows more than ASCII; one variable overrides the next, locale(7).
+/// Whether the locale can show more than ASCII. An earlier variable overrides a later one (locale(7)).
 fn is_utf8() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
