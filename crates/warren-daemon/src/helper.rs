@@ -1,14 +1,14 @@
 //! The helper: a process beside a sandboxed daemon that does what takes other programs or the host's files.
 //!
 //! It starts before the daemon hears from the network, reads nothing from a network itself, and does only what
-//! [`protocol::Request`] lists. It also passes on the daemon's notices to its starter, and reconnects the log to a
-//! restarted journal ([`outlets`]). It ends when the daemon ends, in whatever way, and holds the daemon's lock until
+//! [`protocol::HelperRequest`] lists. It also passes on the daemon's notices to its starter, and reconnects the log to a
+//! restarted journal ([`relay`]). It ends when the daemon ends, in whatever way, and holds the daemon's lock until
 //! then.
 
 mod asking;
 mod look_up;
-mod outlets;
 mod protocol;
+mod relay;
 mod serving;
 
 pub use asking::Helper;

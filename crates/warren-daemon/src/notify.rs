@@ -42,7 +42,7 @@ pub fn stopping() {
 }
 
 /// Sends all further notices to the process at the other end of `channel`, if anybody listens for notices at all.
-pub fn speak_by(channel: OwnedFd) {
+pub fn send_through(channel: OwnedFd) {
     if std::env::var_os(SOCKET).is_some() {
         // A daemon has one helper.
         drop(CHANNEL.set(channel));
@@ -100,7 +100,7 @@ impl Notice {
         }
     }
 
-    fn hand_over(&self, channel: &OwnedFd) -> io::Result<()> {
+    fn send_over(&self, channel: &OwnedFd) -> io::Result<()> {
         send(channel, &serde_json::to_vec(self)?, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         Ok(())
     }
@@ -115,7 +115,7 @@ fn one_line(status: &str) -> String {
 fn say(notice: &Notice) {
     let said = match CHANNEL.get() {
         // A stuck helper costs one notice and delays nobody. Before the sandbox is entered, the notice can go directly.
-        Some(channel) => notice.hand_over(channel).or_else(|_| notice.tell()),
+        Some(channel) => notice.send_over(channel).or_else(|_| notice.tell()),
         None => notice.tell(),
     };
     if let Err(error) = said {

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use warren_host::published::Published;
 use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
-use super::outlets;
-use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
+use super::relay;
 use crate::daemon_dir::DaemonLock;
 use crate::directories::Directories;
 use crate::itself;
@@ -39,11 +39,11 @@ pub struct HelperProcess {
     orders: mpsc::Sender<Order>,
 }
 
-type Reply = Result<Answer, Failed>;
+type Reply = Result<Answer, HelperError>;
 
 #[derive(Debug)]
 enum Order {
-    Ask { request: Request, reply: oneshot::Sender<Reply> },
+    Ask { request: HelperRequest, reply: oneshot::Sender<Reply> },
     End,
 }
 
@@ -74,7 +74,7 @@ impl Helper {
         let child = command.process_group(0).spawn().context(cannot)?;
         let (orders, ordered) = mpsc::channel(16);
         tokio::spawn(carry(ours, ordered));
-        notify::speak_by(channel.try_clone().context(cannot)?);
+        notify::send_through(channel.try_clone().context(cannot)?);
         tokio::spawn(take_logs(channel));
         let helper = Self { orders: orders.clone() };
         Ok((helper, HelperProcess { child, orders }))
@@ -96,7 +96,7 @@ impl Helper {
         servers: Vec<IpAddr>,
         anew: bool,
     ) -> anyhow::Result<Vec<String>> {
-        match self.ask(Request::SetResolvers { device, servers, anew }).await {
+        match self.ask(HelperRequest::SetResolvers { device, servers, anew }).await {
             Ok(Answer::Text(changes)) => Ok(changes.lines().map(str::to_owned).collect()),
             other => Err(failure(other)),
         }
@@ -107,7 +107,7 @@ impl Helper {
     /// # Errors
     /// What could not be put back.
     pub async fn restore_resolvers(&self) -> anyhow::Result<()> {
-        match self.ask(Request::RestoreResolvers).await {
+        match self.ask(HelperRequest::RestoreResolvers).await {
             Ok(Answer::Done) => Ok(()),
             other => Err(failure(other)),
         }
@@ -115,7 +115,7 @@ impl Helper {
 
     /// The resolvers on other hosts that this host's files name now. Empty if that cannot be found out.
     pub async fn list_resolvers(&self) -> Vec<IpAddr> {
-        match self.ask(Request::ListResolvers).await {
+        match self.ask(HelperRequest::ListResolvers).await {
             Ok(Answer::Addresses(servers)) => servers,
             _ => Vec::new(),
         }
@@ -126,7 +126,7 @@ impl Helper {
     /// # Errors
     /// The resolver's reason.
     pub async fn look_up(&self, host: &str) -> anyhow::Result<Vec<IpAddr>> {
-        match self.ask(Request::LookUp { host: host.to_owned() }).await {
+        match self.ask(HelperRequest::LookUp { host: host.to_owned() }).await {
             Ok(Answer::Addresses(found)) => Ok(found),
             other => Err(failure(other)),
         }
@@ -137,7 +137,7 @@ impl Helper {
     /// # Errors
     /// When it cannot be started.
     pub async fn release_hold(&self) -> anyhow::Result<()> {
-        match self.ask(Request::ReleaseHold).await {
+        match self.ask(HelperRequest::ReleaseHold).await {
             Ok(Answer::Done) => Ok(()),
             other => Err(failure(other)),
         }
@@ -148,9 +148,10 @@ impl Helper {
         self.orders.closed().await;
     }
 
-    async fn ask(&self, request: Request) -> Reply {
+    async fn ask(&self, request: HelperRequest) -> Reply {
         let (reply, answer) = oneshot::channel();
-        let gone = || Failed::Other("the daemon's helper process has ended; run `warren up` again".into());
+        let gone =
+            || HelperError::Other("the daemon's helper process has ended; run `warren up` again".into());
         self.orders.send(Order::Ask { request, reply }).await.map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -169,7 +170,7 @@ impl HelperProcess {
 impl NftRunner for Helper {
     fn run(&self, call: NftCall) -> Pin<Box<dyn Future<Output = Result<String, NftError>> + Send + '_>> {
         Box::pin(async move {
-            match self.ask(Request::Nft(call)).await {
+            match self.ask(HelperRequest::Nft(call)).await {
                 Ok(Answer::Text(printed)) => Ok(printed),
                 Ok(_) => Err(NftError::Gone),
                 Err(failed) => Err(failed.into()),
@@ -185,7 +186,7 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     let (answers, mut answered) = mpsc::channel(16);
     // A task of its own, because cancelling a half-read message would lose it.
     let reading = tokio::spawn(async move {
-        while let Ok(Some(answer)) = read::<Answered>(&mut reader).await {
+        while let Ok(Some(answer)) = read::<NumberedAnswer>(&mut reader).await {
             if answers.send(answer).await.is_err() {
                 return;
             }
@@ -197,17 +198,13 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
             order = ordered.recv() => {
                 let Some(Order::Ask { request, reply }) = order else { break };
                 number += 1;
-                match write(&mut writer, &Asked { number, request }).await {
-                    Ok(()) => drop(waiting.insert(number, reply)),
-                    // Nothing of it was written.
-                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                        drop(reply.send(Err(Failed::Other(error.to_string()))));
-                    }
-                    Err(_) => break,
+                waiting.insert(number, reply);
+                if write(&mut writer, &NumberedRequest { number, request }).await.is_err() {
+                    break;
                 }
             }
             answer = answered.recv() => {
-                let Some(Answered { number, answer }) = answer else { break };
+                let Some(NumberedAnswer { number, answer }) = answer else { break };
                 if let Some(reply) = waiting.remove(&number) {
                     // The caller may have given up.
                     drop(reply.send(answer));
@@ -218,10 +215,10 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
     reading.abort();
 }
 
-/// Gives the helper one end of the channel for [`outlets`], and returns the other.
+/// Gives the helper one end of the channel for [`relay`], and returns the other.
 fn share_channel(helper: &StdUnixStream) -> io::Result<OwnedFd> {
-    let (ours, theirs) = outlets::channel()?;
-    outlets::hand_over(helper.as_fd(), theirs.as_fd())?;
+    let (ours, theirs) = relay::channel()?;
+    relay::send_descriptor(helper.as_fd(), theirs.as_fd())?;
     Ok(ours)
 }
 
@@ -230,7 +227,7 @@ fn share_channel(helper: &StdUnixStream) -> io::Result<OwnedFd> {
 async fn take_logs(channel: OwnedFd) {
     let Ok(channel) = AsyncFd::with_interest(channel, Interest::READABLE) else { return };
     while let Ok(mut ready) = channel.readable().await {
-        let taken = ready.try_io(|channel| outlets::take_over(channel.as_fd()));
+        let taken = ready.try_io(|channel| relay::receive_descriptor(channel.as_fd()));
         match taken {
             // A log that cannot be written to is reconnected later.
             Ok(Ok(Some(log))) => drop(logging::write_to(log)),

@@ -11,21 +11,21 @@ use warren_host::{DeviceName, NftCall, NftError};
 
 /// A request and a number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct NumberedRequest {
     pub(super) number: u64,
-    pub(super) request: Request,
+    pub(super) request: HelperRequest,
 }
 
 /// An answer to the request of the same number.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Answered {
+pub(super) struct NumberedAnswer {
     pub(super) number: u64,
-    pub(super) answer: Result<Answer, Failed>,
+    pub(super) answer: Result<Answer, HelperError>,
 }
 
 /// Everything that a helper does. It cannot be made to do anything else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum HelperRequest {
     /// Run nft on Warren's own tables.
     Nft(NftCall),
     /// Set the host's resolvers and keep them set.
@@ -59,7 +59,7 @@ pub(super) enum Answer {
 
 /// Why a request failed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Failed {
+pub(super) enum HelperError {
     NftMissing,
     NftRefused(String),
     NftGone,
@@ -67,7 +67,7 @@ pub(super) enum Failed {
     Other(String),
 }
 
-impl From<NftError> for Failed {
+impl From<NftError> for HelperError {
     fn from(error: NftError) -> Self {
         match error {
             NftError::Missing => Self::NftMissing,
@@ -78,18 +78,18 @@ impl From<NftError> for Failed {
     }
 }
 
-impl From<Failed> for NftError {
-    fn from(failed: Failed) -> Self {
+impl From<HelperError> for NftError {
+    fn from(failed: HelperError) -> Self {
         match failed {
-            Failed::NftMissing => Self::Missing,
-            Failed::NftRefused(reason) => Self::Refused(reason),
-            Failed::NftGone => Self::Gone,
-            Failed::Other(sentence) => Self::Io(io::Error::other(sentence)),
+            HelperError::NftMissing => Self::Missing,
+            HelperError::NftRefused(reason) => Self::Refused(reason),
+            HelperError::NftGone => Self::Gone,
+            HelperError::Other(sentence) => Self::Io(io::Error::other(sentence)),
         }
     }
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for HelperError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Other(sentence) => f.write_str(sentence),

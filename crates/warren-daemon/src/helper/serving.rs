@@ -15,8 +15,8 @@ use warren_host::dns::{Dns, DnsPlan};
 use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 
 use super::look_up;
-use super::outlets::{self, Outlets};
-use super::protocol::{Answer, Answered, Asked, Failed, Request, read, write};
+use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
+use super::relay::{self, Relay};
 use crate::daemon_dir::EXIT;
 use crate::directories::Directories;
 use crate::itself;
@@ -34,8 +34,8 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let stream = StdUnixStream::from(input);
     // The daemon sent it before it started this process.
-    let channel = outlets::take_over(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
-    let outlets = Outlets::open(channel)?;
+    let channel = relay::receive_descriptor(stream.as_fd()).context(by_daemons)?.context(by_daemons)?;
+    let relay = Relay::open(channel)?;
     stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream).context(by_daemons)?;
     let (mut reader, mut writer) = stream.into_split();
@@ -68,20 +68,19 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }
     });
     let ended = loop {
-        let Asked { number, request } = match read(&mut reader).await {
+        let NumberedRequest { number, request } = match read(&mut reader).await {
             Ok(Some(asked)) => asked,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
         let tasks = match request {
-            Request::LookUp { .. } => &mut looking_up,
-            Request::Nft(NftCall::AwaitOwner { .. }) => &mut awaiting_ends,
-            Request::Nft(_)
-            | Request::SetResolvers { .. }
-            | Request::RestoreResolvers
-            | Request::ListResolvers
-            | Request::ListPublished
-            | Request::ReleaseHold => &mut running,
+            HelperRequest::LookUp { .. } => &mut looking_up,
+            HelperRequest::Nft(NftCall::AwaitOwner { .. }) => &mut awaiting_ends,
+            HelperRequest::Nft(_)
+            | HelperRequest::SetResolvers { .. }
+            | HelperRequest::RestoreResolvers
+            | HelperRequest::ListResolvers
+            | HelperRequest::ReleaseHold => &mut running,
         };
         while tasks.len() >= MOST_AT_ONCE {
             drop(tasks.join_next().await);
@@ -91,7 +90,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         tasks.spawn(async move {
             let answer = duties.carry_out(request).await;
             // The daemon may have ended.
-            drop(answers.send(Answered { number, answer }).await);
+            drop(answers.send(NumberedAnswer { number, answer }).await);
         });
     };
     // Nobody needs an address or an owner's end any more. Everything else that has begun is finished: nobody could undo
@@ -100,7 +99,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
     awaiting_ends.shutdown().await;
     while running.join_next().await.is_some() {}
     writing.abort();
-    outlets.close();
+    relay.close();
     Ok(ended?)
 }
 
@@ -114,26 +113,25 @@ struct Duties {
 }
 
 impl Duties {
-    async fn carry_out(&self, request: Request) -> Result<Answer, Failed> {
-        let other = |error: &dyn std::fmt::Display| Failed::Other(error.to_string());
+    async fn carry_out(&self, request: HelperRequest) -> Result<Answer, HelperError> {
+        let other = |error: &dyn std::fmt::Display| HelperError::Other(error.to_string());
         match request {
-            Request::Nft(call) => {
+            HelperRequest::Nft(call) => {
                 let lock = std::io::stdout().as_fd().try_clone_to_owned().map_err(|error| other(&error))?;
                 Ok(Answer::Text(self.nft.run(call, Some(lock.into())).await?))
             }
-            Request::SetResolvers { device, servers, anew } => {
+            HelperRequest::SetResolvers { device, servers, anew } => {
                 self.set_resolvers(&device, servers, anew).await.map_err(|error| other(&error))
             }
-            Request::RestoreResolvers => match self.dns.lock().await.take() {
+            HelperRequest::RestoreResolvers => match self.dns.lock().await.take() {
                 Some(dns) => dns.undo().await.map(|()| Answer::Done).map_err(|error| other(&error)),
                 None => Ok(Answer::Done),
             },
-            Request::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
-            Request::ListPublished => Ok(Answer::Published(published::look().await)),
-            Request::LookUp { host } => {
+            HelperRequest::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
+            HelperRequest::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
             }
-            Request::ReleaseHold => {
+            HelperRequest::ReleaseHold => {
                 release_hold(&self.directories).map(|()| Answer::Done).map_err(|error| other(&error))
             }
         }

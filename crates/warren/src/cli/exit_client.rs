@@ -9,7 +9,7 @@ mod view;
 use anyhow::bail;
 
 use super::args::{ClientSetArgs, ExitClientCommand, InviteArgs};
-use super::own_networks;
+use super::host_networks;
 use warren_config::{ExitConfig, load_exit};
 use warren_control::{ClientChange, ClientSettings, ClientView};
 use warren_daemon::directories::Directories;
@@ -81,7 +81,7 @@ fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -
     let prefixes = is_given.then(|| args.prefixes.clone());
     let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, allow_removed, .. } = *args;
     add::check_key(config, public_key)?;
-    own_networks::refuse(&args.prefixes, config)?;
+    host_networks::refuse(&args.prefixes, config)?;
     let settings = ClientSettings { ipv4, ipv6, prefixes, rate_limit, public_key, allow_removed };
     store.change(&args.name, &ClientChange::Set(settings))?;
     let next = match public_key {

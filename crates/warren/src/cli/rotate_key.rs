@@ -7,7 +7,7 @@ use warren_quic::key::PrivateKey;
 use zeroize::Zeroizing;
 
 use super::args::RotateKeyArgs;
-use super::own_exit;
+use super::running_exit;
 use warren_config::storage;
 use warren_config::{ExitConfig, describe, load_exit};
 use warren_control::{AskError, Request, Secret, ask};
@@ -23,7 +23,7 @@ use warren_daemon::output;
 /// answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    let runs = own_exit::runs(directories, &config).await?;
+    let runs = running_exit::is_running(directories, &config).await?;
     if arguments.retire {
         retire(directories, &config, runs, arguments.end_sessions).await
     } else {

@@ -11,7 +11,7 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use super::invite::{EARLIER_IS_VOID, is_invited};
 use super::store::ClientStore;
 use crate::cli::args::ClientAddArgs;
-use crate::cli::{keys, own_networks};
+use crate::cli::{host_networks, keys};
 use warren_config::storage;
 use warren_config::{ClientKey, ExitConfig, ProfileName, client_address, describe, profile_text};
 use warren_control::NewClient;
@@ -56,7 +56,7 @@ pub(super) fn run(
 fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
     invitation::check_name(&args.name)?;
     check_key(config, args.public_key)?;
-    own_networks::refuse(&args.prefixes, config)?;
+    host_networks::refuse(&args.prefixes, config)?;
     for address in [args.ipv4.map(IpAddr::V4), args.ipv6.map(IpAddr::V6)].into_iter().flatten() {
         client_address(address, config.ipv4, config.ipv6).map_err(|sentence| anyhow!(sentence))?;
     }

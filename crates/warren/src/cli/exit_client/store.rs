@@ -8,7 +8,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use warren_session::clients::{ClientRegistry, Invitation, RegistryError};
 use warren_session::exit::check_clients;
 
-use crate::cli::own_exit;
+use crate::cli::running_exit;
 use crate::runtime::block_on;
 use warren_config::{ExitConfig, load_clients, lock_clients, save_clients};
 use warren_control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
@@ -40,7 +40,7 @@ pub(crate) trait ClientStore {
 /// # Errors
 /// When an exit runs but does not answer, or another exit runs.
 pub(crate) fn open(directories: &Directories, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
-    if block_on(own_exit::runs(directories, config))? {
+    if block_on(running_exit::is_running(directories, config))? {
         return Ok(Box::new(RunningExit { socket: DaemonDir::new(&directories.runtime, EXIT).socket() }));
     }
     Ok(Box::new(StoppedExit::new(config, &directories.state)))

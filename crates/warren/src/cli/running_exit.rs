@@ -12,7 +12,7 @@ use warren_daemon::directories::Directories;
 ///
 /// # Errors
 /// When another exit answers, recognised by its keys. The command must not change that exit.
-pub(crate) async fn runs(directories: &Directories, config: &ExitConfig) -> anyhow::Result<bool> {
+pub(crate) async fn is_running(directories: &Directories, config: &ExitConfig) -> anyhow::Result<bool> {
     let socket = DaemonDir::new(&directories.runtime, EXIT).socket();
     let served: Vec<PublicKey> = match ask(&socket, &Request::PublicKeys).await {
         Ok(keys) => serde_json::from_value(keys)?,
@@ -80,11 +80,13 @@ mod tests {
         let (directories, config) = initialized(directory.path());
         let (own, other) = (config.private_key.public(), PrivateKey::generate().unwrap().public());
 
-        assert!(!runs(&directories, &config).await.unwrap());
-        assert!(beside(&directories, vec![own], runs(&directories, &config)).await.unwrap());
-        assert!(beside(&directories, vec![other, own], runs(&directories, &config)).await.unwrap());
-        let refused =
-            beside(&directories, vec![other], runs(&directories, &config)).await.unwrap_err().to_string();
+        assert!(!is_running(&directories, &config).await.unwrap());
+        assert!(beside(&directories, vec![own], is_running(&directories, &config)).await.unwrap());
+        assert!(beside(&directories, vec![other, own], is_running(&directories, &config)).await.unwrap());
+        let refused = beside(&directories, vec![other], is_running(&directories, &config))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("has another key than") && refused.contains("reload exit"), "{refused}");
     }
 

@@ -31,7 +31,7 @@ pub(super) fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Errors
 /// When the other end is closed.
-pub(super) fn hand_over(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn send_descriptor(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
@@ -44,7 +44,7 @@ pub(super) fn hand_over(socket: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> i
 ///
 /// # Errors
 /// When a byte arrives without a descriptor, or nothing has arrived.
-pub(super) fn take_over(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub(super) fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -62,12 +62,12 @@ pub(super) fn take_over(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 
 /// Passes on what a daemon says.
 #[derive(Debug)]
-pub(super) struct Outlets {
+pub(super) struct Relay {
     channel: OwnedFd,
     notices: JoinHandle<()>,
 }
 
-impl Outlets {
+impl Relay {
     /// Passes on the notices that arrive on `channel`, and sends the daemon a new log socket whenever the journal has
     /// closed the old one.
     ///
@@ -143,8 +143,8 @@ fn keep_log(channel: &OwnedFd) {
             && let Ok(log) = connect_to_journal()
         {
             // Fails once the daemon has ended, and then nobody writes to the log any more.
-            let handed_over = hand_over(channel.as_fd(), log.as_fd());
-            if logging::write_to(log.into()).and(handed_over).is_err() {
+            let sent = send_descriptor(channel.as_fd(), log.as_fd());
+            if logging::write_to(log.into()).and(sent).is_err() {
                 return;
             }
         }
