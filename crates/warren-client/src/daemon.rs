@@ -178,7 +178,7 @@ impl Daemon {
             connections: start.profile.transport.connections,
             name: start.name.clone(),
             features: 0,
-            prefixes: start.profile.prefixes.clone(),
+            prefixes: start.profile.routes.prefixes.clone(),
         };
         let host = ClientHost::new(&start);
         let (lookups, lookup_answers) = mpsc::channel(4);

@@ -36,7 +36,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
     for setting in &profile.not_yet {
         output::warn(setting.to_string());
     }
-    if let Some(device) = &profile.device
+    if let Some(device) = &profile.tun.device
         && device_watch::exists(device)?
     {
         output::warn(format!(
@@ -50,7 +50,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
             name = profile.name
         ));
     }
-    if let Some(sentence) = no_firewall::missing(&profile.include) {
+    if let Some(sentence) = no_firewall::missing(&profile.routes.include) {
         output::warn(sentence);
     }
     let welcome = example(&profile);
@@ -85,7 +85,7 @@ fn head(profile: &ClientProfile, welcome: &SessionGrant) -> String {
         "the inner addresses, {EXAMPLE_IPV4} and {EXAMPLE_IPV6} (a version of IP that the exit does not lease gets an \
          unreachable route)"
     )];
-    if profile.mtu.is_none() {
+    if profile.tun.mtu.is_none() {
         unknown.push(format!("the MTU, {}", welcome.mtu));
     }
     if let (Servers::Exit, Some(resolver)) = (&profile.dns, welcome.dns.first()) {
@@ -141,7 +141,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
         gateway_ipv4: None,
         gateway_ipv6: None,
         mtu: EXAMPLE_MTU,
-        dns: vec![example_resolver(&profile.include)],
+        dns: vec![example_resolver(&profile.routes.include)],
         routes: Vec::new(),
         connections: profile.transport.connections,
         keep_alive: Duration::ZERO,

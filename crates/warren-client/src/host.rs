@@ -60,9 +60,9 @@ struct RouteSettings {
 impl RouteSettings {
     fn of(profile: &ClientProfile) -> Self {
         Self {
-            include: profile.include.clone(),
-            exclude: profile.exclude.clone(),
-            lan: profile.lan,
+            include: profile.routes.include.clone(),
+            exclude: profile.routes.exclude.clone(),
+            lan: profile.routes.lan,
             servers: profile.dns.clone(),
         }
     }
@@ -83,11 +83,11 @@ impl ClientHost {
     pub(crate) fn new(start: &ClientStart) -> Self {
         Self {
             device: DeviceSettings {
-                name: start.profile.device.clone(),
+                name: start.profile.tun.device.clone(),
                 offload: start.profile.transport.tun_offload,
                 queues: usize::from(start.profile.transport.workers()),
             },
-            mtu: start.profile.mtu,
+            mtu: start.profile.tun.mtu,
             settings: RouteSettings::of(&start.profile),
             firewall_table: client_plan::firewall_table(&start.name),
             journal: start.directory.journal(),

@@ -258,13 +258,13 @@ pub fn remind(name: &str, directory: &DaemonDir) {
 /// # Errors
 /// When the kernel cannot be asked for the networks.
 pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
-    let lan = if profile.lan { private_networks().await? } else { Vec::new() };
+    let lan = if profile.routes.lan { private_networks().await? } else { Vec::new() };
     Ok(KillSwitchRules {
-        include: profile.include.clone(),
-        exclude: profile.exclude.clone(),
+        include: profile.routes.include.clone(),
+        exclude: profile.routes.exclude.clone(),
         lan,
         guests: guest_networks().await?,
-        prefixes: profile.prefixes.clone(),
+        prefixes: profile.routes.prefixes.clone(),
         allow_inbound: profile.kill_switch.allow_inbound.clone(),
         on_link: networks().await?,
         ..KillSwitchRules::default()

@@ -58,7 +58,7 @@ pub async fn client_run(
     for other in daemon_dir::clean_up(&directories.runtime, OnPurpose::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
-    if let Some(device) = &profile.device
+    if let Some(device) = &profile.tun.device
         && device_watch::exists(device)?
     {
         let sentence = format!(

@@ -23,27 +23,16 @@ pub struct ExitConfig {
     pub path: PathBuf,
     /// UDP addresses to listen on: at least one, without duplicates.
     pub listen: Vec<SocketAddr>,
-    /// The key file. Under a service manager, only root can read it, and the manager hands a copy to the exit.
-    pub key_file: PathBuf,
-    /// Whether the keys come from the service manager's copy, which stays the same until a restart.
-    pub keys_are_a_copy: bool,
-    /// The key that the exit proves.
-    pub private_key: PrivateKey,
-    /// The previous key, served too until it is retired.
-    pub old_private_key: Option<PrivateKey>,
+    /// The exit's keys.
+    pub keys: ExitKeys,
     /// The endpoint in profiles. Needed only to write one.
     pub endpoint: Option<Endpoint>,
     /// The IPv4 pool of inner addresses. At least one of the two pools is set.
     pub ipv4: Option<Ipv4Net>,
     /// The IPv6 pool of inner addresses.
     pub ipv6: Option<Ipv6Net>,
-    /// Whether clients' IPv4 packets are masqueraded.
-    pub nat: bool,
-    /// Whether clients' IPv6 packets are masqueraded. By default only if the prefix is private; any other prefix is
-    /// routed to this host.
-    pub nat_ipv6: bool,
-    /// The interface towards the internet.
-    pub nat_interface: NatInterface,
+    /// `[nat]`.
+    pub nat: NatSettings,
     /// The registry's file, relative to the state directory.
     pub clients_file: PathBuf,
     /// Whether clients cannot reach each other.
@@ -65,7 +54,7 @@ pub struct ExitConfig {
 impl ExitConfig {
     /// The key and the old one, if any.
     pub fn private_keys(&self) -> Vec<PrivateKey> {
-        [Some(self.private_key.clone()), self.old_private_key.clone()].into_iter().flatten().collect()
+        [Some(self.keys.current.clone()), self.keys.old.clone()].into_iter().flatten().collect()
     }
 
     /// The keys that clients may pin, the newest first.
@@ -77,6 +66,18 @@ impl ExitConfig {
     pub fn clients_path(&self, state_directory: &Path) -> PathBuf {
         state_directory.join(&self.clients_file)
     }
+}
+
+/// How clients' packets leave for the internet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatSettings {
+    /// Whether clients' IPv4 packets are masqueraded.
+    pub ipv4: bool,
+    /// Whether clients' IPv6 packets are masqueraded. By default only if the prefix is private; any other prefix is
+    /// routed to this host.
+    pub ipv6: bool,
+    /// The interface towards the internet.
+    pub interface: NatInterface,
 }
 
 /// The interface for clients' traffic to the internet, whose address it gets.
@@ -103,7 +104,7 @@ pub fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
 pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
     let mut document = Document::parse(path, text)?;
     let (ipv4, ipv6) = read_addresses(&mut document)?;
-    let Nat { enabled: nat, ipv6: nat_ipv6, interface: nat_interface } = read_nat(&mut document, ipv6)?;
+    let nat = read_nat(&mut document, ipv6)?;
     let (clients_file, isolation) = read_clients(&mut document)?;
     let (silent, allow) = read_access(&mut document)?;
     let dns = read_dns(&mut document)?;
@@ -122,16 +123,11 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
     Ok(ExitConfig {
         path: path.to_path_buf(),
         listen,
-        key_file: keys.file,
-        keys_are_a_copy: keys.is_copy,
-        private_key: keys.current,
-        old_private_key: keys.old,
+        keys,
         endpoint,
         ipv4,
         ipv6,
         nat,
-        nat_ipv6,
-        nat_interface,
         clients_file,
         isolation,
         silent,
@@ -187,13 +183,7 @@ fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Optio
     Ok((ipv4.map(|ipv4| ipv4.value), ipv6.map(|ipv6| ipv6.value)))
 }
 
-struct Nat {
-    enabled: bool,
-    ipv6: bool,
-    interface: NatInterface,
-}
-
-fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<Nat, ConfigError> {
+fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<NatSettings, ConfigError> {
     let mut section = document.section("nat")?;
     let enabled = section.or("enabled", true, boolean)?;
     let is_private = pool.is_none_or(|pool| pool.addr().is_unique_local());
@@ -201,7 +191,7 @@ fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<Nat, C
     let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
     section.finish()?;
     let interface = if interface == "auto" { NatInterface::Auto } else { NatInterface::Name(interface) };
-    Ok(Nat { enabled, ipv6: enabled && ipv6, interface })
+    Ok(NatSettings { ipv4: enabled, ipv6: enabled && ipv6, interface })
 }
 
 fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigError> {

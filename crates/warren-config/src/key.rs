@@ -76,13 +76,17 @@ const WITHOUT_KEY: &str =
 const EXIT_WITHOUT_KEY: &str =
     "make a key with \"warren keygen\" and name its file here, or let \"warren exit init\" write both";
 
-/// The contents of an exit's key file.
+/// An exit's keys and the file that they are from.
 #[derive(Debug)]
-pub(super) struct ExitKeys {
-    pub(super) file: PathBuf,
-    pub(super) is_copy: bool,
-    pub(super) current: PrivateKey,
-    pub(super) old: Option<PrivateKey>,
+pub struct ExitKeys {
+    /// The key file. Under a service manager, only root can read it, and the manager hands a copy to the exit.
+    pub file: PathBuf,
+    /// Whether the keys come from the service manager's copy, which stays the same until a restart.
+    pub is_copy: bool,
+    /// The key that the exit proves.
+    pub current: PrivateKey,
+    /// The previous key, served too until it is retired.
+    pub old: Option<PrivateKey>,
 }
 
 /// The copy of the file that systemd hands to this service by `LoadCredential=`. With it, a daemon can have a key that

@@ -35,20 +35,10 @@ pub struct ClientProfile {
     pub exit: RemoteExit,
     /// Exits to use while the first does not answer, in order.
     pub other_exits: Vec<RemoteExit>,
-    /// The TUN device's name. `None` for the first free one of warren0, warren1 and so on.
-    pub device: Option<String>,
-    /// The TUN device's MTU. `None` to let the exit choose.
-    pub mtu: Option<u16>,
-    /// Networks that go through the tunnel.
-    pub include: Vec<IpNet>,
-    /// Networks that do not, although `include` covers them.
-    pub exclude: Vec<IpNet>,
-    /// Whether private networks on this host's links stay reachable.
-    pub lan: bool,
-    /// Networks behind this host that the exit should route to it.
-    pub prefixes: Vec<IpNet>,
-    /// What happens to the routes once every exit has refused this client.
-    pub when_refused: WhenRefused,
+    /// `[tun]`.
+    pub tun: TunSettings,
+    /// `[routes]`.
+    pub routes: RouteSettings,
     /// `[kill_switch]`.
     pub kill_switch: KillSwitchSettings,
     /// The resolvers that the host uses while the tunnel is up.
@@ -64,6 +54,30 @@ impl ClientProfile {
     pub fn exits(&self) -> impl Iterator<Item = &RemoteExit> {
         std::iter::once(&self.exit).chain(&self.other_exits)
     }
+}
+
+/// A profile's TUN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunSettings {
+    /// The device's name. `None` for the first free one of warren0, warren1 and so on.
+    pub device: Option<String>,
+    /// The device's MTU. `None` to let the exit choose.
+    pub mtu: Option<u16>,
+}
+
+/// A profile's routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteSettings {
+    /// Networks that go through the tunnel.
+    pub include: Vec<IpNet>,
+    /// Networks that do not, although `include` covers them.
+    pub exclude: Vec<IpNet>,
+    /// Whether private networks on this host's links stay reachable.
+    pub lan: bool,
+    /// Networks behind this host that the exit should route to it.
+    pub prefixes: Vec<IpNet>,
+    /// What happens to the routes once every exit has refused this client.
+    pub when_refused: WhenRefused,
 }
 
 /// An exit as its clients know it.
@@ -97,8 +111,8 @@ pub(super) fn parse(
 ) -> Result<ClientProfile, ConfigError> {
     let mut document = Document::parse(path, text)?;
     let exits = read_exits(&mut document)?;
-    let (device, mtu, queues) = read_tun(&mut document)?;
-    let Routes { include, exclude, lan, prefixes, when_refused } = read_routes(&mut document)?;
+    let (tun, queues) = read_tun(&mut document)?;
+    let routes = read_routes(&mut document)?;
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
@@ -118,13 +132,8 @@ pub(super) fn parse(
         key_file,
         exit,
         other_exits,
-        device,
-        mtu,
-        include,
-        exclude,
-        lan,
-        prefixes,
-        when_refused,
+        tun,
+        routes,
         dns,
         kill_switch,
         transport,
@@ -172,13 +181,12 @@ fn check_exits(
     Ok((first, exits.collect()))
 }
 
-/// The device's name, its MTU, and a number of queues with the warning to print if it differs from the number of
-/// workers.
-type Tun = (Option<String>, Option<u16>, Option<(u8, NotYet)>);
+/// The settings, and a number of queues with the warning to print if it differs from the number of workers.
+type Tun = (TunSettings, Option<(u8, NotYet)>);
 
 fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     let mut section = document.section("tun")?;
-    let name = section.or("name", None, auto_or_device_name)?;
+    let device = section.or("name", None, auto_or_device_name)?;
     let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
     let queues = section.optional("queues", auto_or(number(1..=WorkerPlace::MAX)))?;
     section.finish()?;
@@ -186,16 +194,7 @@ fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
         let consequence = "the device has one queue for each worker (`workers` in [transport])";
         Some((value?, NotYet::new(&section, "queues in [tun]", line, consequence)))
     });
-    Ok((name, mtu, queues))
-}
-
-/// The `[routes]` section.
-struct Routes {
-    include: Vec<IpNet>,
-    exclude: Vec<IpNet>,
-    lan: bool,
-    prefixes: Vec<IpNet>,
-    when_refused: WhenRefused,
+    Ok((TunSettings { device, mtu }, queues))
 }
 
 /// What a client does with its host once every exit has refused it for good.
@@ -216,7 +215,7 @@ fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
     }
 }
 
-fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
+fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError> {
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(ANY_NETWORKS, network))?;
@@ -225,7 +224,7 @@ fn read_routes(document: &mut Document<'_>) -> Result<Routes, ConfigError> {
     let prefixes = section.or("prefixes", Vec::new(), networks_behind)?;
     let when_refused = section.or("when_refused", WhenRefused::Closed, when_refused)?;
     section.finish()?;
-    Ok(Routes { include, exclude, lan, prefixes, when_refused })
+    Ok(RouteSettings { include, exclude, lan, prefixes, when_refused })
 }
 
 const ANY_NETWORKS: &str = "a list of networks such as [\"10.0.0.0/8\"]";

@@ -71,12 +71,12 @@ fn profile_without_options_has_the_defaults() {
     assert_eq!(profile.name.as_str(), "home");
     assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:443");
     assert_eq!(profile.exit.public_keys, [PUBLIC_KEY.parse().unwrap()]);
-    assert_eq!((profile.device, profile.mtu), (None, None));
-    assert_eq!(profile.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
+    assert_eq!((profile.tun.device, profile.tun.mtu), (None, None));
+    assert_eq!(profile.routes.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
     assert_eq!(profile.transport.connections, 4);
     assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
     assert!(profile.not_yet.is_empty());
-    assert_eq!(profile.when_refused, WhenRefused::Closed);
+    assert_eq!(profile.routes.when_refused, WhenRefused::Closed);
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn every_option_of_a_profile_is_taken() {
          udp_gso = false\nudp_gro = false\n",
     );
     let profile = parse_profile(&text).unwrap();
-    assert_eq!((profile.device.as_deref(), profile.mtu), (Some("wt0"), Some(1400)));
-    assert_eq!(profile.include, ["10.0.0.0/8".parse().unwrap()]);
-    assert_eq!(profile.when_refused, WhenRefused::Open);
+    assert_eq!((profile.tun.device.as_deref(), profile.tun.mtu), (Some("wt0"), Some(1400)));
+    assert_eq!(profile.routes.include, ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(profile.routes.when_refused, WhenRefused::Open);
     let transport = profile.transport;
     assert_eq!(transport.connections, 32);
     assert_eq!((transport.max_transmit_segments, transport.max_transmit_datagrams), (1, 1024));
@@ -115,7 +115,7 @@ fn exit_has_a_server_name_if_the_profile_says_so() {
 #[test]
 fn byte_order_mark_and_windows_line_ends_are_no_error() {
     let text = format!("\u{feff}{}", profile_text("[tun]\nname = \"wt0\"\n").replace('\n', "\r\n"));
-    assert_eq!(parse_profile(&text).unwrap().device.as_deref(), Some("wt0"));
+    assert_eq!(parse_profile(&text).unwrap().tun.device.as_deref(), Some("wt0"));
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
     assert_eq!(keys_of(&profile.not_yet), [("queues in [tun]", 20)]);
     assert!(parse_profile(&text.replace("queues = 4", "queues = 2")).unwrap().not_yet.is_empty());
     assert_eq!((profile.transport.workers, profile.transport.pin), (Some(2), true));
-    assert_eq!(profile.exclude, ["10.0.0.0/8".parse().unwrap()]);
-    assert!(profile.lan);
+    assert_eq!(profile.routes.exclude, ["10.0.0.0/8".parse().unwrap()]);
+    assert!(profile.routes.lan);
     assert_eq!(profile.other_exits.len(), 1);
     let queues = profile.not_yet[0].to_string();
     assert!(queues.starts_with("home.toml:20: queues in [tun] has no effect in this version: "), "{queues}");
@@ -139,13 +139,13 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
 #[test]
 fn networks_behind_the_client_are_whole_ones_and_not_everything() {
     let prefixes = |list: &str| parse_profile(&profile_text(&format!("[routes]\nprefixes = {list}\n")));
-    let office = prefixes("[\"192.168.7.0/24\", \"fd07::/64\"]").unwrap().prefixes;
+    let office = prefixes("[\"192.168.7.0/24\", \"fd07::/64\"]").unwrap().routes.prefixes;
     assert_eq!(office, ["192.168.7.0/24".parse().unwrap(), "fd07::/64".parse().unwrap()]);
     let everything = prefixes("[\"0.0.0.0/0\"]").unwrap_err().to_string();
     assert!(everything.contains("must name the networks behind this host"), "{everything}");
     let many: Vec<String> = (0..65).map(|place| format!("\"10.1.{place}.0/24\"")).collect();
     let too_many = prefixes(&format!("[{}]", many.join(", "))).unwrap_err().to_string();
-    assert!(too_many.contains("may have 64"), "{too_many}");
+    assert!(too_many.contains("can have at most 64"), "{too_many}");
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn exit_without_options_has_the_defaults() {
     assert_eq!(config.listen, ["0.0.0.0:443".parse().unwrap(), "[::]:443".parse().unwrap()]);
     assert_eq!(config.endpoint, None);
     assert_eq!((config.ipv4, config.ipv6), (Some("10.66.0.0/16".parse().unwrap()), None));
-    assert!(config.nat && config.isolation && config.allow.is_empty() && config.dns.is_empty());
-    assert_eq!(config.nat_interface, super::NatInterface::Auto);
+    assert!(config.nat.ipv4 && config.isolation && config.allow.is_empty() && config.dns.is_empty());
+    assert_eq!(config.nat.interface, super::NatInterface::Auto);
     assert_eq!(config.clients_path(Path::new("/state")), Path::new("/state/exit/clients.toml"));
     assert_eq!(config.transport.connections, 32);
 }

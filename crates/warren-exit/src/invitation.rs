@@ -26,7 +26,7 @@ pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Re
     };
     let invite = Invite {
         endpoint: endpoint.to_string(),
-        exit_key: config.private_key.public(),
+        exit_key: config.keys.current.public(),
         name: name.to_owned(),
         token,
     };

@@ -131,7 +131,7 @@ fn warn_of_other_firewalls(config: &ExitConfig) {
 
 /// The files that a running exit opens.
 fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files {
-    let files = Files::new().reading(&config.path).reading(&config.key_file).writing_in(directory.path());
+    let files = Files::new().reading(&config.path).reading(&config.keys.file).writing_in(directory.path());
     let web = match &config.web {
         Some(WebListen::Unix(path)) => Some(path.as_path()),
         Some(WebListen::Loopback(_)) | None => None,
@@ -154,8 +154,52 @@ fn session_settings(config: &ExitConfig) -> SessionConfig {
     }
 }
 
-/// Says what to do if the device's name is taken, which the operator cannot choose.
-fn advise_on_device(error: TunError) -> anyhow::Error {
+/// What the plan of this exit depends on, as the host is now.
+pub(super) async fn host_facts(
+    config: &ExitConfig,
+    registry: &ClientRegistry,
+    host: &Host,
+    services: &ServicePorts,
+) -> anyhow::Result<ExitHost> {
+    let interface = match &config.nat.interface {
+        NatInterface::Auto => Egress::Auto,
+        NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
+    };
+    let device = DeviceName::new(DEVICE)?;
+    Ok(ExitHost {
+        surroundings: host.surroundings(&device).await?,
+        device,
+        mtu: INNER_MTU,
+        ipv4: config.ipv4,
+        ipv6: config.ipv6,
+        nat_ipv4: config.nat.ipv4,
+        nat_ipv6: config.nat.ipv6,
+        interface,
+        listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
+        service_ports: services.kept(),
+        allow: config.allow.clone(),
+        prefixes: super::prefixes::of(registry),
+        isolation: config.isolation,
+        resolvers: config.dns.clone(),
+        router_advertisements: facts::devices_taking_router_advertisements()?,
+    })
+}
+
+/// Refuses an interface that the host has not; one that goes later may come back.
+pub(super) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
+    if let NatInterface::Name(name) = &config.nat.interface
+        && !device_watch::exists(name)?
+    {
+        let file = config.path.display();
+        bail!(
+            "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
+        );
+    }
+    Ok(())
+}
+
+/// A name that is taken is not the operator's to choose.
+fn of_device(error: TunError) -> anyhow::Error {
     if let TunError::NameTaken { name } = error {
         return anyhow!(
             "a network device named {name} exists already: a host has one exit, so stop the other (`warren status exit`), or run: ip link delete {name}"

@@ -78,7 +78,7 @@ impl Daemon {
     /// Every exit has said a last word. Stays, with the host closed, if the profile wants that.
     pub(super) async fn stays_closed(&mut self, stop: &Stop) -> bool {
         let Stop::Goodbye(reason) = stop else { return false };
-        let is_open = self.start.profile.when_refused == WhenRefused::Open;
+        let is_open = self.start.profile.routes.when_refused == WhenRefused::Open;
         if is_open || self.state == State::Stopping || self.is_waited_for() {
             return false;
         }
@@ -168,7 +168,7 @@ impl Daemon {
     /// What a profile that was read again changes for a client that the exits refused.
     pub(super) async fn follow_when_refused(&mut self) -> anyhow::Result<()> {
         let Some(refused) = &self.refused else { return Ok(()) };
-        if self.start.profile.when_refused == WhenRefused::Open {
+        if self.start.profile.routes.when_refused == WhenRefused::Open {
             self.last_word = Some(refused.sentence.clone());
         } else if refused.reason != Goodbye::Replaced {
             self.ask_again().await?;

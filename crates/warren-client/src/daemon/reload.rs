@@ -56,8 +56,8 @@ fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'
     let changed = [
         ("the private key", before.private_key.public() != after.private_key.public()),
         ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
-        ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
-        ("prefixes in [routes]", before.prefixes != after.prefixes),
+        ("[tun]", (&before.tun.device, before.tun.mtu) != (&after.tun.device, after.tun.mtu)),
+        ("prefixes in [routes]", before.routes.prefixes != after.routes.prefixes),
         // Nothing but a command opens it.
         ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
         (TRANSPORT, !before.transport.can_become(&after.transport)),

@@ -61,10 +61,10 @@ fn example_profile_shows_every_key_with_its_default() {
     let example = parse_home(HOME);
     let minimal = parse_profile(&profile_text("")).unwrap();
     assert_eq!(example.exit.endpoint, minimal.exit.endpoint);
-    assert_eq!(example.device, minimal.device);
-    assert_eq!(example.mtu, minimal.mtu);
-    assert_eq!(example.include, minimal.include);
-    assert_eq!(example.when_refused, minimal.when_refused);
+    assert_eq!(example.tun.device, minimal.tun.device);
+    assert_eq!(example.tun.mtu, minimal.tun.mtu);
+    assert_eq!(example.routes.include, minimal.routes.include);
+    assert_eq!(example.routes.when_refused, minimal.routes.when_refused);
     assert_eq!(example.transport, minimal.transport);
     assert!(example.not_yet.is_empty());
     assert_shows(HOME, PROFILE_KEYS);
@@ -77,7 +77,7 @@ fn example_exit_shows_every_key_with_its_default() {
     let minimal =
         parse_exit("[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.0.0.0/8\"\n").unwrap();
     assert_eq!(example.listen, minimal.listen);
-    assert_eq!((example.nat, example.nat_interface), (minimal.nat, minimal.nat_interface));
+    assert_eq!((example.nat.ipv4, example.nat.interface), (minimal.nat.ipv4, minimal.nat.interface));
     assert_eq!((example.clients_file, example.isolation), (minimal.clients_file, minimal.isolation));
     assert_eq!((example.silent, example.allow, example.dns), (minimal.silent, minimal.allow, minimal.dns));
     assert_eq!(example.metrics.listen, minimal.metrics.listen);

@@ -20,8 +20,8 @@ impl Daemon<'_> {
         let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
             bail!("an exit has one key, or two while it is being rotated");
         };
-        self.config.private_key = current;
-        self.config.old_private_key = old;
+        self.config.keys.current = current;
+        self.config.keys.old = old;
         if !end_sessions {
             self.send_keys(None).await;
             return Ok(0);
@@ -35,15 +35,15 @@ impl Daemon<'_> {
     /// unchanged copy does not undo keys that the exit was given since.
     pub(super) async fn adopt_keys(&mut self, read: &mut ExitConfig) {
         let keys = read.public_keys();
-        if read.keys_are_a_copy && keys == self.keys_read {
-            read.private_key = self.config.private_key.clone();
-            read.old_private_key = self.config.old_private_key.clone();
+        if read.keys.is_copy && keys == self.keys_read {
+            read.keys.current = self.config.keys.current.clone();
+            read.keys.old = self.config.keys.old.clone();
             return;
         }
         self.keys_read = keys;
-        self.config.private_key = read.private_key.clone();
-        self.config.old_private_key = read.old_private_key.clone();
-        self.send_keys(None).await;
+        self.config.keys.current = read.keys.current.clone();
+        self.config.keys.old = read.keys.old.clone();
+        self.tell_keys(None).await;
     }
 
     async fn send_keys(&self, close_others: Option<Goodbye>) {

@@ -216,7 +216,7 @@ fn holder(error: &RegistryError) -> Option<&String> {
 fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
     let mut client = NewClient {
         name: String::new(),
-        public_key: config.private_key.public(),
+        public_key: config.keys.current.public(),
         ipv4: None,
         ipv6: None,
         prefixes: Vec::new(),

@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(config.ipv6, args.ipv6);
         assert_eq!(config.dns, ["198.51.100.53".parse::<IpAddr>().unwrap()]);
         assert!(config.listen.iter().all(|address| address.port() == 8443));
-        assert!(config.nat && config.isolation);
+        assert!(config.nat.ipv4 && config.isolation);
         for (name, expected) in [("exit.toml", 0o644), ("exit.key", 0o600)] {
             let mode = fs::metadata(directories.config.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, expected, "{name}");
@@ -325,7 +325,7 @@ mod tests {
             load_exit(&directories.config.join("exit.toml")).unwrap()
         });
         let [one, two] = configs;
-        assert_ne!(one.private_key.public(), two.private_key.public());
+        assert_ne!(one.keys.current.public(), two.keys.current.public());
         assert!(one.ipv4 != two.ipv4 || one.ipv6 != two.ipv6);
     }
 

@@ -33,14 +33,14 @@ pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) ->
 
 async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
     let retire = directories.command("exit rotate-key --retire");
-    if config.old_private_key.is_some() {
+    if config.keys.old.is_some() {
         bail!(
             "{} already holds an old key; once no client pins it, run: {retire}",
-            config.key_file.display()
+            config.keys.file.display()
         );
     }
     let new = PrivateKey::generate()?;
-    let old = &config.private_key;
+    let old = &config.keys.current;
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit is not running; it will serve both.",
@@ -54,7 +54,7 @@ async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> a
          If the old key was stolen, write only the new one: public_key = \"{new}\"\n\
          New profiles already have both, and new invitations have the new key. Once every client has the new key, run:\n  \
          {retire}\n",
-        config.key_file.display(),
+        config.keys.file.display(),
     ))
 }
 
@@ -64,10 +64,10 @@ async fn retire(
     runs: bool,
     end_sessions: bool,
 ) -> anyhow::Result<()> {
-    let file = config.key_file.display();
-    let done = match &config.old_private_key {
+    let file = config.keys.file.display();
+    let done = match &config.keys.old {
         Some(old) => {
-            write(config, &[&config.private_key])?;
+            write(config, &[&config.keys.current])?;
             format!("Removed the old key {} from {file}.", old.public())
         }
         // Sessions that began with the old key may still be open.
@@ -76,7 +76,7 @@ async fn retire(
             bail!("{file} holds no old key; make a new one with: {}", directories.command("exit rotate-key"))
         }
     };
-    let told = tell(directories, vec![config.private_key.clone()], end_sessions, runs).await?;
+    let told = tell(directories, vec![config.keys.current.clone()], end_sessions, runs).await?;
     let now = match told {
         Told::NotRunning => "The exit is not running.".to_owned(),
         Told::TakenOver(ended) if end_sessions => {
@@ -127,17 +127,17 @@ async fn tell(
 }
 
 fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
-    config.key_file.parent().into_iter().for_each(storage::remove_abandoned);
+    config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
     // Allocates all room at first: what a growing string leaves behind is not wiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
         text.push_str(&key.to_base64());
         text.push('\n');
     }
-    storage::write_atomic(&config.key_file, text.as_bytes(), 0o600).map_err(|error| {
+    storage::write_atomic(&config.keys.file, text.as_bytes(), 0o600).map_err(|error| {
         let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
         let advice = if is_forbidden { "run as root" } else { "check its directory and disk" };
-        anyhow!("{} cannot be written: {}; {advice}", config.key_file.display(), describe(&error))
+        anyhow!("{} cannot be written: {}; {advice}", config.keys.file.display(), describe(&error))
     })
 }
 

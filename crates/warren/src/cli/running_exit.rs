@@ -78,7 +78,7 @@ mod tests {
     async fn exit_is_known_by_either_of_its_keys() {
         let directory = tempfile::tempdir().unwrap();
         let (directories, config) = initialized(directory.path());
-        let (own, other) = (config.private_key.public(), PrivateKey::generate().unwrap().public());
+        let (own, other) = (config.keys.current.public(), PrivateKey::generate().unwrap().public());
 
         assert!(!is_running(&directories, &config).await.unwrap());
         assert!(beside(&directories, vec![own], is_running(&directories, &config)).await.unwrap());
@@ -94,13 +94,13 @@ mod tests {
     async fn keys_of_one_exit_are_never_given_to_another() {
         let directory = tempfile::tempdir().unwrap();
         let (directories, config) = initialized(directory.path());
-        let before = std::fs::read(&config.key_file).unwrap();
+        let before = std::fs::read(&config.keys.file).unwrap();
         let others = vec![PrivateKey::generate().unwrap().public()];
 
         let rotation = rotate_key::run(&directories, &RotateKeyArgs { retire: false, end_sessions: false });
         let refused = output::sentence(&beside(&directories, others, rotation).await.unwrap_err());
 
         assert!(refused.contains("has another key than"), "{refused}");
-        assert_eq!(std::fs::read(&config.key_file).unwrap(), before);
+        assert_eq!(std::fs::read(&config.keys.file).unwrap(), before);
     }
 }

@@ -338,9 +338,9 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
 /// Rules in front of a profile's rules, or that would be if the profile's had the usual priorities.
 fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     let place = block_on(async {
-        let lan = if profile.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
-        let exclude = [profile.exclude.as_slice(), &profile.prefixes, &lan].concat();
-        let tunnel = Tunnel { include: profile.include.clone(), exclude, inner: Vec::new() };
+        let lan = if profile.routes.lan { private_networks().await.unwrap_or_default() } else { Vec::new() };
+        let exclude = [profile.routes.exclude.as_slice(), &profile.routes.prefixes, &lan].concat();
+        let tunnel = Tunnel { include: profile.routes.include.clone(), exclude, inner: Vec::new() };
         Ok(warren_host::place(&tunnel, 0).await?)
     });
     let Ok(RulePlace { band, bypasses }) = place else { return Vec::new() };
@@ -381,8 +381,8 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
         ports,
         pools: [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)].into_iter().flatten().collect(),
         untranslated: [
-            config.ipv4.map(IpNet::V4).filter(|_| !config.nat),
-            config.ipv6.map(IpNet::V6).filter(|_| !config.nat_ipv6),
+            config.ipv4.map(IpNet::V4).filter(|_| !config.nat.ipv4),
+            config.ipv6.map(IpNet::V6).filter(|_| !config.nat.ipv6),
         ]
         .into_iter()
         .flatten()

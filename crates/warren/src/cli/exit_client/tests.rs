@@ -83,7 +83,7 @@ fn profile_of_an_enrolled_client_is_one_that_up_takes() {
     let profile = load_profile(&exit.path("laptop.toml")).unwrap();
     let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
     assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:8443");
-    assert_eq!(profile.exit.public_keys, [config.private_key.public()]);
+    assert_eq!(profile.exit.public_keys, [config.keys.current.public()]);
     assert!(profile.not_yet.is_empty());
     assert_eq!(mode_of(&exit.path("laptop.toml")), 0o600);
 
@@ -129,7 +129,7 @@ fn refused_client_leaves_no_profile_and_no_enrolment() {
     exit.run(&ExitClientCommand::Add(exit.add("laptop", "laptop.toml"))).unwrap();
     let before = fs::read_to_string(exit.path("laptop.toml")).unwrap();
     let new = |name: &str| exit.add(name, "new.toml");
-    let own = load_exit(&exit.directories.config.join("exit.toml")).unwrap().private_key.public();
+    let own = load_exit(&exit.directories.config.join("exit.toml")).unwrap().keys.current.public();
     let cases = [
         (new("laptop"), "there is a client \"laptop\" already"),
         (new("Upper"), "cannot be a client's name"),
