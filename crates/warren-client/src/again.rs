@@ -8,14 +8,14 @@ use super::kill_switch;
 use super::start::{UpOptions, warn};
 use warren_control::status::{State, Status};
 use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// Between two looks at what the daemon has reached.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether a profile's daemon runs and an exit has refused it.
-pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
+pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
     status(directory).await.is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
 }
 
@@ -23,7 +23,7 @@ pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
 ///
 /// # Errors
 /// As a first `up` has them; the daemon goes on.
-pub(super) async fn up(directory: &DaemonDir, name: &str, options: &UpOptions) -> anyhow::Result<()> {
+pub(super) async fn up(directory: &DaemonDirectory, name: &str, options: &UpOptions) -> anyhow::Result<()> {
     if options.kill_switch && !kill_switch::is_closed(directory)? {
         let sentence = format!(
             "{name} runs and an exit has refused it; to close its kill switch, run `warren down {name}` first"
@@ -36,7 +36,7 @@ pub(super) async fn up(directory: &DaemonDir, name: &str, options: &UpOptions) -
         let status = match status(directory).await {
             Err(AskError::NotRunning) => {
                 let ended = "it ended before traffic flowed; run `warren up` again to connect".to_owned();
-                let sentence = directory.last_words().unwrap_or(ended);
+                let sentence = directory.last_error().unwrap_or(ended);
                 return Err(Failure::new(ExitCode::Failed, sentence).into());
             }
             asked => asked?,
@@ -65,7 +65,7 @@ fn stays_closed(name: &str) -> String {
     format!("what belongs into the tunnel stays closed until `warren down {name}`")
 }
 
-async fn status(directory: &DaemonDir) -> Result<Status, AskError> {
+async fn status(directory: &DaemonDirectory) -> Result<Status, AskError> {
     let value = ask(&directory.socket(), &Request::Status).await?;
     serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }

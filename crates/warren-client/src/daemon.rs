@@ -39,7 +39,7 @@ use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;
 use warren_control::status::{RateMeter, State};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::deadline::until;
 use warren_daemon::helper::Helper;
 use warren_daemon::notify;
@@ -55,7 +55,7 @@ pub(crate) struct ClientStart {
     /// Where the profile was read from.
     pub file: PathBuf,
     /// Its lock is held by the caller.
-    pub directory: DaemonDir,
+    pub directory: DaemonDirectory,
     /// The profile's kill switch, closed before anything else was done.
     pub lockdown: Lockdown,
     /// The other profiles whose kill switches were closed then.

@@ -16,7 +16,7 @@ use super::daemon::ClientStart;
 use super::host::{ClientHost, Preview, no_firewall};
 use super::kill_switch::{self, Lockdown};
 use warren_config::{ClientProfile, load_profile};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -33,7 +33,7 @@ const EXAMPLE_MTU: u16 = 1380;
 /// When the profile or the host's state cannot be read.
 pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
-    for setting in &profile.not_yet {
+    for setting in &profile.ineffective {
         output::warn(setting.to_string());
     }
     if let Some(device) = &profile.tun.device
@@ -43,7 +43,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
             "a network device named {device} exists already, so `up` would be refused now; stop what uses it, or set another `name` in [tun]"
         ));
     }
-    let directory = DaemonDir::new(&directories.runtime, profile.name.as_str());
+    let directory = DaemonDirectory::new(&directories.runtime, profile.name.as_str());
     if directory.has_lock_file() && directory.is_running()? {
         output::warn(format!(
             "{name} is up, so `up` would be refused now; `warren down {name}` takes it down",

@@ -13,7 +13,7 @@ use warren_host::{HostError, facts};
 
 use super::kill_switch::{self, is_closed};
 use warren_config::{ClientProfile, load_profile};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::notify;
@@ -25,7 +25,7 @@ use warren_daemon::notify;
 /// When it cannot be closed, or the profile's daemon runs without one.
 pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
-    let directory = DaemonDir::new(&directories.runtime, profile.name.as_str());
+    let directory = DaemonDirectory::new(&directories.runtime, profile.name.as_str());
     directory.create()?;
     if !watch {
         return match close(&profile, &directory).await? {
@@ -41,9 +41,9 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
 }
 
 /// Closes it if no daemon runs. Returns whether none does.
-async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     // Held for this moment, so that no daemon starts or cleans up meanwhile; its file makes the directory a daemon's.
-    let Some(_lock) = directory.lock_of_the_dead().await? else { return Ok(false) };
+    let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
     kill_switch::close(profile, directory).await?;
     Ok(true)
 }
@@ -52,7 +52,7 @@ async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result
 /// this one too.
 struct Guard {
     profile: ClientProfile,
-    directory: DaemonDir,
+    directory: DaemonDirectory,
     /// The networks that this host was on when that was last looked at.
     networks: Option<Vec<IpNet>>,
     /// What was said last of the kill switch.

@@ -14,7 +14,7 @@ use warren_host::kill_switch::{self, KillSwitch, KillSwitchRules};
 use warren_host::{CARRIER_MARK, GuestNetwork, NftError};
 
 use warren_config::{ClientProfile, RemoteExit};
-use warren_daemon::daemon_dir::{self, DaemonDir};
+use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
@@ -42,7 +42,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
-    pub async fn of(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<Self> {
+    pub async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self::default());
         }
@@ -93,7 +93,7 @@ impl Lockdown {
     pub async fn follow(
         &mut self,
         profile: &ClientProfile,
-        directory: &DaemonDir,
+        directory: &DaemonDirectory,
         listed: &[IpAddr],
     ) -> anyhow::Result<()> {
         let rules = self.with_carrier(rules(profile).await?);
@@ -192,7 +192,7 @@ impl Lockdown {
 ///
 /// # Errors
 /// When it cannot be closed, or a daemon has it.
-pub async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let was_open = !is_closed(directory)?;
     let rules = rules(profile).await?;
     closed(profile, directory, rules).await?;
@@ -201,7 +201,7 @@ pub async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Re
 
 async fn closed(
     profile: &ClientProfile,
-    directory: &DaemonDir,
+    directory: &DaemonDirectory,
     rules: KillSwitchRules,
 ) -> anyhow::Result<KillSwitch> {
     let closed = KillSwitch::close(directory.kill_switch(), profile.name.as_str(), rules).await;
@@ -212,7 +212,7 @@ async fn closed(
 ///
 /// # Errors
 /// When it cannot be opened.
-pub async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
+pub async fn open(directory: &DaemonDirectory) -> anyhow::Result<bool> {
     kill_switch::open(directory.kill_switch())
         .await
         .context("cannot open the kill switch; run `warren down` again once this is mended")
@@ -222,7 +222,7 @@ pub async fn open(directory: &DaemonDir) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// When its journal cannot be read.
-pub fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
+pub fn is_closed(directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let journal = directory.kill_switch();
     kill_switch::is_closed(&journal)
         .with_context(|| format!("cannot read {}; run as root", journal.display()))
@@ -235,8 +235,8 @@ pub fn is_closed(directory: &DaemonDir) -> anyhow::Result<bool> {
 /// When the runtime directory or a journal cannot be read.
 pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
     let mut closed = Vec::new();
-    for (other, directory) in daemon_dir::all(runtime_dir)? {
-        if other != name && other != daemon_dir::EXIT && is_closed(&directory)? {
+    for (other, directory) in daemon_directory::all(runtime_dir)? {
+        if other != name && other != daemon_directory::EXIT && is_closed(&directory)? {
             closed.push(other);
         }
     }
@@ -244,7 +244,7 @@ pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<St
 }
 
 /// Says that a kill switch is still closed, if it is.
-pub fn remind(name: &str, directory: &DaemonDir) {
+pub fn remind(name: &str, directory: &DaemonDirectory) {
     if is_closed(directory).unwrap_or(true) {
         output::warn(format!(
             "the kill switch of {name} is closed and nothing leaves outside a tunnel; `warren up {name}` connects, `warren down \

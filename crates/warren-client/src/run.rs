@@ -7,7 +7,7 @@ use super::dns_remains;
 use super::kill_switch::{self, Lockdown};
 use warren_config::load_profile;
 use warren_control::ControlSocket;
-use warren_daemon::daemon_dir::{self, DaemonDir, OnPurpose};
+use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
 use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
@@ -35,13 +35,13 @@ pub async fn client_run(
         let _ = rustix::process::setsid();
     } else {
         // `up` printed them already.
-        for setting in &profile.not_yet {
+        for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
     }
-    let directory = DaemonDir::new(&directories.runtime, &name);
+    let directory = DaemonDirectory::new(&directories.runtime, &name);
     directory.create()?;
-    let Some(lock) = directory.lock_of_the_dead().await? else {
+    let Some(lock) = directory.lock_after_kill().await? else {
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
@@ -55,7 +55,7 @@ pub async fn client_run(
     }
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
-    for other in daemon_dir::clean_up(&directories.runtime, OnPurpose::Keep).await? {
+    for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
     if let Some(device) = &profile.tun.device
@@ -68,7 +68,7 @@ pub async fn client_run(
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let (helper, process) = Helper::start(directories, log, &name, &lock)?;
-    helper.take_over_nft();
+    helper.install_as_nft_runner();
     let state_dir = directories.state.clone();
     let shut_in_by = kill_switch::closed_by_others(&directories.runtime, &name)?;
     let start = ClientStart {

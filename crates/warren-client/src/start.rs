@@ -20,12 +20,12 @@ use super::ssh::SshSession;
 use super::unit::Unit;
 use warren_config::{ClientProfile, Endpoint, load_profile};
 use warren_control::{Request, ask};
-use warren_daemon::daemon_dir::{DaemonDir, StartLock};
+use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
-use warren_daemon::itself;
 use warren_daemon::logging::LogSettings;
 use warren_daemon::output;
+use warren_daemon::own_program;
 
 /// How long a user has to keep an SSH session that would be cut.
 const TIME_TO_THINK: Duration = Duration::from_secs(5);
@@ -49,11 +49,11 @@ pub struct UpOptions {
 /// [`ExitCode::TimedOut`] when it said nothing. A daemon that an exit had refused before stays as it was, with the host closed.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let profile = load_profile(&options.profile)?;
-    for setting in &profile.not_yet {
+    for setting in &profile.ineffective {
         output::warn(setting.to_string());
     }
     let name = profile.name.as_str();
-    let directory = DaemonDir::new(&directories.runtime, name);
+    let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.start_lock()? else {
         let sentence =
@@ -61,7 +61,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     // The daemon takes its lock for itself; held here it would keep the daemon out.
-    if directory.lock_of_the_dead().await?.is_none() {
+    if directory.lock_after_kill().await?.is_none() {
         if again::is_refused(&directory).await {
             return again::up(&directory, name, &options).await;
         }
@@ -102,7 +102,7 @@ pub(super) fn shut_in(name: &str, others: &[String]) -> String {
 }
 
 /// Says what is not as it should be although traffic flows.
-pub(super) async fn warn(directory: &DaemonDir) {
+pub(super) async fn warn(directory: &DaemonDirectory) {
     // A tunnel that is up needs no answer to stay so.
     let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
     let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
@@ -112,7 +112,7 @@ pub(super) async fn warn(directory: &DaemonDir) {
 }
 
 /// Closes the kill switch, after a word to those whom it cuts off. Returns whether it was open.
-async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
@@ -144,7 +144,7 @@ async fn start(
     directories: &Directories,
     options: &UpOptions,
     profile: &ClientProfile,
-    directory: &DaemonDir,
+    directory: &DaemonDirectory,
     lock: &StartLock,
 ) -> anyhow::Result<()> {
     if let Some(unit) = Unit::for_profile(directories, profile.name.as_str(), &options.profile).await {
@@ -159,7 +159,11 @@ async fn start(
     outcome
 }
 
-fn spawn(directories: &Directories, options: &UpOptions, directory: &DaemonDir) -> anyhow::Result<Child> {
+fn spawn(
+    directories: &Directories,
+    options: &UpOptions,
+    directory: &DaemonDirectory,
+) -> anyhow::Result<Child> {
     let file = directory.log();
     let log_file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
@@ -171,7 +175,7 @@ fn spawn(directories: &Directories, options: &UpOptions, directory: &DaemonDir) 
             },
         )?;
     let profile = std::path::absolute(&options.profile)?;
-    itself::command_like_this(directories, &options.log)
+    own_program::command_like_this(directories, &options.log)
         .args(["client", "run", "--detached", "--"])
         .arg(profile)
         .env("NOTIFY_SOCKET", directory.notify_socket())
@@ -186,7 +190,7 @@ fn spawn(directories: &Directories, options: &UpOptions, directory: &DaemonDir) 
 async fn wait(
     child: &mut Child,
     socket: &NotifySocket,
-    directory: &DaemonDir,
+    directory: &DaemonDirectory,
     timeout: Duration,
     endpoint: &Endpoint,
 ) -> anyhow::Result<()> {
@@ -225,7 +229,7 @@ async fn wait(
 }
 
 /// The daemon's own last words, with its exit code: from its log, or on a full disk as it told them.
-fn failure_of(code: Option<i32>, directory: &DaemonDir, told: Option<String>) -> anyhow::Error {
+fn failure_of(code: Option<i32>, directory: &DaemonDirectory, told: Option<String>) -> anyhow::Error {
     let is_stopped = code == Some(0);
     let code = match code {
         Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
@@ -238,7 +242,7 @@ fn failure_of(code: Option<i32>, directory: &DaemonDir, told: Option<String>) ->
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     let log = || format!("the client daemon ended; see {}", directory.log().display());
-    let sentence = directory.last_words().or(told).unwrap_or_else(log);
+    let sentence = directory.last_error().or(told).unwrap_or_else(log);
     Failure::new(code, sentence).into()
 }
 
@@ -330,7 +334,7 @@ mod tests {
     #[test]
     fn daemons_last_words_are_the_sentence() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();
         std::fs::write(directory.log(), "INFO trying\nwarren: the exit said no\n").unwrap();
         let error = failure_of(Some(4), &directory, Some("connecting".to_owned()));
@@ -341,7 +345,7 @@ mod tests {
     #[test]
     fn daemon_that_somebody_stopped_is_no_riddle() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         let error = failure_of(Some(0), &directory, Some("cannot reach the exit".to_owned()));
         assert!(error.to_string().contains("stopped"), "{error}");
     }
@@ -349,7 +353,7 @@ mod tests {
     #[test]
     fn daemon_that_could_not_write_its_log_is_heard_all_the_same() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();
         std::fs::write(directory.log(), "").unwrap();
         let error = failure_of(Some(1), &directory, Some("the disk is full".to_owned()));

@@ -12,7 +12,7 @@ use super::kill_switch;
 use super::unit::Unit;
 use warren_config::ProfileName;
 use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::{self, DaemonDir, DaemonLock, refuse_unknown};
+use warren_daemon::daemon_directory::{self, DaemonDirectory, DaemonLock, refuse_unknown};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
@@ -26,7 +26,7 @@ const TIME_TO_DIE: Duration = Duration::from_secs(2);
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
-    let directory = DaemonDir::new(&directories.runtime, name);
+    let directory = DaemonDirectory::new(&directories.runtime, name);
     let unit = Unit::running(directories, name).await;
     if let Some(unit) = &unit {
         unit.stop().await?;
@@ -64,7 +64,7 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
 
 /// Stops a daemon that no unit started, and waits for its end and for that of its helper. Returns whether there was one, and
 /// its lock if it ever had one: no other starts while what this one left is undone.
-async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
+async fn stop(directory: &DaemonDirectory, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut was_running = false;
     loop {
@@ -89,7 +89,7 @@ async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option
     }
 }
 
-fn did_not_stop(directory: &DaemonDir, name: &str, was_asked: bool) -> String {
+fn did_not_stop(directory: &DaemonDirectory, name: &str, was_asked: bool) -> String {
     if was_asked {
         return format!(
             "the daemon of {name} did not stop within 5 s; run `warren down {name}` again, or see `warren status {name}`"
@@ -117,8 +117,8 @@ pub fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
 /// When the runtime directory is not this user's to read.
 pub fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    for (name, directory) in daemon_dir::all(&directories.runtime)? {
-        if name != daemon_dir::EXIT && (directory.is_running()? || directory.has_remains()) {
+    for (name, directory) in daemon_directory::all(&directories.runtime)? {
+        if name != daemon_directory::EXIT && (directory.is_running()? || directory.has_remains()) {
             names.push(name);
         }
     }

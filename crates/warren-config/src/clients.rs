@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Reads the registry. A missing file means no clients.
 pub fn load_clients(path: &Path) -> Result<ClientRegistry, ConfigError> {
-    ClientsFile::open(path.to_path_buf()).map(|(_, registry)| registry)
+    RegistryFile::open(path.to_path_buf()).map(|(_, registry)| registry)
 }
 
 /// Replaces the registry's file, durably.
@@ -62,7 +62,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ClientRegistry, ConfigErr
 
 /// The registry's file, and what a running exit knows of it.
 #[derive(Debug)]
-pub struct ClientsFile {
+pub struct RegistryFile {
     path: PathBuf,
     /// Its state when it was last read or written. `None` if there was no file.
     known: Option<Known>,
@@ -70,7 +70,7 @@ pub struct ClientsFile {
     is_silent: bool,
 }
 
-impl ClientsFile {
+impl RegistryFile {
     /// Reads the registry. A missing file means no clients.
     pub fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
         match std::fs::symlink_metadata(&path) {
@@ -271,7 +271,7 @@ mod tests {
     fn emptied_file_is_told_from_one_that_says_there_is_no_client() {
         let directory = tempfile::tempdir().unwrap();
         let path = saved(&directory, 0);
-        let is_silent = || ClientsFile::open(path.clone()).unwrap().0.is_silent();
+        let is_silent = || RegistryFile::open(path.clone()).unwrap().0.is_silent();
         assert!(!is_silent(), "as the exit writes it once the last client is removed");
         for (text, expected) in [("", true), ("# gone\n", true), ("client = []\n", false)] {
             fs::write(&path, text).unwrap();
@@ -304,7 +304,7 @@ mod tests {
     fn what_somebody_else_wrote_is_not_overwritten_until_it_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = saved(&directory, 1);
-        let (mut file, registry) = ClientsFile::open(path.clone()).unwrap();
+        let (mut file, registry) = RegistryFile::open(path.clone()).unwrap();
         file.save(&registry).unwrap();
         file.save(&registry).unwrap();
 
@@ -317,7 +317,7 @@ mod tests {
         let refused = file.save(&registry).unwrap_err().to_string();
         assert!(refused.contains("run `warren reload exit` first"), "{refused}");
         assert_eq!(fs::read_to_string(&path).unwrap(), edited);
-        let (mut file, registry) = ClientsFile::open(path.clone()).unwrap();
+        let (mut file, registry) = RegistryFile::open(path.clone()).unwrap();
         file.save(&registry).unwrap();
         fs::remove_file(&path).unwrap();
         file.save(&registry).unwrap();

@@ -18,7 +18,7 @@ use super::{ConfigError, file};
 
 /// All settings of an exit.
 #[derive(Debug)]
-pub struct ExitConfig {
+pub struct ExitSettings {
     /// The file with these settings.
     pub path: PathBuf,
     /// UDP addresses to listen on: at least one, without duplicates.
@@ -51,7 +51,7 @@ pub struct ExitConfig {
     pub transport: Transport,
 }
 
-impl ExitConfig {
+impl ExitSettings {
     /// The key and the old one, if any.
     pub fn private_keys(&self) -> Vec<PrivateKey> {
         [Some(self.keys.current.clone()), self.keys.old.clone()].into_iter().flatten().collect()
@@ -94,14 +94,14 @@ pub enum NatInterface {
 /// # Errors
 ///
 /// Names the line and says what to do, whatever is wrong with the file or its key file.
-pub fn load_exit(path: &Path) -> Result<ExitConfig, ConfigError> {
+pub fn load_exit(path: &Path) -> Result<ExitSettings, ConfigError> {
     let file::ConfigText { text, .. } =
         file::read(path, "set up an exit with: warren exit init --endpoint HOST")?;
     parse(path, &text)
 }
 
 /// Reads the text of an exit's configuration.
-pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> {
+pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError> {
     let mut document = Document::parse(path, text)?;
     let (ipv4, ipv6) = read_addresses(&mut document)?;
     let nat = read_nat(&mut document, ipv6)?;
@@ -120,7 +120,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitConfig, ConfigError> 
             "no inner prefix is set; write ipv4 = \"10.66.0.0/16\" in [addresses], or another prefix";
         return Err(ConfigError::at_line(path, 1, sentence));
     }
-    Ok(ExitConfig {
+    Ok(ExitSettings {
         path: path.to_path_buf(),
         listen,
         keys,

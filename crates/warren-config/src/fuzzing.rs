@@ -1,4 +1,4 @@
-//! Any bytes as each of the files that are read here, for a fuzz target.
+//! Fuzzing: any bytes as each of the files that this crate reads.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use super::clients;
-use super::exit::{self, ExitConfig};
+use super::exit::{self, ExitSettings};
 use super::file::decode;
 use super::profile::{self, ClientProfile};
 use super::wording::without_keys;
@@ -21,8 +21,8 @@ const KEY: &[u8] = b"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 /// Reads bytes as a profile, as an exit's configuration and as its clients.
 ///
 /// # Panics
-/// When one is refused without its place or in more than a line, and when one that is taken does not read back from what is
-/// written of it.
+/// When an error does not name its place in one line, or an accepted value does not read back from what is written of
+/// it.
 pub fn configuration(data: &[u8]) {
     let accepted = read(PROFILE, data, |path, text| profile::parse(name(), path, text, 0o600));
     if let Some(profile) = accepted {
@@ -40,8 +40,8 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// An exit's configuration beside a key of the name that most have.
-pub fn read_exit(data: &[u8]) -> Option<ExitConfig> {
+/// An exit's configuration next to a key file with the usual name.
+pub fn read_exit(data: &[u8]) -> Option<ExitSettings> {
     let directory = tempfile::tempdir().expect("a directory can be made");
     let file = directory.path().join("exit.key");
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
@@ -49,10 +49,10 @@ pub fn read_exit(data: &[u8]) -> Option<ExitConfig> {
     read(directory.path().join("exit.toml"), data, exit::parse)
 }
 
-/// What a file with these bytes is taken for.
+/// Parses a file with these bytes.
 ///
 /// # Panics
-/// When the refusal is not one line that begins with file and line.
+/// When the error is not one line that begins with file and line.
 fn read<T>(
     path: impl AsRef<Path>,
     data: &[u8],
@@ -69,7 +69,7 @@ fn read<T>(
 }
 
 /// # Panics
-/// Unless the sentence begins with the file and a line of it, and is of one line and without keys.
+/// Unless the sentence begins with the file and a line, is one line, and contains no key.
 pub fn assert_is_one_line(path: &Path, data: &[u8], error: &impl Display) {
     let shown = error.to_string();
     let rest = shown.strip_prefix(&format!("{}:", path.display())).unwrap_or_else(|| panic!("{shown}"));
@@ -84,7 +84,7 @@ fn name() -> ProfileName {
     "home".parse().expect("it is a name")
 }
 
-/// Whether the profile that an exit's operator hands out says the same of the exit and of the key.
+/// Checks that the profile for a client, written from this one, names the same exit and key.
 fn reads_back(profile: &ClientProfile) {
     let key = profile.private_key.clone();
     for exit in profile.exits() {

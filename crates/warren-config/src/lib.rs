@@ -1,7 +1,7 @@
 //! Configuration files, read into typed values: a client's profile and an exit's `exit.toml`.
 //!
 //! A value that a loader returns is valid. Anything wrong with a file is one sentence that names file, line and key.
-//! Settings without effect in this version come back as `NotYet`, so that none is ignored silently.
+//! Settings without effect in this version come back as `IneffectiveSetting`, so that none is ignored silently.
 //!
 //! The modules:
 //! - `profile`, `exit`: the two files
@@ -24,11 +24,11 @@ mod file;
 mod find;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod ineffective;
 mod key;
 mod kill_switch;
 mod metrics;
 mod network;
-mod not_yet;
 mod profile;
 mod profile_text;
 pub mod storage;
@@ -37,10 +37,10 @@ mod value;
 mod web;
 mod wording;
 
-pub use clients::{ClientsFile, load_clients, lock_clients, save_clients};
+pub use clients::{RegistryFile, load_clients, lock_clients, save_clients};
 pub use endpoint::{DEFAULT_PORT, Endpoint};
 pub use error::ConfigError;
-pub use exit::{ExitConfig, NatInterface, NatSettings, load_exit};
+pub use exit::{ExitSettings, NatInterface, NatSettings, load_exit};
 pub use file::utf8;
 pub use find::{ProfileName, find_profile, profile_names};
 pub use key::ExitKeys;

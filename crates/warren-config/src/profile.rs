@@ -11,9 +11,9 @@ use warren_session::MAX_PREFIXES;
 use super::document::{Document, Located};
 use super::endpoint::Endpoint;
 use super::find::ProfileName;
+use super::ineffective::IneffectiveSetting;
 use super::key::{KeySetting, public_keys};
 use super::kill_switch::KillSwitchSettings;
-use super::not_yet::NotYet;
 use super::transport::Transport;
 use super::value::{
     Problem, Value, address, auto_or, auto_or_device_name, boolean, endpoint, list, network, number,
@@ -46,7 +46,7 @@ pub struct ClientProfile {
     /// `[transport]`.
     pub transport: Transport,
     /// Settings in the file that have no effect in this version.
-    pub not_yet: Vec<NotYet>,
+    pub ineffective: Vec<IneffectiveSetting>,
 }
 
 impl ClientProfile {
@@ -116,7 +116,7 @@ pub(super) fn parse(
     let dns = read_dns(&mut document)?;
     let kill_switch = KillSwitchSettings::read(&mut document)?;
     let transport = Transport::read(&mut document, Transport::CLIENT_CONNECTIONS)?;
-    let not_yet = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
+    let ineffective = queues.filter(|(queues, _)| *queues != transport.workers()).map(|(_, warning)| warning);
     let mut client = document.section("client")?;
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
@@ -137,7 +137,7 @@ pub(super) fn parse(
         dns,
         kill_switch,
         transport,
-        not_yet: not_yet.into_iter().collect(),
+        ineffective: ineffective.into_iter().collect(),
     })
 }
 
@@ -182,7 +182,7 @@ fn check_exits(
 }
 
 /// The settings, and a number of queues with the warning to print if it differs from the number of workers.
-type Tun = (TunSettings, Option<(u8, NotYet)>);
+type Tun = (TunSettings, Option<(u8, IneffectiveSetting)>);
 
 fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     let mut section = document.section("tun")?;
@@ -192,7 +192,7 @@ fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     section.finish()?;
     let queues = queues.and_then(|Located { value, line }| {
         let consequence = "the device has one queue for each worker (`workers` in [transport])";
-        Some((value?, NotYet::new(&section, "queues in [tun]", line, consequence)))
+        Some((value?, IneffectiveSetting::new(&section, "queues in [tun]", line, consequence)))
     });
     Ok((TunSettings { device, mtu }, queues))
 }

@@ -1,4 +1,4 @@
-//! What files mean, and what is said of those that cannot be used.
+//! What files mean, and the errors for invalid ones.
 
 #![allow(
     clippy::indexing_slicing,
@@ -16,9 +16,9 @@ use std::path::Path;
 
 use warren_host::dns::Servers;
 
-use super::exit::ExitConfig;
+use super::exit::ExitSettings;
+use super::ineffective::IneffectiveSetting;
 use super::kill_switch::KillSwitchSettings;
-use super::not_yet::NotYet;
 use super::web::WebListen;
 use super::{ClientProfile, ConfigError, WhenRefused, profile};
 
@@ -26,7 +26,7 @@ const PRIVATE_KEY: &str = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
 const OTHER_PUBLIC_KEY: &str = "PUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=";
 const PUBLIC_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// A profile with what it must have, and `rest`, whose first line is line 7.
+/// A minimal profile and `rest`, whose first line is line 7.
 fn profile_text(rest: &str) -> String {
     format!(
         "[client]\nprivate_key = \"{PRIVATE_KEY}\"\n[[exit]]\nendpoint = \"exit.example.net\"\n\
@@ -42,13 +42,13 @@ fn profile_error(text: &str) -> String {
     parse_profile(text).expect_err(text).to_string()
 }
 
-/// An exit's configuration with what it must have, and `rest`, whose first line is line 5.
+/// A minimal configuration of an exit and `rest`, whose first line is line 5.
 fn exit_text(rest: &str) -> String {
     format!("[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.66.0.0/16\"\n{rest}")
 }
 
 /// Parses an exit's configuration in a directory that has its key.
-fn parse_exit(text: &str) -> Result<ExitConfig, ConfigError> {
+fn parse_exit(text: &str) -> Result<ExitSettings, ConfigError> {
     let directory = tempfile::tempdir().unwrap();
     crate::storage::create_new(&directory.path().join("exit.key"), PRIVATE_KEY.as_bytes(), 0o600).unwrap();
     super::exit::parse(&directory.path().join("exit.toml"), text)
@@ -61,8 +61,8 @@ fn exit_error(text: &str) -> String {
     error.get(start..).unwrap().to_owned()
 }
 
-fn keys_of(not_yet: &[NotYet]) -> Vec<(&str, usize)> {
-    not_yet.iter().map(|setting| (setting.key.as_str(), setting.line)).collect()
+fn keys_of(ineffective: &[IneffectiveSetting]) -> Vec<(&str, usize)> {
+    ineffective.iter().map(|setting| (setting.key.as_str(), setting.line)).collect()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn profile_without_options_has_the_defaults() {
     assert_eq!(profile.routes.include, ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]);
     assert_eq!(profile.transport.connections, 4);
     assert_eq!((profile.transport.max_transmit_segments, profile.transport.max_transmit_datagrams), (40, 80));
-    assert!(profile.not_yet.is_empty());
+    assert!(profile.ineffective.is_empty());
     assert_eq!(profile.routes.when_refused, WhenRefused::Closed);
 }
 
@@ -126,13 +126,13 @@ fn settings_that_this_version_lacks_are_reported_with_their_lines() {
          workers = 2\npin = true\n[tun]\nqueues = 4\n"
     ));
     let profile = parse_profile(&text).unwrap();
-    assert_eq!(keys_of(&profile.not_yet), [("queues in [tun]", 20)]);
-    assert!(parse_profile(&text.replace("queues = 4", "queues = 2")).unwrap().not_yet.is_empty());
+    assert_eq!(keys_of(&profile.ineffective), [("queues in [tun]", 20)]);
+    assert!(parse_profile(&text.replace("queues = 4", "queues = 2")).unwrap().ineffective.is_empty());
     assert_eq!((profile.transport.workers, profile.transport.pin), (Some(2), true));
     assert_eq!(profile.routes.exclude, ["10.0.0.0/8".parse().unwrap()]);
     assert!(profile.routes.lan);
     assert_eq!(profile.other_exits.len(), 1);
-    let queues = profile.not_yet[0].to_string();
+    let queues = profile.ineffective[0].to_string();
     assert!(queues.starts_with("home.toml:20: queues in [tun] has no effect in this version: "), "{queues}");
 }
 
@@ -177,7 +177,7 @@ fn values_that_ask_for_nothing_are_not_reported() {
         "[routes]\nexclude = []\nlan = false\nprefixes = []\n[dns]\nservers = []\n[kill_switch]\nenabled = false\n\
          allow_inbound = [\"tcp/22\"]\n[transport]\ndriver = \"noq\"\nworkers = 1\npin = false\n[tun]\nqueues = 1\n",
     );
-    assert!(parse_profile(&text).unwrap().not_yet.is_empty());
+    assert!(parse_profile(&text).unwrap().ineffective.is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use super::protocol::{Refusal, Request, Response};
+use super::protocol::{Request, RequestRefused, Response};
 
 /// A daemon that takes longer is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub enum AskError {
     NotRunning,
     /// The daemon answered with a refusal.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RequestRefused),
     /// The daemon runs but did not answer in time.
     #[error(
         "the daemon did not answer within 5 s; see its log, or end it with `kill -9 {pid}` and run this again"

@@ -4,7 +4,7 @@
 //! the peer's user is checked too: it must be root or the daemon's own.
 //!
 //! The modules:
-//! - `protocol`: the requests and answers; `change`, `clients` and `secret` are parts of requests
+//! - `protocol`: the requests and answers; `change`, `clients` and `serializable_key` are parts of requests
 //! - `ask`: the command line's side
 //! - `server`, [`private_socket`]: the daemon's side
 //! - [`status`]: what `warren status` shows
@@ -15,7 +15,7 @@ mod change;
 mod clients;
 pub mod private_socket;
 mod protocol;
-mod secret;
+mod serializable_key;
 mod server;
 pub mod status;
 
@@ -27,9 +27,9 @@ pub use clients::{
 };
 #[cfg(debug_assertions)]
 pub use protocol::Part;
-pub use protocol::{Refusal, Request};
-pub use secret::Secret;
-pub use server::{Asked, ControlSocket};
+pub use protocol::{Request, RequestRefused};
+pub use serializable_key::SerializableKey;
+pub use server::{ControlSocket, PendingRequest};
 
 /// The socket's name in a daemon's runtime directory.
 pub const SOCKET_NAME: &str = "control.sock";

@@ -6,7 +6,7 @@ use warren_session::clients::Invitation;
 
 use super::change::Change;
 use super::clients::{ClientChange, NewClient};
-use super::secret::Secret;
+use super::serializable_key::SerializableKey;
 
 /// A request to a daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub enum Request {
     PublicKeys,
     /// Exit: use these keys from now on, the newest first. Ends every session or none; the answer is how many ended. A
     /// service may not be able to read its key file again.
-    SetKeys { keys: Vec<Secret>, end_sessions: bool },
+    SetKeys { keys: Vec<SerializableKey>, end_sessions: bool },
     /// Exit: tell clients to move to another exit. End once they have, or after this time.
     Drain { milliseconds: u64 },
     /// Exit: enrol a client.
@@ -93,17 +93,17 @@ pub enum Part {
 }
 
 /// An answer: a value whose shape depends on the request, or a refusal.
-pub(crate) type Response = Result<serde_json::Value, Refusal>;
+pub(crate) type Response = Result<serde_json::Value, RequestRefused>;
 
 /// Why a daemon refused a request.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct RequestRefused {
     /// A sentence for the user.
     pub message: String,
 }
 
-impl Refusal {
+impl RequestRefused {
     /// A refusal with this message.
     pub fn new(error: impl std::fmt::Display) -> Self {
         Self { message: error.to_string() }

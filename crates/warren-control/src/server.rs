@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
-use super::protocol::{Refusal, Request, Response};
+use super::protocol::{Request, RequestRefused, Response};
 use crate::private_socket;
 
 /// A longer request is refused.
@@ -23,7 +23,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const WAITING: usize = 16;
 
 /// A request and the channel for its answer.
-pub struct Asked {
+pub struct PendingRequest {
     /// The request.
     pub request: Request,
     /// The channel for the answer.
@@ -33,7 +33,7 @@ pub struct Asked {
 /// A bound control socket. Dropping it removes the file.
 pub struct ControlSocket {
     path: PathBuf,
-    asked: mpsc::Receiver<Asked>,
+    asked: mpsc::Receiver<PendingRequest>,
     accepting: JoinHandle<()>,
 }
 
@@ -60,7 +60,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// When no request can arrive any more. A daemon that nobody can ask or stop must end.
-    pub async fn next(&mut self) -> anyhow::Result<Asked> {
+    pub async fn next(&mut self) -> anyhow::Result<PendingRequest> {
         let asked = self.asked.recv().await;
         asked.context(
             "the control socket's task has ended, so nobody can reach or stop this daemon; see the log",
@@ -76,7 +76,7 @@ impl Drop for ControlSocket {
     }
 }
 
-async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -97,16 +97,16 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
     }
 }
 
-async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::Result<()> {
+async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> anyhow::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
     let response = if peer != 0 && peer != own {
-        Err(Refusal::new("only root and the daemon's own user may talk to it; run this as root"))
+        Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {
         match read_request(&mut stream).await? {
             Ok(request) => {
                 let (answer, answered) = oneshot::channel();
-                sender.send(Asked { request, answer }).await?;
+                sender.send(PendingRequest { request, answer }).await?;
                 answered.await?
             }
             Err(refusal) => Err(refusal),
@@ -119,15 +119,15 @@ async fn serve(mut stream: UnixStream, sender: mpsc::Sender<Asked>) -> anyhow::R
     Ok(())
 }
 
-async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, Refusal>> {
+async fn read_request(stream: &mut UnixStream) -> anyhow::Result<Result<Request, RequestRefused>> {
     let line = read_line(stream).await?;
     if line.last() != Some(&b'\n') {
-        return Ok(Err(Refusal::new(
+        return Ok(Err(RequestRefused::new(
             "the request is longer than 4 MiB or not a line; use the daemon's own version of warren",
         )));
     }
     Ok(serde_json::from_slice(&line)
-        .map_err(|error| Refusal::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
+        .map_err(|error| RequestRefused::new(format!("the request is not understood: {error}; the daemon has another version than this command, so restart it"))))
 }
 
 /// Reads a line and leaves no copy of it in memory: it may hold a private key.
@@ -193,7 +193,7 @@ mod tests {
         let _socket = ControlSocket::bind(&path).unwrap();
         for question in [b"{\"request\":\"fly\"}\n".to_vec(), vec![b'x'; 70_000], vec![b'x'; 5_000_000]] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
-            // The server may stop reading a question that is too long.
+            // The server may stop reading a request that is too long.
             drop(stream.write_all(&question).await);
             let mut answer = String::new();
             drop(stream.read_to_string(&mut answer).await);

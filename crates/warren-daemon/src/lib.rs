@@ -2,12 +2,12 @@
 //!
 //! Where a daemon lives:
 //! - [`directories`]: the directories of configuration, run-time files and state
-//! - [`daemon_dir`]: one daemon's directory, its locks, and cleaning up after it
+//! - [`daemon_directory`]: one daemon's directory, its locks, and cleaning up after it
 //!
 //! What a daemon may do:
 //! - [`sandbox`]: capabilities, files and system calls
 //! - [`helper`]: the process that does what the sandbox forbids
-//! - [`itself`]: starting this program again
+//! - [`own_program`]: starting this program again
 //!
 //! What a process says:
 //! - [`logging`], [`output`]: logs, and the output of commands
@@ -15,25 +15,25 @@
 //! - [`exit_code`]: exit codes, and errors that carry one
 //!
 //! What daemons look after:
-//! - [`breakdown`]: a panic ends the whole process
+//! - [`panics`]: a panic ends the whole process
 //! - [`spare_memory`]: unused memory goes back to the host
 //! - [`device_watch`]: the TUN device may be deleted
 //! - [`resolvers`]: the resolvers of this host
 //! - [`deadline`], [`entropy`]: time and random bytes for state machines
 #![forbid(unsafe_code)]
 
-pub mod breakdown;
-pub mod daemon_dir;
+pub mod daemon_directory;
 pub mod deadline;
 pub mod device_watch;
 pub mod directories;
 pub mod entropy;
 pub mod exit_code;
 pub mod helper;
-pub mod itself;
 pub mod logging;
 pub mod notify;
 pub mod output;
+pub mod own_program;
+pub mod panics;
 pub mod resolvers;
 pub mod sandbox;
 pub mod spare_memory;

@@ -6,14 +6,14 @@ use anyhow::{Context as _, bail};
 use warren_session::clients::{Invitation, is_valid_name};
 use warren_session::invite::{Invite, InviteToken};
 
-use warren_config::{Endpoint, ExitConfig, ProfileName};
-use warren_daemon::daemon_dir::EXIT;
+use warren_config::{Endpoint, ExitSettings, ProfileName};
+use warren_daemon::daemon_directory::EXIT;
 
 /// Makes an invitation for the registry, and the line to run on the client. Only the line has the token.
 ///
 /// # Errors
-/// When exit.toml lacks the endpoint, or the name cannot be a client's.
-pub fn make(config: &ExitConfig, name: &str, expires_in: Duration) -> anyhow::Result<(Invitation, String)> {
+/// When the exit does not say where clients reach it, or the name cannot be a client's.
+pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::Result<(Invitation, String)> {
     let endpoint = endpoint(config)?;
     check_name(name)?;
     let token = InviteToken::new(warren_daemon::entropy::bytes()?);
@@ -47,11 +47,8 @@ fn profile_name(client: &str) -> Option<&str> {
     }
 }
 
-/// The host and port by which clients reach the exit.
-///
-/// # Errors
-/// When exit.toml leaves it out.
-pub fn endpoint(config: &ExitConfig) -> anyhow::Result<&Endpoint> {
+/// What clients reach the exit at, which exit.toml may leave out.
+pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();
         format!("{file}: endpoint is missing in [exit]; write the host and port that clients reach")

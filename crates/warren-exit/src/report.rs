@@ -10,7 +10,7 @@ use super::daemon::Daemon;
 use super::metrics::{ClientFigures, MetricsServer, Page, Scrape};
 use super::web::{Question, WebServer};
 use warren_config::MetricsSettings;
-use warren_control::Refusal;
+use warren_control::RequestRefused;
 use warren_control::status::{
     ClientCounts, ConnectionStatus, ExitStatus, Observed, SessionStatus, State, Status, turned_away,
 };
@@ -77,11 +77,11 @@ impl Daemon {
         self.note_rates(now, &snapshot);
     }
 
-    pub(super) async fn status(&self, host: &Host) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn status(&self, host: &Host) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let device = format!("TUN device {}", self.device.name);
         let host_changes = [vec![device], host.changes()].concat();
-        serde_json::to_value(self.status_of(snapshot, host_changes)).map_err(Refusal::new)
+        serde_json::to_value(self.status_of(snapshot, host_changes)).map_err(RequestRefused::new)
     }
 
     /// Answers a scrape; one that nobody waits for any more costs nothing.

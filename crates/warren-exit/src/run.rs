@@ -10,13 +10,13 @@ use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
 
-use crate::clients::Clients;
-use crate::daemon::{self, ExitStart};
-use crate::ending::Ending;
-use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
-use crate::{other_firewalls, reset_key, sockets};
-use warren_config::{ClientsFile, ExitConfig, WebListen, load_exit, lock_clients};
-use warren_daemon::daemon_dir::{DaemonDir, DaemonLock, EXIT};
+use super::daemon::{self, Ending, ExitStart};
+use super::service_ports::ServicePorts;
+use super::upkeep::Upkeep;
+use super::{files, other_firewalls, sockets};
+use warren_config::{ExitSettings, NatInterface, RegistryFile, WebListen, load_exit, lock_clients};
+use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
+use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::helper::Helper;
@@ -34,11 +34,11 @@ const CLIENTS_LOCK_WAIT: Duration = Duration::from_secs(2);
 /// The reason, with the host as it was before.
 pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
-    let directory = DaemonDir::new(&directories.runtime, EXIT);
+    let directory = DaemonDirectory::new(&directories.runtime, EXIT);
     directory.create()?;
-    // The lock comes before the sockets: a second daemon could join their shared port unnoticed.
-    let Some(lock) = directory.lock_of_the_dead().await? else {
-        let sentence = "an exit is already running; see `warren status exit`, or stop it first";
+    // The lock comes before the sockets: a second daemon must never join their port.
+    let Some(lock) = directory.lock_after_kill().await? else {
+        let sentence = "an exit runs already; see `warren status exit`, or stop it first";
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     let recovered = warren_host::recover(&directory.journal()).await?;
@@ -54,17 +54,15 @@ pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::R
 async fn prepare_and_run(
     directories: &Directories,
     log: &LogSettings,
-    config: ExitConfig,
-    directory: &DaemonDir,
+    config: ExitSettings,
+    directory: &DaemonDirectory,
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
-    let path = config.clients_path(&directories.state);
-    let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
-    let state = path.parent().unwrap_or(&directories.state).to_owned();
-    refuse_others_directory(&state)?;
-    let (file, registry) = ClientsFile::open(path)?;
-    let files = files_of(&config, file.path(), directory);
-    let reset_key = reset_key::read_or_make(&state)?;
+    let clients = config.clients_path(&directories.state);
+    let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
+    refuse_others_directory(clients.parent().unwrap_or(&directories.state))?;
+    let (clients, registry) = RegistryFile::open(clients)?;
+    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
@@ -73,12 +71,24 @@ async fn prepare_and_run(
     let clients = Clients::new(sessions_of(&config, registry)?, file);
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
-    // That includes the nft that owns the exit's table, which carries out any text that it is given.
-    helper.take_over_nft();
-    let found = FoundHost::look(&config, clients.registry(), directory.journal(), &helper).await?;
-    let (host, hold) = found.set_up(directory.hold_journal()).await?;
-    warn_of_other_firewalls(&config);
-    let start = ExitStart {
+    // The nft that owns the exit's table too: it takes whatever text it is given.
+    helper.install_as_nft_runner();
+    let mut hold = Hold::open(&directory.hold_journal()).await?;
+    let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
+    let plan = exit_plan::exit(&facts);
+    let upkeep = match host.apply(&plan).await {
+        Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
+        Err(error) => {
+            hold.remove().await?;
+            return Err(error.into());
+        }
+    };
+    for firewall in other_firewalls::look(&facts.listen_ports) {
+        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&facts.listen_ports));
+    }
+    let files = files_of(&config, clients.path(), directory);
+    let gateways = gateways(config.ipv4, config.ipv6);
+    let ended = daemon::run(ExitStart {
         config,
         clients,
         tuning,
@@ -103,34 +113,8 @@ async fn prepare_and_run(
     ended
 }
 
-fn sessions_of(config: &ExitConfig, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
-    let entropy = warren_daemon::entropy::source();
-    let sessions =
-        ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
-    Ok(sessions)
-}
-
-fn create_device(config: &ExitConfig, workers: u8) -> anyhow::Result<(Device, Vec<Queue>)> {
-    let settings = DeviceConfig {
-        name: DEVICE.to_owned(),
-        mtu: INNER_MTU,
-        queues: usize::from(workers),
-        bulk_lane: true,
-        offload: config.transport.tun_offload,
-    };
-    warren_tun::create(&settings).map_err(advise_on_device)
-}
-
-/// Logs each chain of another firewall that keeps clients from the exit or from the internet, with what to do.
-fn warn_of_other_firewalls(config: &ExitConfig) {
-    let ports: Vec<u16> = config.listen.iter().map(SocketAddr::port).collect();
-    for firewall in other_firewalls::look(&ports) {
-        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
-    }
-}
-
-/// The files that a running exit opens.
-fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files {
+/// The files of a running exit.
+fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) -> Files {
     let files = Files::new().reading(&config.path).reading(&config.keys.file).writing_in(directory.path());
     let web = match &config.web {
         Some(WebListen::Unix(path)) => Some(path.as_path()),
@@ -140,8 +124,7 @@ fn files_of(config: &ExitConfig, clients: &Path, directory: &DaemonDir) -> Files
     written.fold(files, Files::writing_in)
 }
 
-/// What the sessions need to know of the configuration.
-fn session_settings(config: &ExitConfig) -> SessionConfig {
+fn session_config(config: &ExitSettings) -> SessionConfig {
     SessionConfig {
         ipv4: config.ipv4,
         ipv6: config.ipv6,
@@ -156,7 +139,7 @@ fn session_settings(config: &ExitConfig) -> SessionConfig {
 
 /// What the plan of this exit depends on, as the host is now.
 pub(super) async fn host_facts(
-    config: &ExitConfig,
+    config: &ExitSettings,
     registry: &ClientRegistry,
     host: &Host,
     services: &ServicePorts,
@@ -186,7 +169,7 @@ pub(super) async fn host_facts(
 }
 
 /// Refuses an interface that the host has not; one that goes later may come back.
-pub(super) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
+pub(super) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<()> {
     if let NatInterface::Name(name) = &config.nat.interface
         && !device_watch::exists(name)?
     {

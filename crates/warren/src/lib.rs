@@ -21,11 +21,11 @@ use clap::Parser;
 
 use warren_client as client;
 use warren_config::{self as config, storage};
-use warren_daemon::daemon_dir::{self, DaemonDir, OnPurpose};
+use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::logging::LogSettings;
-use warren_daemon::{breakdown, helper, logging, notify, output};
+use warren_daemon::{helper, logging, notify, output, panics};
 use warren_exit as exit;
 
 use runtime::block_on;
@@ -34,7 +34,7 @@ use cli::args::{CleanupArgs, Cli, ClientCommand, Command, DownArgs, ExitCommand,
 
 /// The program: does what its arguments say.
 pub fn main() -> std::process::ExitCode {
-    breakdown::end_on_panic();
+    panics::abort_on_panic();
     let Cli { global, command } = Cli::parse();
     let log = global.log_settings();
     let outcome = logging::start(&log).and_then(|()| run(&global.directories()?, &log, command));
@@ -137,26 +137,29 @@ async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::R
     for directory in [directories.config.clone(), directories.config.join("clients")] {
         storage::remove_abandoned(&directory);
     }
-    let on_purpose = if arguments.keep { OnPurpose::Keep } else { OnPurpose::Remove };
+    let for_successor = if arguments.keep { ForSuccessor::Keep } else { ForSuccessor::Remove };
     // The helper of a daemon that was killed a moment ago may still hold the resolvers.
-    for (_, directory) in daemon_dir::all(&directories.runtime)? {
-        directory.wait_for_the_dead().await?;
+    for (_, directory) in daemon_directory::all(&directories.runtime)? {
+        directory.wait_for_killed().await?;
     }
     let Some(name) = arguments.daemon else {
         client::clean_up_dns(&directories.state).await?;
-        return daemon_dir::clean_up(&directories.runtime, on_purpose).await.map(drop);
+        return daemon_directory::clean_up(&directories.runtime, for_successor).await.map(drop);
     };
-    if name == daemon_dir::EXIT {
-        return DaemonDir::new(&directories.runtime, daemon_dir::EXIT).clean_up(on_purpose).await.map(drop);
+    if name == daemon_directory::EXIT {
+        return DaemonDirectory::new(&directories.runtime, daemon_directory::EXIT)
+            .clean_up(for_successor)
+            .await
+            .map(drop);
     }
     let name = client::profile_name(&name)?;
-    let directory = DaemonDir::new(&directories.runtime, &name);
+    let directory = DaemonDirectory::new(&directories.runtime, &name);
     if !directory.exists() && warren_host::dns::recover(&directories.state, &name).await?.is_empty() {
         // Nothing to clean up: the profile's daemon left nothing, or never ran.
         return config::find_profile(&directories.config, Some(name.as_ref())).map(drop).map_err(Into::into);
     }
     warren_host::dns::recover(&directories.state, &name).await?;
-    directory.clean_up(on_purpose).await.map(drop)
+    directory.clean_up(for_successor).await.map(drop)
 }
 
 /// Tells the starter of a daemon why it ended.

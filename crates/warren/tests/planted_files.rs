@@ -123,7 +123,7 @@ fn control_socket_and_log_lead_nowhere_else() {
     for line in ["exit client list", "exit rotate-key", "reload exit", "exit drain"] {
         let refused = within_time(&exit, line);
         assert_eq!(refused.code, Some(1), "{line}: {refused:?}");
-        assert!(refused.output.contains("is no socket"), "{line}: {refused:?}");
+        assert!(refused.output.contains("is not a socket"), "{line}: {refused:?}");
     }
     assert!(other.daemon().is_running() && other.warren.status().is_some());
     std::fs::remove_file(&socket).unwrap();

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use super::Daemon;
 use warren_control::status::{ClientSessionStatus, ClientStatus, ExitPeer, Observed, Status};
-use warren_control::{Asked, Refusal, Request};
+use warren_control::{PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
-use warren_daemon::breakdown;
+use warren_daemon::panics;
 
 impl Daemon {
-    pub(super) async fn answer(&mut self, asked: Asked) {
+    pub(super) async fn answer(&mut self, asked: PendingRequest) {
         let response = match asked.request {
             Request::Status => self.status().await,
             Request::Stop => {
@@ -21,7 +21,7 @@ impl Daemon {
             Request::Retry => self.retry().await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
-                breakdown::break_down(part, &self.worker).await;
+                panics::cause(part, &self.worker).await;
                 Ok(serde_json::Value::Null)
             }
             Request::ClientAdd { .. }
@@ -34,7 +34,7 @@ impl Daemon {
             | Request::ClientChange { .. }
             | Request::PublicKeys
             | Request::SetKeys { .. }
-            | Request::Drain { .. } => Err(Refusal::new("this is a client; run it on the exit")),
+            | Request::Drain { .. } => Err(RequestRefused::new("this is a client; run it on the exit")),
         };
         // Whoever asked may have gone away.
         drop(asked.answer.send(response));
@@ -49,7 +49,7 @@ impl Daemon {
         self.wonder();
     }
 
-    async fn status(&self) -> Result<serde_json::Value, Refusal> {
+    async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let exit = self.exits.exit(self.exits.current());
         let opened = self.lockdown.trouble().await;
@@ -93,6 +93,6 @@ impl Daemon {
             sandbox: warren_daemon::sandbox::in_force(),
         };
         let status = Status::client(client, observed);
-        serde_json::to_value(status).map_err(Refusal::new)
+        serde_json::to_value(status).map_err(RequestRefused::new)
     }
 }

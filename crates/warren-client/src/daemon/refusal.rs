@@ -8,7 +8,7 @@ use warren_session::goodbye::Goodbye;
 
 use super::Daemon;
 use warren_config::WhenRefused;
-use warren_control::Refusal;
+use warren_control::RequestRefused;
 use warren_control::status::{RefusedStatus, State};
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::notify;
@@ -154,10 +154,10 @@ impl Daemon {
     }
 
     /// A person wants to connect although the exits have refused: reads the profile again first, since that may have been why.
-    pub(super) async fn retry(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         if self.refused.is_some() {
-            self.ask_again().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+            self.ask_again().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
             self.refused = None;
             self.set_state(if self.welcome.is_some() { State::Reconnecting } else { State::Connecting });
             notify::status(self.state.name());

@@ -5,24 +5,24 @@ use anyhow::bail;
 use super::Daemon;
 use warren_config::TAKES_RESTART as TRANSPORT;
 use warren_config::{ClientProfile, Endpoint, load_profile};
-use warren_control::Refusal;
+use warren_control::RequestRefused;
 
 impl Daemon {
     /// Reads the profile again. The connections stay, and no packet of them is lost.
-    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
-        self.follow_when_refused().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+        self.follow_when_refused().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
         Ok(answer)
     }
 
-    pub(super) async fn read_profile(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn read_profile(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.take_over().await;
         match &outcome {
             Ok(()) => tracing::info!("profile read again"),
             Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
         }
         self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
     async fn take_over(&mut self) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::{PRIVATE_KEY, PUBLIC_KEY, exit_error, exit_text, profile_error, profile_text};
 
-/// What stands from line 7 on, and how the error begins after `home.toml:`.
+/// The text from line 7 on, and how the error begins after `home.toml:`.
 const BROKEN_PROFILES: &[(&str, &str)] = &[
     // Names
     (

@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz target.
+//! Replays the fuzz target's corpus.
 
 #[path = "../../../../fuzz/src/corpus.rs"]
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]

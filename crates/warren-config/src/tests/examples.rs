@@ -1,4 +1,4 @@
-//! The examples in `configs/` say what the code does.
+//! The examples in `configs/` match the code.
 
 use super::{PRIVATE_KEY, parse_exit, parse_profile, profile_text};
 use crate::profile;
@@ -6,7 +6,7 @@ use crate::profile;
 const HOME: &str = include_str!("../../../../configs/home.toml");
 const EXIT: &str = include_str!("../../../../configs/exit.toml");
 
-/// Every key that a profile, and `exit.toml`, may have beside those of `[transport]`.
+/// Every key that a profile and `exit.toml` may have outside `[transport]`.
 const PROFILE_KEYS: &[&str] = &[
     "private_key_file",
     "endpoint",
@@ -40,7 +40,7 @@ const EXIT_KEYS: &[&str] = &[
     "public",
     "clients",
 ];
-/// Every key of `[transport]`, which both have.
+/// Every key of `[transport]`, which both files have.
 const TRANSPORT_KEYS: &[&str] = &[
     "connections",
     "max_transmit_segments",
@@ -66,7 +66,7 @@ fn example_profile_shows_every_key_with_its_default() {
     assert_eq!(example.routes.include, minimal.routes.include);
     assert_eq!(example.routes.when_refused, minimal.routes.when_refused);
     assert_eq!(example.transport, minimal.transport);
-    assert!(example.not_yet.is_empty());
+    assert!(example.ineffective.is_empty());
     assert_shows(HOME, PROFILE_KEYS);
     assert_shows(HOME, TRANSPORT_KEYS);
 }

@@ -1,11 +1,11 @@
-//! Whatever a file holds, loading ends with a value or one line.
+//! Loading any file ends with a value or one line of error.
 
 use proptest::prelude::*;
 
 use super::{PRIVATE_KEY, profile_text};
 use crate::fuzzing::configuration;
 
-/// Texts that look enough like a configuration to get past the parser.
+/// Texts that resemble a configuration closely enough to get past the TOML parser.
 fn plausible() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "client",

@@ -240,7 +240,7 @@ mod tests {
         assert!(percent(0, 0).abs() < 1e-9);
     }
 
-    /// Connections by number, each with as many packets and bytes either way.
+    /// Connections by number, each with this many packets and bytes in both directions.
     fn snapshot(connections: &[(u64, u64)]) -> Snapshot {
         let connection = |(id, count): &(u64, u64)| ConnectionSnapshot {
             connection: ConnectionId(*id),

@@ -20,11 +20,11 @@ use warren_host::{DeviceName, NftCall, NftError, NftRunner};
 
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay;
-use crate::daemon_dir::DaemonLock;
+use crate::daemon_directory::DaemonLock;
 use crate::directories::Directories;
-use crate::itself;
 use crate::logging::{self, LogSettings};
 use crate::notify;
+use crate::own_program;
 
 /// A daemon's connection to its helper, which does what the daemon may not do itself.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Helper {
         let channel = share_channel(&ours).context(cannot)?;
         ours.set_nonblocking(true).context(cannot)?;
         let ours = UnixStream::from_std(ours).context(cannot)?;
-        let mut command = itself::command_like_this(directories, log);
+        let mut command = own_program::command_like_this(directories, log);
         command.args(["helper", "--", name]);
         command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         // The helper holds the daemon's lock too. So cleaning up after a killed daemon waits until the helper has
@@ -80,8 +80,8 @@ impl Helper {
         Ok((helper, HelperProcess { child, orders }))
     }
 
-    /// Makes the helper run nft from here on, whenever this process would.
-    pub fn take_over_nft(&self) {
+    /// Has the helper run nft whenever this process would.
+    pub fn install_as_nft_runner(&self) {
         warren_host::set_nft_runner(Box::new(self.clone()));
     }
 

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::itself;
 use crate::notify::SOCKET;
 use crate::output;
+use crate::own_program;
 use crate::sandbox;
 
 /// Looks a name up in a process of its own.
@@ -20,7 +20,7 @@ use crate::sandbox;
 /// # Errors
 /// The resolver's reason, or that it took too long.
 pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
-    let mut command = itself::command();
+    let mut command = own_program::command();
     command.args(["--log", "off", "look-up", "--", host]).kill_on_drop(true);
     // Only the daemon may send notices to the service manager.
     command.env_remove(SOCKET);

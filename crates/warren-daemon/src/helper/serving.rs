@@ -17,10 +17,10 @@ use warren_host::{DeviceName, NftCall, NftService, OwnTables, published};
 use super::look_up;
 use super::protocol::{Answer, HelperError, HelperRequest, NumberedAnswer, NumberedRequest, read, write};
 use super::relay::{self, Relay};
-use crate::daemon_dir::EXIT;
+use crate::daemon_directory::EXIT;
 use crate::directories::Directories;
-use crate::itself;
 use crate::notify::SOCKET;
+use crate::own_program;
 use crate::resolvers;
 use crate::sandbox;
 
@@ -165,7 +165,7 @@ impl Duties {
 
 /// Starts `warren exit release`.
 fn release_hold(directories: &Directories) -> std::io::Result<()> {
-    itself::command()
+    own_program::command()
         .arg("--runtime-dir")
         .arg(&directories.runtime)
         .args(["exit", "release"])

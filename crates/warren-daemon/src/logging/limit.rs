@@ -153,13 +153,13 @@ mod tests {
         left_out.sort_unstable();
         assert_eq!(left_out.len(), 2);
         assert_eq!(left_out[0], 0);
-        // Some pass while this runs.
+        // Some time passes while this runs.
         assert!((300..=400).contains(&left_out[1]), "{left_out:?}");
         let remark: serde_json::Value = serde_json::from_str(&log.remark(3)).unwrap();
         assert_eq!(remark["fields"]["message"], "3 lines like the next one were left out");
     }
 
-    /// Asks the log for each line, and writes none.
+    /// Asks the log for a writer for each line, and writes nothing.
     struct Unwritten(std::sync::Arc<LimitedLog>);
 
     impl<'log> MakeWriter<'log> for Unwritten {

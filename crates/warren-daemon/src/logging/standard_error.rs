@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(kept.write(line.as_bytes(), &mut Lost).unwrap(), 4);
         }
         assert_eq!(kept.write(&[b'x'; MOST], &mut Lost).unwrap(), MOST);
-        // In its turn, although there is somebody again.
+        // After the kept lines, although the log can be written to again.
         let mut log = Vec::new();
         assert_eq!(kept.write(b"three\n", &mut log).unwrap(), 6);
         assert!(log.is_empty());

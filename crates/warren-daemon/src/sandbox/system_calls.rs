@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_look_up_has_streams_and_no_datagrams_of_unix() {
-        // A filter holds for the thread that asks for it.
+        // A filter applies to the thread that installs it.
         let confined = std::thread::spawn(|| {
             confine_to_streams().unwrap();
             let refused = [UnixDatagram::unbound().map(drop), UnixDatagram::pair().map(drop)];

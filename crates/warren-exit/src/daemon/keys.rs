@@ -4,9 +4,9 @@ use anyhow::bail;
 use warren_session::Goodbye;
 use warren_session::exit::EndReason;
 
-use super::Daemon;
-use warren_config::ExitConfig;
-use warren_control::Secret;
+use super::daemon::Daemon;
+use warren_config::ExitSettings;
+use warren_control::SerializableKey;
 use warren_tunnel::Command;
 
 impl Daemon<'_> {
@@ -14,9 +14,13 @@ impl Daemon<'_> {
     /// included; otherwise connections are left alone. Returns how many sessions ended.
     ///
     /// # Errors
-    /// If there is no key, or more than two.
-    pub(super) async fn set_keys(&mut self, keys: Vec<Secret>, end_sessions: bool) -> anyhow::Result<usize> {
-        let mut keys = keys.into_iter().map(|Secret(key)| key);
+    /// If there are none or too many.
+    pub(super) async fn set_keys(
+        &mut self,
+        keys: Vec<SerializableKey>,
+        end_sessions: bool,
+    ) -> anyhow::Result<usize> {
+        let mut keys = keys.into_iter().map(|SerializableKey(key)| key);
         let (Some(current), old, None) = (keys.next(), keys.next(), keys.next()) else {
             bail!("an exit has one key, or two while it is being rotated");
         };
@@ -31,9 +35,9 @@ impl Daemon<'_> {
         Ok(self.clients.retire_key())
     }
 
-    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start, so an
-    /// unchanged copy does not undo keys that the exit was given since.
-    pub(super) async fn adopt_keys(&mut self, read: &mut ExitConfig) {
+    /// Takes over what the key file holds by now. A copy that a service manager handed over when the exit started, and that
+    /// never changes, says nothing about the keys that the exit was given since.
+    pub(super) async fn take_keys_of(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();
         if read.keys.is_copy && keys == self.keys_read {
             read.keys.current = self.config.keys.current.clone();

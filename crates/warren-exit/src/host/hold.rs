@@ -6,8 +6,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use warren_host::HostError;
 use warren_host::exit_hold::Hold;
 
-use crate::ending::Ending;
-use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use super::daemon::Ending;
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::helper::Helper;
 use warren_daemon::notify::SOCKET;
@@ -44,7 +44,7 @@ pub async fn release(directories: &Directories) -> anyhow::Result<()> {
         () = tokio::time::sleep(LINGER) => {}
         _ = terminate.recv() => {}
     }
-    match warren_host::recover(&DaemonDir::new(&directories.runtime, EXIT).hold_journal()).await {
+    match warren_host::recover(&DaemonDirectory::new(&directories.runtime, EXIT).hold_journal()).await {
         Ok(_) | Err(HostError::Busy(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -10,7 +10,7 @@ use anyhow::bail;
 
 use super::args::{ClientSetArgs, ExitClientCommand, InviteArgs};
 use super::host_networks;
-use warren_config::{ExitConfig, load_exit};
+use warren_config::{ExitSettings, load_exit};
 use warren_control::{ClientChange, ClientSettings, ClientView};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
@@ -23,7 +23,7 @@ pub(crate) use store::{ClientStore, open};
 pub(crate) fn run(
     directories: &Directories,
     command: &ExitClientCommand,
-    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+    open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let mut store = open(&config)?;
@@ -76,7 +76,7 @@ pub(crate) fn run(
     }
 }
 
-fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
+fn set(config: &ExitSettings, args: &ClientSetArgs, store: &mut dyn ClientStore) -> anyhow::Result<()> {
     let is_given = args.no_prefixes || !args.prefixes.is_empty();
     let prefixes = is_given.then(|| args.prefixes.clone());
     let ClientSetArgs { ipv4, ipv6, rate_limit, public_key, allow_removed, .. } = *args;
@@ -97,7 +97,7 @@ fn set(config: &ExitConfig, args: &ClientSetArgs, store: &mut dyn ClientStore) -
 pub(crate) fn invite(
     directories: &Directories,
     arguments: &InviteArgs,
-    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+    open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let mut store = open(&config)?;

@@ -21,7 +21,7 @@ use super::exit_client::ClientStore;
 use warren_config::storage;
 use warren_config::{ClientKey, profile_text};
 use warren_config::{
-    ConfigError, ExitConfig, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
+    ConfigError, ExitSettings, ProfileName, RemoteExit, describe, load_exit, load_profile, utf8,
 };
 use warren_control::{ClientView, NewClient};
 use warren_daemon::directories::Directories;
@@ -35,7 +35,7 @@ use warren_exit::invitation::endpoint;
 pub(crate) fn run(
     directories: &Directories,
     args: &ImportWireGuardArgs,
-    open: impl FnOnce(&ExitConfig) -> anyhow::Result<Box<dyn ClientStore>>,
+    open: impl FnOnce(&ExitSettings) -> anyhow::Result<Box<dyn ClientStore>>,
 ) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let endpoint = endpoint(&config)?;
@@ -148,7 +148,7 @@ impl Refused {
 /// The clients to enrol beside those that are enrolled already. Each gets a key of its own later.
 fn plan(
     server: &WireGuardServer,
-    config: &ExitConfig,
+    config: &ExitSettings,
     enrolled: &[ClientView],
 ) -> Result<Vec<NewClient>, Refused> {
     let mut registry = ClientRegistry::new();
@@ -213,7 +213,7 @@ fn holder(error: &RegistryError) -> Option<&String> {
     None
 }
 
-fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
+fn client_of(peer: &Peer, config: &ExitSettings) -> Result<NewClient, String> {
     let mut client = NewClient {
         name: String::new(),
         public_key: config.keys.current.public(),
@@ -256,7 +256,7 @@ fn client_of(peer: &Peer, config: &ExitConfig) -> Result<NewClient, String> {
     Ok(client)
 }
 
-fn uses(config: &ExitConfig, network: &IpNet) -> bool {
+fn uses(config: &ExitSettings, network: &IpNet) -> bool {
     let own = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     own.into_iter().flatten().any(|own| own.contains(network) || network.contains(&own))
 }

@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// As on a host that has a resolver which clients can reach; none is asked here.
+    /// Like a host with a resolver that clients can reach. No resolver is queried here.
     fn run(directories: &Directories, args: &ExitInitArgs) -> anyhow::Result<()> {
         run_with(directories, args, || vec!["198.51.100.53".parse().unwrap()])
     }

@@ -6,14 +6,14 @@ use anyhow::bail;
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::proc_net::{self, Ipv4Route, local_addresses, read};
-use warren_config::ExitConfig;
+use warren_config::ExitSettings;
 use warren_exit::DEVICE;
 
 /// Refuses prefixes of clients that would redirect traffic for this host's own networks, gateways or resolvers.
 ///
 /// # Errors
 /// The prefix and what it overlaps.
-pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitConfig) -> anyhow::Result<()> {
+pub(crate) fn refuse(prefixes: &[IpNet], config: &ExitSettings) -> anyhow::Result<()> {
     if prefixes.is_empty() {
         return Ok(());
     }

@@ -256,7 +256,7 @@ mod tests {
 
         assert!(said.contains("wrote") && key_in(&profile) == key, "{said}");
         assert_eq!(files(&directory), 1, "the key stands in the profile alone");
-        // As after an answer that was lost behind the exit's back.
+        // Like after a lost answer that the exit did send.
         let again = Joining::prepare(&directory, &name(), &invited).unwrap();
         assert_eq!(again.key.public(), key);
         let said = again.finish(&name(), &invited).unwrap();

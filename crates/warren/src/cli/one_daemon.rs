@@ -5,7 +5,7 @@ use warren_host::kill_switch::{Standing, look};
 use crate::lost_kill_switch;
 use warren_config::ProfileName;
 use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::{self, DaemonDir, refuse_unknown};
+use warren_daemon::daemon_directory::{self, DaemonDirectory, refuse_unknown};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
@@ -25,12 +25,12 @@ pub(super) async fn ask_one(
         }
         None => only_running(directories).await?,
     };
-    let directory = DaemonDir::new(&directories.runtime, &name);
+    let directory = DaemonDirectory::new(&directories.runtime, &name);
     match ask(&directory.socket(), request).await {
         Ok(value) => Ok((name, value)),
         Err(AskError::NotRunning) => {
             refuse_unknown(directories, &directory, &name)?;
-            if directory.has_lock_file() && directory.lock_of_the_dead().await?.is_none() {
+            if directory.has_lock_file() && directory.lock_after_kill().await?.is_none() {
                 let sentence =
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
                 return Err(Failure::new(ExitCode::NotRunning, sentence).into());
@@ -44,7 +44,7 @@ pub(super) async fn ask_one(
 /// Refuses a name that no daemon can have, such as a path.
 pub(super) fn refuse_invalid_name(name: &str) -> anyhow::Result<()> {
     match name.parse::<ProfileName>() {
-        Err(reason) if name != daemon_dir::EXIT => {
+        Err(reason) if name != daemon_directory::EXIT => {
             let sentence = format!("{name:?} cannot be a profile's name: it {reason}");
             Err(Failure::new(ExitCode::Usage, sentence).into())
         }
@@ -53,7 +53,7 @@ pub(super) fn refuse_invalid_name(name: &str) -> anyhow::Result<()> {
 }
 
 pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<String> {
-    let all = daemon_dir::all(&directories.runtime)?;
+    let all = daemon_directory::all(&directories.runtime)?;
     let mut running = Vec::new();
     for (name, directory) in &all {
         if directory.is_running()? {
@@ -74,22 +74,23 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
 }
 
 /// The daemon that ended last among those that gave a reason. Any daemon if none did.
-fn ended_last(all: &[(String, DaemonDir)]) -> Option<&(String, DaemonDir)> {
-    let end =
-        |directory: &DaemonDir| directory.path().metadata().and_then(|metadata| metadata.modified()).ok();
-    let with_words = all.iter().filter(|(_, directory)| directory.last_words().is_some());
+fn ended_last(all: &[(String, DaemonDirectory)]) -> Option<&(String, DaemonDirectory)> {
+    let end = |directory: &DaemonDirectory| {
+        directory.path().metadata().and_then(|metadata| metadata.modified()).ok()
+    };
+    let with_words = all.iter().filter(|(_, directory)| directory.last_error().is_some());
     with_words.max_by_key(|(_, directory)| end(directory)).or(all.first())
 }
 
 /// Why a daemon does not run, as far as is known.
-pub(super) async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
+pub(super) async fn not_running(directory: &DaemonDirectory, name: &str) -> Failure {
     let sentence = if let Some(sentence) = kill_switch(directory, name).await {
         sentence
     } else if directory.was_killed() {
         format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
-    } else if let Some(last_words) = directory.last_words() {
-        format!("{name} is not running; it ended with: {last_words}")
-    } else if name == daemon_dir::EXIT {
+    } else if let Some(last_error) = directory.last_error() {
+        format!("{name} is not running; it ended with: {last_error}")
+    } else if name == daemon_directory::EXIT {
         format!("{name} is not running; `warren exit run` starts it")
     } else {
         format!("{name} is not running; `warren up {name}` connects")
@@ -98,11 +99,11 @@ pub(super) async fn not_running(directory: &DaemonDir, name: &str) -> Failure {
 }
 
 /// The state of a kill switch that was closed, according to the kernel. Nothing if it is open.
-async fn kill_switch(directory: &DaemonDir, name: &str) -> Option<String> {
-    if name == daemon_dir::EXIT {
+async fn kill_switch(directory: &DaemonDirectory, name: &str) -> Option<String> {
+    if name == daemon_directory::EXIT {
         return None;
     }
-    let ended = directory.last_words().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
+    let ended = directory.last_error().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
     let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
     let standing = match look(directory.kill_switch(), name).await {
         Ok(Standing::Open) => return None,
@@ -138,7 +139,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directories = Directories::below(directory.path());
         for (name, age, log) in [("a", 50, "warren: old\n"), ("b", 20, "warren: new\n"), ("c", 0, "")] {
-            let daemon = DaemonDir::new(&directories.runtime, name);
+            let daemon = DaemonDirectory::new(&directories.runtime, name);
             daemon.create().unwrap();
             std::fs::write(daemon.path().join("lock"), "").unwrap();
             std::fs::write(daemon.log(), log).unwrap();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::one_daemon::ask_one;
 use warren_control::Request;
-use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
@@ -30,7 +30,7 @@ pub(crate) async fn reload(directories: &Directories, name: Option<&str>) -> any
 pub(crate) async fn drain(directories: &Directories, timeout: Duration) -> anyhow::Result<()> {
     let milliseconds = u64::try_from(timeout.as_millis())?;
     ask_one(directories, Some(EXIT), &Request::Drain { milliseconds }).await?;
-    let directory = DaemonDir::new(&directories.runtime, EXIT);
+    let directory = DaemonDirectory::new(&directories.runtime, EXIT);
     let deadline = Instant::now() + timeout + STOPPING;
     while directory.is_running()? {
         if Instant::now() > deadline {

@@ -9,9 +9,9 @@ use zeroize::Zeroizing;
 use super::args::RotateKeyArgs;
 use super::running_exit;
 use warren_config::storage;
-use warren_config::{ExitConfig, describe, load_exit};
-use warren_control::{AskError, Request, Secret, ask};
-use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_config::{ExitSettings, describe, load_exit};
+use warren_control::{AskError, Request, SerializableKey, ask};
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -31,7 +31,7 @@ pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) ->
     }
 }
 
-async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> anyhow::Result<()> {
+async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) -> anyhow::Result<()> {
     let retire = directories.command("exit rotate-key --retire");
     if config.keys.old.is_some() {
         bail!(
@@ -60,7 +60,7 @@ async fn rotate(directories: &Directories, config: &ExitConfig, runs: bool) -> a
 
 async fn retire(
     directories: &Directories,
-    config: &ExitConfig,
+    config: &ExitSettings,
     runs: bool,
     end_sessions: bool,
 ) -> anyhow::Result<()> {
@@ -110,8 +110,8 @@ async fn tell(
     if !runs {
         return Ok(Told::NotRunning);
     }
-    let request = Request::SetKeys { keys: keys.into_iter().map(Secret).collect(), end_sessions };
-    match ask(&DaemonDir::new(&directories.runtime, EXIT).socket(), &request).await {
+    let request = Request::SetKeys { keys: keys.into_iter().map(SerializableKey).collect(), end_sessions };
+    match ask(&DaemonDirectory::new(&directories.runtime, EXIT).socket(), &request).await {
         Ok(ended) => match ended.as_u64() {
             Some(ended) => Ok(Told::TakenOver(ended)),
             None if end_sessions => {
@@ -126,7 +126,7 @@ async fn tell(
     }
 }
 
-fn write(config: &ExitConfig, keys: &[&PrivateKey]) -> anyhow::Result<()> {
+fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
     // Allocates all room at first: what a growing string leaves behind is not wiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));

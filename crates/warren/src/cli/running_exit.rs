@@ -3,17 +3,17 @@
 use anyhow::bail;
 use warren_quic::key::PublicKey;
 
-use warren_config::ExitConfig;
+use warren_config::ExitSettings;
 use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 
 /// Whether this configuration's exit runs.
 ///
 /// # Errors
 /// When another exit answers, recognised by its keys. The command must not change that exit.
-pub(crate) async fn is_running(directories: &Directories, config: &ExitConfig) -> anyhow::Result<bool> {
-    let socket = DaemonDir::new(&directories.runtime, EXIT).socket();
+pub(crate) async fn is_running(directories: &Directories, config: &ExitSettings) -> anyhow::Result<bool> {
+    let socket = DaemonDirectory::new(&directories.runtime, EXIT).socket();
     let served: Vec<PublicKey> = match ask(&socket, &Request::PublicKeys).await {
         Ok(keys) => serde_json::from_value(keys)?,
         Err(AskError::NotRunning) => return Ok(false),
@@ -44,7 +44,7 @@ mod tests {
     use warren_control::ControlSocket;
     use warren_daemon::output;
 
-    fn initialized(directory: &Path) -> (Directories, ExitConfig) {
+    fn initialized(directory: &Path) -> (Directories, ExitSettings) {
         let directories = Directories::below(directory);
         let endpoint = Some("192.0.2.1".parse().unwrap());
         exit_init::run(&directories, &ExitInitArgs { endpoint, ipv4: None, ipv6: None }).unwrap();
@@ -52,13 +52,13 @@ mod tests {
         (directories, config)
     }
 
-    /// Answers what is asked while `asking` runs as an exit that serves these keys.
+    /// Answers requests as an exit with these keys would, while `asking` runs.
     async fn beside<T>(
         directories: &Directories,
         keys: Vec<PublicKey>,
         asking: impl Future<Output = T>,
     ) -> T {
-        let directory = DaemonDir::new(&directories.runtime, EXIT);
+        let directory = DaemonDirectory::new(&directories.runtime, EXIT);
         directory.create().unwrap();
         let mut socket = ControlSocket::bind(&directory.socket()).unwrap();
         let answering = async {

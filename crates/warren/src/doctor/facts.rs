@@ -19,10 +19,10 @@ use super::read;
 use crate::proc_net::{self, egress_device, networks_of_this_host};
 use crate::runtime::block_on;
 use warren_client::{Answer, kill_switch, knock};
-use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
+use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::status::Status;
 use warren_control::{Request, ask};
-use warren_daemon::daemon_dir::{self, DaemonDir, EXIT};
+use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::sandbox;
 use warren_exit::DEVICE as TUN;
@@ -228,7 +228,7 @@ fn clock() -> ClockFacts {
 
 fn daemons(directories: &Directories) -> DaemonFacts {
     let mut facts = DaemonFacts::default();
-    for (name, directory) in daemon_dir::all(&directories.runtime).unwrap_or_default() {
+    for (name, directory) in daemon_directory::all(&directories.runtime).unwrap_or_default() {
         facts.troubles.extend(reported_by(&name, &directory));
         let is_running = directory.is_running().unwrap_or(true);
         if directory.was_killed() && !is_running {
@@ -265,7 +265,7 @@ fn network() -> NetworkFacts {
 }
 
 /// Asks the kernel for the table of a kill switch that was closed.
-fn closed_kill_switch(name: &str, directory: &DaemonDir, is_running: bool) -> Option<ClosedKillSwitch> {
+fn closed_kill_switch(name: &str, directory: &DaemonDirectory, is_running: bool) -> Option<ClosedKillSwitch> {
     if name == EXIT || !kill_switch::is_closed(directory).unwrap_or(false) {
         return None;
     }
@@ -297,7 +297,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
         facts.files.has_profiles = true;
         match load_profile(&directories.config.join(format!("{name}.toml"))) {
             Ok(profile) => {
-                facts.files.without_effect.extend(profile.not_yet.iter().map(ToString::to_string));
+                facts.files.without_effect.extend(profile.ineffective.iter().map(ToString::to_string));
                 facts.exits.extend(exits_of(&profile));
                 facts.rules_in_front.extend(rules_in_front(&profile));
             }
@@ -307,7 +307,7 @@ fn read_configuration(directories: &Directories, facts: &mut Facts) {
 }
 
 /// The problems that a running client reports.
-fn reported_by(profile: &str, directory: &DaemonDir) -> Vec<TunnelTrouble> {
+fn reported_by(profile: &str, directory: &DaemonDirectory) -> Vec<TunnelTrouble> {
     let asked = block_on(async { Ok(ask(&directory.socket(), &Request::Status).await?) });
     let Ok(status) = asked else { return Vec::new() };
     let Ok(Status { client: Some(client), .. }) = serde_json::from_value(status) else { return Vec::new() };
@@ -353,17 +353,7 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
-/// Also the tables of iptables before nftables: root reads them, and the exit's service cannot.
-fn unread_ports() -> Vec<String> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Vec::new();
-    };
-    let mut unread = runtime.block_on(published::look()).unread;
-    unread.extend(published::legacy_tables());
-    unread
-}
-
-fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
+fn exit(directories: &Directories, config: &ExitSettings) -> ExitFacts {
     let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
     ports.sort_unstable();
     ports.dedup();
@@ -373,7 +363,7 @@ fn exit(directories: &Directories, config: &ExitConfig) -> ExitFacts {
         .flat_map(|text| proc_net::udp_ports(&text))
         .collect();
     ExitFacts {
-        is_running: DaemonDir::new(&directories.runtime, EXIT).is_running().unwrap_or(false),
+        is_running: DaemonDirectory::new(&directories.runtime, EXIT).is_running().unwrap_or(false),
         in_the_way: other_firewalls::look(&ports),
         unread_ports: unread_ports(),
         takes_ipv6: warren_host::facts::new_devices_take_ipv6().unwrap_or(true),

@@ -10,7 +10,7 @@ use warren_host::kill_switch;
 use super::finding::{Finding, Repair};
 use crate::runtime::block_on;
 use warren_config::storage;
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -34,7 +34,7 @@ pub(super) fn carry_out(directories: &Directories, finding: &Finding) {
 
 /// Closes a kill switch again whose table is gone or changed.
 fn close_again(directories: &Directories, profile: &str) -> anyhow::Result<()> {
-    let journal = DaemonDir::new(&directories.runtime, profile).kill_switch();
+    let journal = DaemonDirectory::new(&directories.runtime, profile).kill_switch();
     let closed = block_on(async { Ok(kill_switch::close_again(journal, profile).await?) });
     closed.map(drop).with_context(|| format!("cannot close the kill switch of {profile} again"))
 }

@@ -1,4 +1,4 @@
-//! What can be typed, as a person would.
+//! Command lines, as a person types them.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};

@@ -13,14 +13,14 @@ use super::store::ClientStore;
 use crate::cli::args::ClientAddArgs;
 use crate::cli::{host_networks, keys};
 use warren_config::storage;
-use warren_config::{ClientKey, ExitConfig, ProfileName, client_address, describe, profile_text};
+use warren_config::{ClientKey, ExitSettings, ProfileName, client_address, describe, profile_text};
 use warren_control::NewClient;
 use warren_daemon::output;
 use warren_exit::invitation;
 
 /// Enrols a client. If anything fails, the client is neither enrolled nor has a profile.
 pub(super) fn run(
-    config: &ExitConfig,
+    config: &ExitSettings,
     args: &ClientAddArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn run(
     Ok(())
 }
 
-fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
+fn check(config: &ExitSettings, args: &ClientAddArgs) -> anyhow::Result<()> {
     invitation::check_name(&args.name)?;
     check_key(config, args.public_key)?;
     host_networks::refuse(&args.prefixes, config)?;
@@ -66,7 +66,7 @@ fn check(config: &ExitConfig, args: &ClientAddArgs) -> anyhow::Result<()> {
     }
 }
 
-pub(super) fn check_key(config: &ExitConfig, key: Option<PublicKey>) -> anyhow::Result<()> {
+pub(super) fn check_key(config: &ExitSettings, key: Option<PublicKey>) -> anyhow::Result<()> {
     if key.is_some_and(|key| config.public_keys().contains(&key)) {
         bail!("--public-key is the exit's own; give the key that \"warren pubkey\" prints on the client");
     }

@@ -4,14 +4,14 @@ use anyhow::Context;
 
 use super::store::ClientStore;
 use crate::cli::args::InviteArgs;
-use warren_config::ExitConfig;
+use warren_config::ExitSettings;
 use warren_control::timestamp;
 use warren_daemon::output;
 use warren_exit::invitation;
 
 /// Prints the line. Of its token, the exit keeps only the hash.
 pub(super) fn run(
-    config: &ExitConfig,
+    config: &ExitSettings,
     arguments: &InviteArgs,
     store: &mut dyn ClientStore,
 ) -> anyhow::Result<()> {

@@ -10,9 +10,9 @@ use warren_session::exit::check_clients;
 
 use crate::cli::running_exit;
 use crate::runtime::block_on;
-use warren_config::{ExitConfig, load_clients, lock_clients, save_clients};
+use warren_config::{ExitSettings, load_clients, lock_clients, save_clients};
 use warren_control::{ClientChange, ClientView, InvitationView, NewClient, RemovedView, Request, ask};
-use warren_daemon::daemon_dir::{DaemonDir, EXIT};
+use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 
 /// An exit's clients. Every change is durable when its function returns.
@@ -39,9 +39,11 @@ pub(crate) trait ClientStore {
 ///
 /// # Errors
 /// When an exit runs but does not answer, or another exit runs.
-pub(crate) fn open(directories: &Directories, config: &ExitConfig) -> anyhow::Result<Box<dyn ClientStore>> {
+pub(crate) fn open(directories: &Directories, config: &ExitSettings) -> anyhow::Result<Box<dyn ClientStore>> {
     if block_on(running_exit::is_running(directories, config))? {
-        return Ok(Box::new(RunningExit { socket: DaemonDir::new(&directories.runtime, EXIT).socket() }));
+        return Ok(Box::new(RunningExit {
+            socket: DaemonDirectory::new(&directories.runtime, EXIT).socket(),
+        }));
     }
     Ok(Box::new(StoppedExit::new(config, &directories.state)))
 }
@@ -102,7 +104,7 @@ impl StoppedExit {
     /// How long a command waits for another one to finish.
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    pub(crate) fn new(config: &ExitConfig, state_directory: &Path) -> Self {
+    pub(crate) fn new(config: &ExitSettings, state_directory: &Path) -> Self {
         Self { path: config.clients_path(state_directory), ipv4: config.ipv4, ipv6: config.ipv6 }
     }
 

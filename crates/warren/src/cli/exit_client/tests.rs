@@ -84,7 +84,7 @@ fn profile_of_an_enrolled_client_is_one_that_up_takes() {
     let config = load_exit(&exit.directories.config.join("exit.toml")).unwrap();
     assert_eq!(profile.exit.endpoint.to_string(), "exit.example.net:8443");
     assert_eq!(profile.exit.public_keys, [config.keys.current.public()]);
-    assert!(profile.not_yet.is_empty());
+    assert!(profile.ineffective.is_empty());
     assert_eq!(mode_of(&exit.path("laptop.toml")), 0o600);
 
     let registry = load_clients(&config.clients_path(&exit.directories.state)).unwrap();

@@ -1,26 +1,26 @@
-//! Any bytes as a WireGuard server's file, for a fuzz target.
+//! Fuzzing: any bytes as a WireGuard server's file.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use warren_session::exit::check_clients;
 
-use super::{ClientRegistry, ExitConfig, ProfileName, enrol, plan, read};
+use super::{ClientRegistry, ExitSettings, ProfileName, enrol, plan, read};
 use warren_config as config;
 
 const FILE: &str = "wg0.conf";
 
-/// An exit that has both kinds of addresses for its clients.
-static EXIT: LazyLock<ExitConfig> = LazyLock::new(|| {
+/// An exit with pools of both IP versions.
+static EXIT: LazyLock<ExitSettings> = LazyLock::new(|| {
     let text =
         "[exit]\nprivate_key_file = \"exit.key\"\n[addresses]\nipv4 = \"10.0.0.0/8\"\nipv6 = \"fd00::/32\"\n";
     config::fuzzing::read_exit(text.as_bytes()).expect("it is a configuration")
 });
 
-/// Plans the import of these bytes into an exit without clients.
+/// Plans an import of these bytes into an exit without clients.
 ///
 /// # Panics
-/// When they are refused without their place or in more than a line, and when what is planned cannot be enrolled.
+/// When an error does not name its place in one line, or planned clients cannot be enrolled.
 pub(crate) fn run(data: &[u8]) {
     let path = Path::new(FILE);
     let planned =

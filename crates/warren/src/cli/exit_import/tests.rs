@@ -1,4 +1,4 @@
-//! Importing on a stopped exit, against real files.
+//! Imports into a stopped exit, with real files.
 
 use std::fs;
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ fn profile_with_a_removed_key_is_not_imported_again() {
     assert!(refused.contains("laptop.toml has the key of a client that was removed"), "{refused}");
     assert_eq!(exit.names().len(), 0);
 
-    // The control: without the old profiles the same peers are enrolled, with new keys.
+    // The control: without the old profiles, the same peers are enrolled with new keys.
     fs::remove_dir_all(exit.profiles()).unwrap();
     exit.import(TWO, false).unwrap();
     assert_eq!((exit.names().len(), exit.files()), (2, 2));
@@ -126,7 +126,7 @@ fn a_clash_is_one_sentence_with_its_line_and_nothing_is_enrolled() {
         (one.clone() + &peer("phone", "127.0.0.0/8"), "wg0.conf:5: client \"phone\" cannot have the prefix"),
         (one.clone() + &peer("phone", "10.8.0.2"), "(\"laptop\" is the peer at line 2)"),
         (one.clone() + &peer("exit", "10.8.0.3"), "wg0.conf:5: the name \"exit\" is the exit's own"),
-        (one + "AllowedIPs = no\n", "wg0.conf:4: \"no\" is no network; correct the line"),
+        (one + "AllowedIPs = no\n", "wg0.conf:4: \"no\" is not a network; correct the line"),
     ] {
         let exit = Exit::new();
         for dry_run in [true, false] {
@@ -159,7 +159,7 @@ fn a_second_import_and_a_profile_that_is_there_change_nothing() {
 fn an_import_that_was_killed_is_gone_on_with() {
     let exit = Exit::new();
     exit.import(TWO, false).unwrap();
-    // As if it had been killed before the clients were enrolled, and one profile not yet written.
+    // The state after a kill before the clients were enrolled, with one profile still missing.
     fs::remove_file(exit.directories.state.join("exit/clients.toml")).unwrap();
     fs::remove_file(exit.profiles().join("peer-10-8-0-3.toml")).unwrap();
     let before = fs::read_to_string(exit.profiles().join("laptop.toml")).unwrap();

@@ -190,16 +190,17 @@ mod tests {
     fn key_in_a_networks_place_is_not_shown() {
         let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
         for (text, said) in [
-            (format!("[Peer]\nAllowedIPs = {key}\n"), "\"(a key, not shown)\" is no network"),
-            (format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"), "\"(a key, not shown)/32\" is no network"),
+            (format!("[Peer]\nAllowedIPs = {key}\n"), "\"(a key, not shown)\" is not a network"),
+            (format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"), "\"(a key, not shown)/32\" is not a network"),
             (
                 format!("[Interface]\nAddress = {key} {key}\n"),
-                "\"(a key, not shown) (a key, not shown)\" is no network",
+                "\"(a key, not shown) (a key, not shown)\" is not a network",
             ),
-            // Cut to what a line shows, the second one would be no key any more, but most of one.
+            // If it were only cut to the length of a line, the second would no longer be recognised as a key, but show
+            // most of one.
             (
                 format!("[Interface]\nAddress = PrivateKey={key} {key}\n"),
-                "\"PrivateKey=(a key, not shown) (a key, not shown)\" is no network",
+                "\"PrivateKey=(a key, not shown) (a key, not shown)\" is not a network",
             ),
         ] {
             assert_eq!(parse(&text).unwrap_err().sentence, said, "{text}");

@@ -13,7 +13,7 @@ use self::terminal::{Input, Terminal};
 use crate::cli::one_daemon::not_running;
 use warren_control::status::Status;
 use warren_control::{AskError, Request, ask};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// How often the daemon is asked.
@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When standard output is not a capable terminal, and when the daemon does not run or has ended. The terminal is
 /// restored.
-pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+pub(super) async fn watch(directory: &DaemonDirectory, name: &str) -> anyhow::Result<()> {
     let mut history = History::default();
     // Errors are reported before the terminal is taken over.
     let asked = ask(&directory.socket(), &Request::Status).await;
@@ -65,13 +65,13 @@ pub(super) async fn watch(directory: &DaemonDir, name: &str) -> anyhow::Result<(
 }
 
 /// The status after a pause.
-async fn look(directory: &DaemonDir, pause: Duration) -> Result<Status, AskError> {
+async fn look(directory: &DaemonDirectory, pause: Duration) -> Result<Status, AskError> {
     tokio::time::sleep(pause).await;
     let value = ask(&directory.socket(), &Request::Status).await?;
     serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }
 
-async fn failure(error: AskError, directory: &DaemonDir, name: &str) -> anyhow::Error {
+async fn failure(error: AskError, directory: &DaemonDirectory, name: &str) -> anyhow::Error {
     match error {
         AskError::NotRunning => not_running(directory, name).await.into(),
         other

@@ -1,4 +1,4 @@
-//! Each check on a host where all is well, and on one where its own fact is not.
+//! Each check on a good host, and on a host where exactly its own fact is bad.
 
 use super::super::facts::{
     ClockFacts, ClosedKillSwitch, CoreFacts, Egress, ExitFacts, KernelFacts, NetworkFacts, SocketFacts,
@@ -11,7 +11,7 @@ use super::super::path::Path;
 use super::*;
 use warren_exit::other_firewalls::in_the_way;
 
-/// An exit that runs on a good host.
+/// A running exit on a good host.
 fn good() -> Facts {
     let features = [("rx-udp-gro-forwarding", true), ("rx-gro-list", false)];
     Facts {

@@ -1,4 +1,4 @@
-//! What the documents tell a reader to type exists, and what they quote is what the programs say.
+//! Commands in the documents exist, and quoted messages are those of the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn documents() -> Vec<(String, String)> {
     files.into_iter().map(|file| (file.display().to_string(), fs::read_to_string(&file).unwrap())).collect()
 }
 
-/// Command lines of Warren's in a document: spans of code, and lines of blocks of code.
+/// Command lines of Warren in a document: spans and blocks of code.
 fn command_lines(text: &str) -> Vec<String> {
     let spans = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let lines = text.lines().map(str::trim_start);
@@ -30,7 +30,7 @@ fn every_command_of_the_documents_is_one() {
     let mut count = 0;
     for (document, text) in documents() {
         for line in command_lines(&text) {
-            // "add|list|show" stands for three, and what follows is left to the reader.
+            // "add|list|show" stands for three commands. The rest of such a line is not checked.
             let line = line.split(['|', '<', '>', '&', ';', '[']).next().unwrap_or_default();
             let unknown = [ErrorKind::InvalidSubcommand, ErrorKind::UnknownArgument];
             if let Err(error) = parse(line) {
@@ -50,7 +50,7 @@ fn a_command_that_is_none_would_be_found() {
     assert_eq!(parse("warren up --fast").unwrap_err().kind(), ErrorKind::UnknownArgument);
 }
 
-/// The first column of `docs/trouble.md` quotes what a person reads, so that it can be searched for.
+/// The first column of `docs/trouble.md` quotes messages, so that readers can search for them.
 #[test]
 fn every_message_that_trouble_quotes_is_said_somewhere() {
     let said = sources(&repository().join("crates"));
@@ -65,7 +65,7 @@ fn every_message_that_trouble_quotes_is_said_somewhere() {
     assert!(quoted.len() > 5, "{quoted:?}");
 }
 
-/// The text of all sources, with strings that go on in the next line in one.
+/// The text of all sources, with strings over several lines joined.
 fn sources(directory: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(directory).unwrap() {

@@ -72,7 +72,7 @@ fn look(columns: usize, rows: usize) -> Look {
     Look { columns, rows, bars: Bars::Blocks, colour: false }
 }
 
-/// Some connections that were looked at some times, a second apart.
+/// Some connections, sampled several times, a second apart.
 fn seen(connections: u64, looks: u64) -> History {
     let start = Instant::now();
     let mut history = History::default();
@@ -83,7 +83,7 @@ fn seen(connections: u64, looks: u64) -> History {
     history
 }
 
-/// The lines without codes.
+/// The lines without their codes.
 fn plain(lines: &[String]) -> Vec<String> {
     let without = |line: &String| {
         let mut text = String::new();

@@ -8,7 +8,7 @@ use warren_tunnel::{Command, WorkerHandle};
 
 /// Makes every panic abort the process. Release builds abort anyway; in others a panic would end only its thread or
 /// task.
-pub fn end_on_panic() {
+pub fn abort_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
@@ -18,7 +18,7 @@ pub fn end_on_panic() {
 
 /// Makes a part of this daemon panic, for tests. Release builds do not have it.
 #[cfg(debug_assertions)]
-pub async fn break_down(part: Part, workers: &WorkerHandle) {
+pub async fn cause(part: Part, workers: &WorkerHandle) {
     match part {
         Part::Daemon => panic!("as asked for"),
         Part::Worker => workers.send(Command::Panic).await,

@@ -8,7 +8,7 @@ use super::wording::one_line;
 
 /// A setting in a file that has no effect in this version. It prints as the line that warns of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotYet {
+pub struct IneffectiveSetting {
     path: PathBuf,
     /// The key with its section, e.g. `[routes] exclude`.
     pub key: String,
@@ -18,7 +18,7 @@ pub struct NotYet {
     pub consequence: &'static str,
 }
 
-impl NotYet {
+impl IneffectiveSetting {
     pub(super) fn new(
         section: &Section<'_>,
         key: impl Into<String>,
@@ -29,7 +29,7 @@ impl NotYet {
     }
 }
 
-impl fmt::Display for NotYet {
+impl fmt::Display for IneffectiveSetting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = one_line(&self.path.to_string_lossy());
         write!(

@@ -23,7 +23,7 @@ pub const EXIT: &str = "exit";
 /// What happens to what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's
 /// flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnPurpose {
+pub enum ForSuccessor {
     /// It stays for the successor.
     Keep,
     /// It is removed.
@@ -32,11 +32,11 @@ pub enum OnPurpose {
 
 /// One daemon's directory, whether the daemon runs or not.
 #[derive(Debug, Clone)]
-pub struct DaemonDir {
+pub struct DaemonDirectory {
     path: PathBuf,
 }
 
-impl DaemonDir {
+impl DaemonDirectory {
     /// The directory of a profile's daemon, or of [`EXIT`].
     pub fn new(runtime_dir: &Path, name: &str) -> Self {
         Self { path: runtime_dir.join(name) }
@@ -184,7 +184,7 @@ impl DaemonDir {
     ///
     /// # Errors
     /// As [`Self::lock`].
-    pub async fn lock_of_the_dead(&self) -> anyhow::Result<Option<DaemonLock>> {
+    pub async fn lock_after_kill(&self) -> anyhow::Result<Option<DaemonLock>> {
         for _ in 0..ATTEMPTS {
             if let Some(lock) = self.lock()? {
                 return Ok(Some(lock));
@@ -202,9 +202,9 @@ impl DaemonDir {
     ///
     /// # Errors
     /// As [`Self::lock`].
-    pub async fn wait_for_the_dead(&self) -> anyhow::Result<()> {
+    pub async fn wait_for_killed(&self) -> anyhow::Result<()> {
         if self.has_lock_file() {
-            drop(self.lock_of_the_dead().await?);
+            drop(self.lock_after_kill().await?);
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl DaemonDir {
     }
 
     /// The last daemon's final message, if it ended on its own.
-    pub fn last_words(&self) -> Option<String> {
+    pub fn last_error(&self) -> Option<String> {
         let mut file = open_plain(&self.log()).ok()?;
         let end = file.metadata().ok()?.len();
         file.seek(SeekFrom::Start(end.saturating_sub(END_OF_LOG))).ok()?;
@@ -240,18 +240,18 @@ impl DaemonDir {
     ///
     /// # Errors
     /// When something cannot be undone.
-    pub async fn clean_up(&self, on_purpose: OnPurpose) -> anyhow::Result<bool> {
+    pub async fn clean_up(&self, for_successor: ForSuccessor) -> anyhow::Result<bool> {
         if !self.exists() {
             return Ok(false);
         }
-        let lock = match on_purpose {
+        let lock = match for_successor {
             // A daemon that starts finds its own directory among the others and must not wait for itself.
-            OnPurpose::Keep => self.lock()?,
-            OnPurpose::Remove => self.lock_of_the_dead().await?,
+            ForSuccessor::Keep => self.lock()?,
+            ForSuccessor::Remove => self.lock_after_kill().await?,
         };
         let Some(lock) = lock else { return Ok(false) };
         let mut found_any = !warren_host::recover(&self.journal()).await?.undone.is_empty();
-        if on_purpose == OnPurpose::Remove {
+        if for_successor == ForSuccessor::Remove {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
         }
@@ -306,7 +306,7 @@ fn locked(path: &Path) -> anyhow::Result<Option<File>> {
 ///
 /// # Errors
 /// When this user may not read the runtime directory. A missing one holds no daemon.
-pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
+pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDirectory)>> {
     let cannot = |error: io::Error| {
         let advice = if error.kind() == ErrorKind::PermissionDenied { "; run this as root" } else { "" };
         anyhow::anyhow!("cannot read {}: {error}{advice}", runtime_dir.display())
@@ -320,7 +320,7 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
     for entry in entries {
         let entry = entry.map_err(cannot)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let directory = DaemonDir::new(runtime_dir, &name);
+        let directory = DaemonDirectory::new(runtime_dir, &name);
         match directory.lock_file().try_exists() {
             Ok(true) => all.push((name, directory)),
             Ok(false) => {}
@@ -340,11 +340,11 @@ pub fn all(runtime_dir: &Path) -> anyhow::Result<Vec<(String, DaemonDir)>> {
 ///
 /// # Errors
 /// When something cannot be undone.
-pub async fn clean_up(runtime_dir: &Path, on_purpose: OnPurpose) -> anyhow::Result<Vec<String>> {
+pub async fn clean_up(runtime_dir: &Path, for_successor: ForSuccessor) -> anyhow::Result<Vec<String>> {
     let mut cleaned = Vec::new();
     let mut first_error = None;
     for (name, directory) in all(runtime_dir)? {
-        match directory.clean_up(on_purpose).await {
+        match directory.clean_up(for_successor).await {
             Ok(true) => cleaned.push(name),
             Ok(false) => {}
             // A directory that another user has spoiled must not keep the others from being cleaned up.
@@ -367,7 +367,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] with the known names.
-pub fn refuse_unknown(directories: &Directories, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+pub fn refuse_unknown(
+    directories: &Directories,
+    directory: &DaemonDirectory,
+    name: &str,
+) -> anyhow::Result<()> {
     if name == EXIT || directory.exists() {
         return Ok(());
     }
@@ -384,7 +388,7 @@ mod tests {
     #[tokio::test]
     async fn lock_of_one_that_answers_nobody_is_waited_for() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();
         let held = directory.lock().unwrap();
         let end = tokio::spawn(async move {
@@ -392,14 +396,14 @@ mod tests {
             drop(held);
         });
 
-        assert!(directory.lock_of_the_dead().await.unwrap().is_some());
+        assert!(directory.lock_after_kill().await.unwrap().is_some());
         end.await.unwrap();
     }
 
     #[tokio::test]
     async fn clearing_a_stopped_daemon_s_directory_leaves_what_is_its_starter_s() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();
         let _starter = directory.start_lock().unwrap().unwrap();
         drop(directory.lock().unwrap());
@@ -407,7 +411,7 @@ mod tests {
             std::fs::write(path, "").unwrap();
         }
 
-        clean_up(runtime.path(), OnPurpose::Keep).await.unwrap();
+        clean_up(runtime.path(), ForSuccessor::Keep).await.unwrap();
 
         assert!(!directory.socket().exists(), "no daemon runs that could answer there");
         assert!(directory.notify_socket().exists(), "its starter still listens there");
@@ -418,7 +422,7 @@ mod tests {
     fn the_directory_above_is_open_to_other_daemons_users_and_its_own_is_not() {
         let above = tempfile::tempdir().unwrap();
         let runtime = above.path().join("run/warren");
-        DaemonDir::new(&runtime, "home").create().unwrap();
+        DaemonDirectory::new(&runtime, "home").create().unwrap();
 
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&runtime), mode(&runtime.join("home"))), (0o755, 0o700));
@@ -427,7 +431,7 @@ mod tests {
     #[test]
     fn lock_has_one_holder_at_a_time() {
         let runtime = tempfile::tempdir().unwrap();
-        let directory = DaemonDir::new(runtime.path(), "home");
+        let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();
         let held = directory.lock().unwrap();
         assert!(held.is_some());

@@ -8,21 +8,21 @@ use zeroize::Zeroizing;
 
 /// A private key that can be sent, and is never printed.
 #[derive(Clone)]
-pub struct Secret(pub PrivateKey);
+pub struct SerializableKey(pub PrivateKey);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SerializableKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Secret(..)")
+        formatter.write_str("SerializableKey(..)")
     }
 }
 
-impl Serialize for Secret {
+impl Serialize for SerializableKey {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.to_base64().as_str())
     }
 }
 
-impl<'de> Deserialize<'de> for Secret {
+impl<'de> Deserialize<'de> for SerializableKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Zeroizing::new(String::deserialize(deserializer)?);
         PrivateKey::from_base64(&text).map(Self).map_err(|_| de::Error::custom("that is not a private key"))
@@ -36,11 +36,11 @@ mod tests {
     #[test]
     fn key_crosses_the_socket_whole_and_shows_nowhere() {
         let key = PrivateKey::generate().unwrap();
-        let secret = Secret(key.clone());
-        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        let secret = SerializableKey(key.clone());
+        assert_eq!(format!("{secret:?}"), "SerializableKey(..)");
         let line = serde_json::to_string(&secret).unwrap();
-        assert_eq!(serde_json::from_str::<Secret>(&line).unwrap().0.public(), key.public());
-        let wrong = serde_json::from_str::<Secret>("\"c2VjcmV0\"").unwrap_err().to_string();
+        assert_eq!(serde_json::from_str::<SerializableKey>(&line).unwrap().0.public(), key.public());
+        let wrong = serde_json::from_str::<SerializableKey>("\"c2VjcmV0\"").unwrap_err().to_string();
         assert!(!wrong.contains("c2VjcmV0"), "{wrong}");
     }
 }
