@@ -24,6 +24,7 @@ pub use transport::{DeviceStatus, TransportStatus};
 use self::counters::{by_name, totals, transport_drops};
 use self::occupancy::Occupancy;
 use self::process::ProcessStatus;
+use crate::clients::timestamp;
 use warren_tunnel::tuning::Tuning;
 use warren_tunnel::{Snapshot, WorkerShare};
 
@@ -174,7 +175,7 @@ impl Status {
             pid: std::process::id(),
             state,
             since_seconds: since.as_secs_f64(),
-            since: humantime::format_rfc3339_seconds(SystemTime::now() - since).to_string(),
+            since: timestamp(SystemTime::now() - since),
             reload_error,
             client: None,
             exit: None,

@@ -122,7 +122,8 @@ async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<
         (Some(name), _) => client::profile_name(&name)?,
         (None, [name]) => name.clone(),
         (None, []) => {
-            return Err(Failure::new(ExitCode::NotRunning, "no profile is up; `warren up` connects").into());
+            let sentence = format!("no profile is up; `{}` connects", directories.command("up"));
+            return Err(Failure::new(ExitCode::NotRunning, sentence).into());
         }
         (None, several) => {
             let sentence = format!("{} are up; name one, or use --all", several.join(", "));

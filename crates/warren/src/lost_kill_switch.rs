@@ -16,10 +16,3 @@ pub(crate) fn describe(standing: Standing, name: &str) -> String {
         ),
     }
 }
-
-/// The commands that close it again or open it.
-pub(crate) fn advice(name: &str) -> String {
-    format!(
-        "`warren client close {name}` closes it again, `warren up {name}` connects, `warren down {name}` opens it for good"
-    )
-}

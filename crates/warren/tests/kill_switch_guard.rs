@@ -32,7 +32,7 @@ fn status_and_doctor_tell_that_it_is_gone_and_doctor_closes_it_again() {
         client.sh(change);
         leaks.assert_all(change);
         let told = status();
-        assert!(told.contains(said) && told.contains("`warren client close home`"), "{told}");
+        assert!(told.contains(said) && told.contains("`warren client close home"), "{told}");
         assert!(!told.contains("is closed"), "{told}");
         let (verdict, found) = said_by_doctor();
         assert!(verdict == "problem" && found.contains(said), "{verdict}: {found}");

@@ -45,7 +45,7 @@ pub(crate) fn run(
             ))
         }
         ExitClientCommand::Show(args) => {
-            let client = find(store.as_mut(), &args.name)?;
+            let client = find(directories, store.as_mut(), &args.name)?;
             if args.json { output::print_json(&client) } else { output::print(&view::text(&client)) }
         }
         ExitClientCommand::Remove(args) => {
@@ -104,12 +104,12 @@ pub(crate) fn invite(
     invite::run(&config, arguments, store.as_mut())
 }
 
-fn find(store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {
+fn find(directories: &Directories, store: &mut dyn ClientStore, name: &str) -> anyhow::Result<ClientView> {
     let clients = store.list()?;
     if let Some(client) = clients.iter().find(|client| client.name == name) {
         return Ok(client.clone());
     }
-    bail!("there is no client {name:?}; `warren exit client list` lists the clients")
+    bail!("there is no client {name:?}; `{}` lists the clients", directories.command("exit client list"))
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub(super) async fn ask_one(
                     format!("{name} is starting or stopping and does not answer yet; ask again in a moment");
                 return Err(Failure::new(ExitCode::NotRunning, sentence).into());
             }
-            Err(not_running(&directory, &name).await.into())
+            Err(not_running(directories, &directory, &name).await.into())
         }
         Err(error) => Err(error.into()),
     }
@@ -52,6 +52,7 @@ pub(super) fn refuse_invalid_name(name: &str) -> anyhow::Result<()> {
     }
 }
 
+/// The name of the only daemon that runs.
 pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<String> {
     let all = daemon_directory::all(&directories.runtime)?;
     let mut running = Vec::new();
@@ -63,8 +64,14 @@ pub(super) async fn only_running(directories: &Directories) -> anyhow::Result<St
     match running.as_slice() {
         [name] => Ok(name.clone()),
         [] => match all.iter().find(|(_, directory)| directory.has_remains()).or_else(|| ended_last(&all)) {
-            Some((name, directory)) => Err(not_running(directory, name).await.into()),
-            None => Err(Failure::new(ExitCode::NotRunning, "neither a client nor an exit is running; `warren up` connects, `warren exit run` serves clients").into()),
+            Some((name, directory)) => Err(not_running(directories, directory, name).await.into()),
+            None => {
+                let (up, run) = (directories.command("up"), directories.command("exit run"));
+                let sentence = format!(
+                    "neither a client nor an exit is running; `{up}` connects, `{run}` serves clients"
+                );
+                Err(Failure::new(ExitCode::NotRunning, sentence).into())
+            }
         },
         several => {
             let sentence = format!("{} are running; name one", several.join(", "));
@@ -83,33 +90,40 @@ fn ended_last(all: &[(String, DaemonDirectory)]) -> Option<&(String, DaemonDirec
 }
 
 /// Why a daemon does not run, as far as is known.
-pub(super) async fn not_running(directory: &DaemonDirectory, name: &str) -> Failure {
-    let sentence = if let Some(sentence) = kill_switch(directory, name).await {
+pub(super) async fn not_running(
+    directories: &Directories,
+    directory: &DaemonDirectory,
+    name: &str,
+) -> Failure {
+    let command = |words: &str| directories.command(words);
+    let sentence = if let Some(sentence) = kill_switch(directories, directory, name).await {
         sentence
     } else if directory.was_killed() {
-        format!("{name} was killed and left changes on this host; undo them with `warren cleanup`")
+        format!("{name} was killed and left changes on this host; undo them with `{}`", command("cleanup"))
     } else if let Some(last_error) = directory.last_error() {
         format!("{name} is not running; it ended with: {last_error}")
     } else if name == daemon_directory::EXIT {
-        format!("{name} is not running; `warren exit run` starts it")
+        format!("{name} is not running; `{}` starts it", command("exit run"))
     } else {
-        format!("{name} is not running; `warren up {name}` connects")
+        format!("{name} is not running; `{}` connects", command(&format!("up {name}")))
     };
     Failure::new(ExitCode::NotRunning, sentence)
 }
 
 /// The state of a kill switch that was closed, according to the kernel. Nothing if it is open.
-async fn kill_switch(directory: &DaemonDirectory, name: &str) -> Option<String> {
+async fn kill_switch(directories: &Directories, directory: &DaemonDirectory, name: &str) -> Option<String> {
     if name == daemon_directory::EXIT {
         return None;
     }
     let ended = directory.last_error().map(|words| format!(" (it ended with: {words})")).unwrap_or_default();
-    let ways = format!("`warren up {name}` connects, `warren down {name}` opens it");
+    let command = |word: &str| directories.command(&format!("{word} {name}"));
+    let ways = format!("`{}` connects, `{}` opens it", command("up"), command("down"));
     let standing = match look(directory.kill_switch(), name).await {
         Ok(Standing::Open) => return None,
         Ok(Standing::Closed) => format!(" and its kill switch is closed; {ways}"),
         Ok(lost @ (Standing::Gone | Standing::Changed)) => {
-            format!(", and {}; {}", lost_kill_switch::describe(lost, name), lost_kill_switch::advice(name))
+            let described = lost_kill_switch::describe(lost, name);
+            format!(", and {described}; `{}` closes it again, {ways} for good", command("client close"))
         }
         Err(error) => {
             format!(" and its kill switch was closed, but this cannot be checked: {error}; {ways}")

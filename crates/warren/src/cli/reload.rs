@@ -34,7 +34,8 @@ pub(crate) async fn drain(directories: &Directories, timeout: Duration) -> anyho
     let deadline = Instant::now() + timeout + STOPPING;
     while directory.is_running()? {
         if Instant::now() > deadline {
-            let sentence = "the exit was told to end but still runs; see `warren status exit` and its log";
+            let status = directories.command("status exit");
+            let sentence = format!("the exit was told to end but still runs; see `{status}` and its log");
             return Err(Failure::new(ExitCode::TimedOut, sentence).into());
         }
         tokio::time::sleep(LOOK_AGAIN).await;

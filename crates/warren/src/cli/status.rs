@@ -9,7 +9,6 @@ use crate::cli::args::StatusArgs;
 use crate::cli::one_daemon::{ask_one, only_running, refuse_invalid_name};
 use warren_control::Request;
 use warren_control::status::Status;
-use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
@@ -28,7 +27,7 @@ pub(crate) async fn run(directories: &Directories, arguments: StatusArgs) -> any
             Some(name) => name.to_owned(),
             None => only_running(directories).await?,
         };
-        return watch::watch(&DaemonDirectory::new(&directories.runtime, &name), &name).await;
+        return watch::watch(directories, &name).await;
     }
     let (_, value) = ask_one(directories, name, &Request::Status).await?;
     if json {

@@ -191,7 +191,10 @@ mod tests {
         let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
         for (text, said) in [
             (format!("[Peer]\nAllowedIPs = {key}\n"), "\"(a key, not shown)\" is not a network"),
-            (format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"), "\"(a key, not shown)/32\" is not a network"),
+            (
+                format!("[Peer]\nAllowedIPs = 10.8.0.2, {key}/32\n"),
+                "\"(a key, not shown)/32\" is not a network",
+            ),
             (
                 format!("[Interface]\nAddress = {key} {key}\n"),
                 "\"(a key, not shown) (a key, not shown)\" is not a network",

@@ -14,6 +14,7 @@ use crate::cli::one_daemon::not_running;
 use warren_control::status::Status;
 use warren_control::{AskError, Request, ask};
 use warren_daemon::daemon_directory::DaemonDirectory;
+use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// How often the daemon is asked.
@@ -24,7 +25,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When standard output is not a capable terminal, and when the daemon does not run or has ended. The terminal is
 /// restored.
-pub(super) async fn watch(directory: &DaemonDirectory, name: &str) -> anyhow::Result<()> {
+pub(super) async fn watch(directories: &Directories, name: &str) -> anyhow::Result<()> {
+    let directory = &DaemonDirectory::new(&directories.runtime, name);
     let mut history = History::default();
     // Errors are reported before the terminal is taken over.
     let asked = ask(&directory.socket(), &Request::Status).await;
@@ -32,7 +34,7 @@ pub(super) async fn watch(directory: &DaemonDirectory, name: &str) -> anyhow::Re
         Instant::now(),
         serde_json::from_value(match asked {
             Ok(asked) => asked,
-            Err(error) => return Err(failure(error, directory, name).await),
+            Err(error) => return Err(failure(error, directories, name).await),
         })?,
     );
     let mut terminal = Terminal::open()?;
@@ -52,7 +54,7 @@ pub(super) async fn watch(directory: &DaemonDirectory, name: &str) -> anyhow::Re
                         history.add(Instant::now(), status);
                     }
                     Err(AskError::TimedOut { .. }) => notice = Some("the daemon does not answer; this is its last status, and its log may say more".to_owned()),
-                    Err(error) => return Err(failure(error, directory, name).await),
+                    Err(error) => return Err(failure(error, directories, name).await),
                 }
             }
             input = terminal.input() => match input {
@@ -71,9 +73,12 @@ async fn look(directory: &DaemonDirectory, pause: Duration) -> Result<Status, As
     serde_json::from_value(value).map_err(|error| AskError::Io(error.into()))
 }
 
-async fn failure(error: AskError, directory: &DaemonDirectory, name: &str) -> anyhow::Error {
+async fn failure(error: AskError, directories: &Directories, name: &str) -> anyhow::Error {
     match error {
-        AskError::NotRunning => not_running(directory, name).await.into(),
+        AskError::NotRunning => {
+            let directory = DaemonDirectory::new(&directories.runtime, name);
+            not_running(directories, &directory, name).await.into()
+        }
         other
         @ (AskError::Refused(_) | AskError::TimedOut { .. } | AskError::Forbidden | AskError::Io(_)) => {
             other.into()
