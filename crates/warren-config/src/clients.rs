@@ -73,6 +73,7 @@ pub struct RegistryFile {
 impl RegistryFile {
     /// Reads the registry. A missing file means no clients.
     pub fn open(path: PathBuf) -> Result<(Self, ClientRegistry), ConfigError> {
+        // Not `metadata`: a dangling link is not a missing file.
         match std::fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok((Self { path, known: None, is_silent: true }, ClientRegistry::new()));
@@ -82,6 +83,7 @@ impl RegistryFile {
         let file::ConfigText { text, metadata } = read(&path)?;
         refuse_what_others_write(&path, &metadata)?;
         let registry = parse(&path, &text)?;
+        // `client = []` parses to the same registry as an empty file, so the text decides.
         let says_who = !registry.is_empty()
             || toml::from_str::<toml::Table>(&text).is_ok_and(|table| table.contains_key("client"));
         let known = Known { stamp: Some(Stamp::of(&metadata)), digest: digest(text.as_bytes()) };
@@ -188,6 +190,7 @@ fn refuse_what_others_write(path: &Path, metadata: &Metadata) -> Result<(), Conf
     }
     let own = rustix::process::geteuid().as_raw();
     let of_directory = path.parent().and_then(|parent| std::fs::metadata(parent).ok());
+    // Root, this process's user, and the directory's owner can change the file anyway.
     if [Some(0), Some(own), of_directory.map(|directory| directory.uid())].contains(&Some(owner)) {
         return Ok(());
     }
@@ -206,6 +209,7 @@ pub fn lock_clients(path: &Path, wait: Duration) -> Result<LockFile, ConfigError
     make_directory(path)?;
     match LockFile::acquire(&lock, wait) {
         Ok(Some(held)) => {
+            // Whoever holds the lock is the only writer, so all temporary files are leftovers.
             path.parent().into_iter().for_each(storage::remove_leftovers);
             Ok(held)
         }

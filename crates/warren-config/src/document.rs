@@ -62,12 +62,14 @@ impl<'a> Document<'a> {
     pub(super) fn section(&mut self, name: &'static str) -> Result<Section<'_>, ConfigError> {
         self.asked.push(name);
         let Some((_, value)) = entry(&self.root, name) else {
+            // An absent section reads like an empty one, so all its keys have their defaults.
             return Ok(Section::new(self.source, name, None, 0));
         };
         let start = value.span().start;
         if let Some(table) = value.get_ref().as_table() {
             return Ok(Section::new(self.source, name, Some(table), start));
         }
+        // `[[name]]` parses as an array of tables.
         let sentence = if value.get_ref().get(0).is_some_and(|item| item.get_ref().is_table()) {
             format!("[[{name}]] is a list here; write [{name}], once")
         } else {
@@ -109,6 +111,7 @@ impl<'a> Document<'a> {
         } else {
             format!("unknown key {} outside any section", quoted(key.get_ref()))
         };
+        // Words from other programs are too far from ours for a suggestion by likeness.
         let elsewhere = ELSEWHERE.iter().find(|(other, _)| key.get_ref().eq_ignore_ascii_case(other));
         let meant = elsewhere.map(|(_, name)| *name).filter(|name| self.asked.contains(name));
         let advice = meant.or_else(|| suggestion(key.get_ref(), self.asked.iter().copied())).map_or_else(
@@ -155,6 +158,7 @@ impl<'a> Section<'a> {
     ) -> Result<Option<Located<T>>, ConfigError> {
         self.asked.push(key);
         let Some((name, value)) = self.table.and_then(|table| entry(table, key)) else { return Ok(None) };
+        // The line of the key, not of its value: a list may span several lines.
         let line = self.source.line(name.span().start);
         match parse(Value::new(value)) {
             Ok(value) => Ok(Some(Located { value, line })),

@@ -111,6 +111,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ExitSettings, ConfigError
     let metrics = MetricsSettings::read(&mut document)?;
     let web = read_web(&mut document)?;
     let transport = Transport::read(&mut document, Transport::EXIT_CONNECTIONS)?;
+    // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let identity = read_identity(&mut document);
     document.finish()?;
     let Identity { listen, keys, endpoint } = identity?;
@@ -186,6 +187,7 @@ fn read_addresses(document: &mut Document<'_>) -> Result<(Option<Ipv4Net>, Optio
 fn read_nat(document: &mut Document<'_>, pool: Option<Ipv6Net>) -> Result<NatSettings, ConfigError> {
     let mut section = document.section("nat")?;
     let enabled = section.or("enabled", true, boolean)?;
+    // A public prefix is routed to this host, so its clients keep their own addresses on the internet.
     let is_private = pool.is_none_or(|pool| pool.addr().is_unique_local());
     let ipv6 = section.or("ipv6", is_private, boolean)?;
     let interface = section.or("interface", "auto".to_owned(), value::device_name)?;
@@ -198,6 +200,7 @@ fn read_clients(document: &mut Document<'_>) -> Result<(PathBuf, bool), ConfigEr
     let mut section = document.section("clients")?;
     let file = section.or("file", PathBuf::from("exit/clients.toml"), |value| {
         let text = value.text("a file name such as \"clients.toml\"")?;
+        // These name a directory, which could not be replaced by a new file.
         if text.is_empty() || text.ends_with('/') || text.ends_with("..") {
             return Err(value.problem("must be a file name such as \"clients.toml\""));
         }

@@ -77,6 +77,7 @@ pub fn find_profile(config_directory: &Path, argument: Option<&OsStr>) -> Result
         return Ok(path.to_path_buf());
     }
     let file = config_directory.join(format!("{text}.toml"));
+    // Refuses names such as `..`, which would lead out of the directory.
     ProfileName::of_file(&file)?;
     if file.exists() {
         return Ok(file);

@@ -121,6 +121,7 @@ pub(super) fn parse(
     let key = KeySetting::read(&mut client, true)?;
     client.finish()?;
     let key_file = key.path().map(Path::to_owned);
+    // Its error is kept until unknown sections are reported: a missing section may be a misspelt one.
     let private_key = key.resolve(&client, mode);
     document.finish()?;
 
@@ -168,6 +169,7 @@ fn check_exits(
     private_key: &PrivateKey,
 ) -> Result<(RemoteExit, Vec<RemoteExit>), ConfigError> {
     let own = private_key.public();
+    // A client that pinned its own key would never find its exit.
     if let Some(exit) = exits.iter().find(|exit| exit.value.public_keys.contains(&own)) {
         let sentence =
             "public_key in [[exit]] is this client's own; write the key that \"warren exit init\" printed";
@@ -190,6 +192,7 @@ fn read_tun(document: &mut Document<'_>) -> Result<Tun, ConfigError> {
     let mtu = section.or("mtu", None, auto_or(number(1280..=65_535_u16)))?;
     let queues = section.optional("queues", auto_or(number(1..=WorkerPlace::MAX)))?;
     section.finish()?;
+    // "auto" always matches the number of workers, so it needs no warning.
     let queues = queues.and_then(|Located { value, line }| {
         let consequence = "the device has one queue for each worker (`workers` in [transport])";
         Some((value?, IneffectiveSetting::new(&section, "queues in [tun]", line, consequence)))
@@ -216,6 +219,7 @@ fn when_refused(value: Value<'_>) -> Result<WhenRefused, Problem> {
 }
 
 fn read_routes(document: &mut Document<'_>) -> Result<RouteSettings, ConfigError> {
+    // Without `include`, the tunnel is a full one.
     let everything = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let mut section = document.section("routes")?;
     let include = section.or("include", everything, list(ANY_NETWORKS, network))?;

@@ -36,6 +36,7 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 /// `AlreadyExists` if anything has that name.
 pub fn create_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let directory = directory_of(path);
+    // The file belongs to this process's user, so no owner has to be set.
     let file = temporary(&directory, content, mode, None)?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
     sync_directory(&directory)
@@ -91,6 +92,7 @@ pub fn make_directory(path: &Path) -> io::Result<bool> {
     if path.is_dir() {
         return Ok(false);
     }
+    // Remembered before they exist: only these get the mode, not directories that others made.
     let missing: Vec<&Path> =
         path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;

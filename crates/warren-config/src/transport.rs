@@ -133,6 +133,7 @@ impl Transport {
     pub fn retune(&self, before: &Self, tuning: &Tuning) {
         let Tuning { settings, tun_batches, .. } = tuning;
         let caps = &settings.caps;
+        // Only what the file changed: everything else may have been set by hand since.
         if self.max_transmit_segments != before.max_transmit_segments {
             caps.set(self.max_transmit_segments as usize, caps.datagrams());
         }

@@ -93,6 +93,7 @@ pub(super) fn auto_or<T>(
 ) -> impl Fn(Value<'_>) -> Result<Option<T>, Problem> {
     move |value| match value.0.get_ref().as_str() {
         Some("auto") => Ok(None),
+        // A string that `parse` accepts is fine. For any other, "auto" must appear among the alternatives.
         Some(other) => match parse(value) {
             Ok(parsed) => Ok(Some(parsed)),
             Err(_) => Err(value.problem(format!("is {}, but must be \"auto\" or a number", quoted(other)))),
@@ -136,6 +137,7 @@ pub(super) fn list<T: PartialEq>(
         let mut list = Vec::new();
         for item in value.items(expected)? {
             let parsed = parse(item)?;
+            // One of the two is probably a typo for another value.
             if list.contains(&parsed) {
                 return Err(item.problem("names the same value twice; remove one of the two"));
             }
@@ -166,6 +168,7 @@ pub(super) fn address(value: Value<'_>) -> Result<IpAddr, Problem> {
 pub(super) fn socket_address(value: Value<'_>) -> Result<SocketAddr, Problem> {
     let text = value.text("an address such as \"0.0.0.0:443\"")?;
     match text.parse::<SocketAddr>() {
+        // Port 0 would make the kernel choose one, which no client could know.
         Ok(address) if address.port() == 0 => {
             Err(value.problem(format!("is {}, but must have a port from 1 to 65535", quoted(text))))
         }

@@ -22,6 +22,7 @@ pub fn quoted(text: &str) -> String {
 
 pub(super) fn clipped(text: &str) -> String {
     const LONGEST: usize = 60;
+    // Escaped before it is cut, because an escape takes more room than its character.
     let escaped = text.escape_debug().take(LONGEST + 1).collect::<String>();
     if escaped.chars().count() <= LONGEST {
         return escaped;

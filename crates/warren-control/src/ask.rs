@@ -53,13 +53,16 @@ pub async fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, As
 
 async fn exchange(path: &Path, request: &Request, pid: &mut Option<i32>) -> Result<Response, AskError> {
     let socket = socket_at(path)?;
+    // Connects to the socket that was checked, whatever has its name by now.
     let mut stream = UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await?;
+    // Kept for the advice to end a daemon that does not answer.
     *pid = stream.peer_cred()?.pid();
     let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line).await?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    // The daemon closed the connection without an answer: it was ending.
     if answer.is_empty() {
         return Err(AskError::NotRunning);
     }

@@ -119,6 +119,7 @@ impl TryFrom<Words> for Change {
     type Error = String;
 
     fn try_from(Words { key, value }: Words) -> Result<Self, String> {
+        // Both sides parse: the command for a quick error, the daemon because it trusts nobody.
         let Some(known) = Key::ALL.into_iter().find(|known| known.name() == key) else {
             let names = Key::ALL.map(Key::name);
             let choice = match suggestion(&key, names.into_iter()) {

@@ -91,6 +91,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
             }
             Err(error) => {
                 tracing::warn!("cannot accept on the control socket: {error}");
+                // Without a pause, a lack of descriptors would make this loop spin.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -100,6 +101,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<PendingRequest>) {
 async fn serve(mut stream: UnixStream, sender: mpsc::Sender<PendingRequest>) -> anyhow::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
+    // The file's mode already keeps others out. This holds even if somebody changes the mode.
     let response = if peer != 0 && peer != own {
         Err(RequestRefused::new("only root and the daemon's own user may talk to it; run this as root"))
     } else {

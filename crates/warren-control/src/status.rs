@@ -162,6 +162,7 @@ impl Status {
         let drops_to_carrier = by_name(&snapshot.drops_to_carrier);
         let drops_to_tun = by_name(&snapshot.drops_to_tun);
         let transport_drops = transport_drops(&snapshot);
+        // A reason can occur in more than one of the three maps.
         let mut drops = drops_to_carrier.clone();
         for (reason, count) in drops_to_tun.iter().chain(&transport_drops) {
             *drops.entry(reason.clone()).or_default() += count;

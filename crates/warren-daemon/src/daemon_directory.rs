@@ -62,6 +62,7 @@ impl DaemonDirectory {
                     )
                 })?
                 .mode();
+            // Bits for writing by the group and by others.
             if mode & 0o022 != 0 {
                 // A sticky directory such as /tmp is meant for everybody.
                 let advice = match mode & 0o1000 {
@@ -232,6 +233,7 @@ impl DaemonDirectory {
         let mut log = Vec::new();
         file.take(END_OF_LOG).read_to_end(&mut log).ok()?;
         let log = String::from_utf8_lossy(&log);
+        // Only `output::report` begins a line like this.
         log.lines().rev().find_map(|line| line.strip_prefix("warren: ")).map(str::to_owned)
     }
 
@@ -255,6 +257,7 @@ impl DaemonDirectory {
             found_any |= !warren_host::recover(&self.hold_journal()).await?.undone.is_empty();
             found_any |= warren_host::kill_switch::open(&self.kill_switch()).await?;
         }
+        // While the lock is held, no new daemon can have made this socket.
         self.clear(&lock);
         Ok(found_any)
     }

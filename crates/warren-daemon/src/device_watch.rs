@@ -32,6 +32,7 @@ pub async fn gone(name: String, device: u32) {
 /// A socket through which to ask the kernel. Any socket in this network namespace will do.
 fn socket() -> std::io::Result<UdpSocket> {
     UdpSocket::bind("127.0.0.1:0")
+        // A host may lack one of the IP versions, or its loopback device may be down.
         .or_else(|_| UdpSocket::bind("[::1]:0"))
         .or_else(|_| UdpSocket::bind("0.0.0.0:0"))
 }

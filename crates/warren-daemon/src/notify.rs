@@ -43,6 +43,7 @@ pub fn stopping() {
 
 /// Sends all further notices to the process at the other end of `channel`, if anybody listens for notices at all.
 pub fn send_through(channel: OwnedFd) {
+    // Without a listener, notices need not go to the helper.
     if std::env::var_os(SOCKET).is_some() {
         // A daemon has one helper.
         drop(CHANNEL.set(channel));

@@ -73,6 +73,7 @@ pub fn report(error: &anyhow::Error) {
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Many errors already include their cause in their own text.
         if !text.contains(&cause) {
             text += &format!(": {cause}");
         }

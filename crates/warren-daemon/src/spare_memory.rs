@@ -41,6 +41,7 @@ impl SpareMemory {
         let is_large = before >= self.least_kib + SLACK_KIB;
         if is_large {
             let mut caches = workers.thread_caches().await;
+            // The allocator keeps memory per thread. Only the thread itself can give that up.
             caches.push(ThreadCache::take());
             release_spare_memory(caches);
         }

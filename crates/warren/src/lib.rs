@@ -135,6 +135,7 @@ async fn down(directories: &Directories, arguments: DownArgs) -> anyhow::Result<
 
 /// Removes what killed daemons left, closed kill switches too unless told otherwise. Running daemons are not touched.
 async fn cleanup(directories: &Directories, arguments: CleanupArgs) -> anyhow::Result<()> {
+    // Killed commands may have left private keys in temporary files.
     for directory in [directories.config.clone(), directories.config.join("clients")] {
         storage::remove_abandoned(&directory);
     }

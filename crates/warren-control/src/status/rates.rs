@@ -64,6 +64,7 @@ impl RateMeter {
     /// Takes a sample.
     pub fn take(&mut self, now: Instant, snapshot: &Snapshot) {
         self.next = now + SAMPLE_EVERY;
+        // The oldest sample is the reference, so rates cover the whole window.
         while self.samples.len() >= SAMPLES {
             self.samples.pop_front();
         }
@@ -75,6 +76,7 @@ impl RateMeter {
         let Some(before) = self.samples.front() else { return BTreeMap::new() };
         let elapsed = now.duration_since(before.at);
         let rates = |(id, after): (&u64, &Counters)| {
+            // A new connection is not in the sample: it counts from zero.
             let before = before.connections.get(id).copied().unwrap_or_default();
             (*id, after.since(before).over(elapsed))
         };

@@ -35,6 +35,7 @@ pub(super) async fn ask(host: &str) -> anyhow::Result<Vec<IpAddr>> {
         anyhow::bail!("{reason}");
     }
     let text = String::from_utf8_lossy(&printed);
+    // A line that is not an address is skipped: the process may be in an attacker's hands.
     Ok(text.lines().take(MOST).filter_map(|line| line.parse().ok()).collect())
 }
 

@@ -52,7 +52,9 @@ pub(crate) fn run(
     let directory = args.output.clone().unwrap_or_else(|| directories.config.join("clients"));
     let exit =
         RemoteExit { endpoint: endpoint.clone(), public_keys: config.public_keys(), server_name: None };
+    // Checks every file before the first one is written.
     let keys = all_left_behind(&planned, &directory, &exit, store.as_mut())?;
+    // Printed before anything changes, also without --dry-run.
     output::print(&table(&planned))?;
     if args.dry_run {
         return output::print(&format!(
@@ -80,6 +82,7 @@ pub(crate) fn run(
         clients.push(NewClient { public_key, ..client.clone() });
     }
     store.add_all(&clients)?;
+    // From here on the exit knows the keys, so the profiles must stay.
     written.keep();
     output::print(&format!(
         "Enrolled {} clients; their profiles are in {}. Move each to its machine, and run there: warren up ./NAME.toml\n",

@@ -44,6 +44,7 @@ fn run_with(
     };
     let taken = networks_of_this_host();
     warn_of_overlaps(args, &taken);
+    // An exit without IPv6 on its host would not start with an IPv6 prefix.
     let host_has_ipv6 = warren_host::facts::new_devices_take_ipv6().unwrap_or(false);
     let setup = Setup {
         endpoint: &endpoint,
@@ -228,6 +229,7 @@ fn start(directories: &Directories) -> String {
         .iter()
         .any(|place| Path::new(place).join("systemd/system/warren-exit.service").exists());
     let run = directories.command("exit run");
+    // The unit uses the default directories.
     if has_unit && run == "warren exit run" && sd_notify::booted().unwrap_or(false) {
         return "systemctl enable --now warren-exit".to_owned();
     }

@@ -116,6 +116,7 @@ impl Joining {
         let profile = directory.join(format!("{name}.toml"));
         let key_file = directory.join(format!("join-{}.key", invited.label));
         let (before, key) = look_at(&profile, invited)?;
+        // The invitation was used already. Enrolling the same key again is harmless and confirms it.
         if let Some(key) = key {
             return Ok(Self { profile, before, key_file, key, is_new: false });
         }
@@ -163,6 +164,7 @@ impl Joining {
         let key = ClientKey::Ours(self.key);
         let text = profile_text(name.as_str(), &invited.endpoint, &[invited.exit_key], &key);
         let text = Zeroizing::new([text.as_str(), "\n", &invited.mark(), "\n"].concat());
+        // The profile is written before the key file is removed, so the key is always on disk.
         storage::create_new(&self.profile, text.as_bytes(), 0o600).map_err(|error| cannot(&error))?;
         drop(fs::remove_file(&self.key_file));
         Ok(match self.before {

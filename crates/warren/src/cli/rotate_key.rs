@@ -23,6 +23,7 @@ use warren_daemon::output;
 /// answer.
 pub(crate) async fn run(directories: &Directories, arguments: &RotateKeyArgs) -> anyhow::Result<()> {
     let config = load_exit(&directories.config.join("exit.toml"))?;
+    // Asked first: a file that belongs to another running exit must not change.
     let runs = running_exit::is_running(directories, &config).await?;
     if arguments.retire {
         retire(directories, &config, runs, arguments.end_sessions).await
@@ -41,6 +42,7 @@ async fn rotate(directories: &Directories, config: &ExitSettings, runs: bool) ->
     }
     let new = PrivateKey::generate()?;
     let old = &config.keys.current;
+    // The file comes first. If the exit cannot be told, a restart takes the key over.
     write(config, &[&new, old])?;
     let now = match tell(directories, vec![new.clone(), old.clone()], false, runs).await? {
         Told::NotRunning => "The exit is not running; it will serve both.",

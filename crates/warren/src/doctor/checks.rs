@@ -96,6 +96,7 @@ fn kill_switch(closed: &ClosedKillSwitch) -> Option<Finding> {
     let ClosedKillSwitch { profile: name, is_running, standing } = closed;
     let lost = match standing {
         Ok(Standing::Open) => return None,
+        // A running daemon keeps it closed on purpose.
         Ok(Standing::Closed) if *is_running => return None,
         Ok(Standing::Closed) => {
             let found = format!("the kill switch of {name} is closed, and {name} is not up");
@@ -132,6 +133,7 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
     let KnownExit { profile, endpoint, answer } = known;
     let answer = match answer {
         Ok(answer) => answer,
+        // The closed kill switch may have dropped the probe, if it belongs to another profile.
         Err(_) if !facts.daemons.closed.is_empty() => {
             let names: Vec<&str> =
                 facts.daemons.closed.iter().map(|closed| closed.profile.as_str()).collect();
@@ -154,6 +156,7 @@ fn exit_of_profile(known: &KnownExit, facts: &Facts) -> Finding {
         "the exit {endpoint} of {profile} answers at {} after {milliseconds:.1} ms; the path carries {} bytes of UDP payload",
         answer.remote, answer.mtu
     );
+    // On a long path, discovery of the path MTU was not finished, so its value says nothing.
     if answer.mtu >= WHOLE_PACKETS || answer.round_trip > LONG_PATH {
         return Finding::good(CHECK, found);
     }
@@ -349,6 +352,7 @@ fn queue_discipline(facts: &Facts) -> Option<Finding> {
 
 fn idle_states(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "idle states";
+    // In a virtual machine, the hypervisor decides about idle states.
     let (name, latency) = facts.cores.deepest_idle.as_ref().filter(|_| !facts.cores.is_virtual)?;
     let found = format!("cores enter {name}, which takes {latency} µs to leave");
     if *latency <= LONG_WAKE_UP {

@@ -230,6 +230,7 @@ fn daemons(directories: &Directories) -> DaemonFacts {
     let mut facts = DaemonFacts::default();
     for (name, directory) in daemon_directory::all(&directories.runtime).unwrap_or_default() {
         facts.troubles.extend(reported_by(&name, &directory));
+        // If the lock cannot be checked, the daemon counts as running: nothing is reported that may be wrong.
         let is_running = directory.is_running().unwrap_or(true);
         if directory.was_killed() && !is_running {
             facts.killed.push(name.clone());
@@ -387,6 +388,7 @@ fn exit(directories: &Directories, config: &ExitSettings) -> ExitFacts {
 fn path_of_exit(facts: &Facts) -> Option<Path> {
     let (exit, egress) = facts.exit.as_ref().zip(facts.network.egress.as_ref())?;
     let mut hosts = [exit.resolvers.as_slice(), &facts.network.resolvers].concat();
+    // A resolver on this host says nothing about the path.
     hosts.retain(|host| !host.is_loopback());
     path::to_any(&hosts, egress.mtu?)
 }
@@ -396,6 +398,7 @@ fn path_of_exit(facts: &Facts) -> Option<Path> {
 fn socket_buffers() -> Option<(usize, usize)> {
     const WHOLE_RANGE: &str = "4294967295";
     let users = fs::read_to_string("/proc/self/uid_map").ok()?;
+    // Only the initial user namespace maps all user IDs. Elsewhere this is a container.
     let is_machine = users.split_whitespace().last() == Some(WHOLE_RANGE);
     if is_machine && !rustix::process::geteuid().is_root() {
         return None;
@@ -436,6 +439,7 @@ fn deepest_idle() -> Option<(String, u64)> {
 
 /// What a program prints, if it is installed and succeeds.
 fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
+    // The parsers expect the English output.
     let ended = Command::new(program).args(arguments).env("LC_ALL", "C").output().ok()?;
     ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).into_owned())
 }

@@ -49,6 +49,7 @@ fn measure(to: IpAddr, link_mtu: u32, is_answered: impl Fn(u32) -> bool) -> Opti
 
 /// Whether the host answers one of two echo requests of this size, headers included, that no router may fragment.
 fn is_answered(host: IpAddr, bytes: u32) -> bool {
+    // IP header plus ICMP echo header.
     let headers = if host.is_ipv4() { 28 } else { 48 };
     let payload = bytes.saturating_sub(headers).to_string();
     let mut ping = Command::new("ping");

@@ -42,6 +42,7 @@ pub(super) fn run(
         Some(path) => to_file(path, &profile, &client, store),
         None => {
             if args.public_key.is_none() {
+                // Checked before the client is enrolled.
                 output::refuse_to_lose("the only copy of the client's key")?;
             }
             to_stdout(&profile, &client, store)
@@ -102,6 +103,7 @@ fn to_stdout(profile: &str, client: &NewClient, store: &mut dyn ClientStore) -> 
     store.add(client)?;
     keys::warn_if_others_read_stdout("profile");
     if let Err(error) = output::print_all(profile) {
+        // Nobody has the key, so the enrolled client would be of no use.
         store.remove(&client.name).with_context(|| {
             format!("its profile could not be written; run: warren exit client remove {}", client.name)
         })?;

@@ -116,6 +116,7 @@ impl StoppedExit {
         let _lock = lock_clients(&self.path, Self::PATIENCE)?;
         let mut registry = load_clients(&self.path)?;
         let check = |registry: &ClientRegistry| check_clients(self.ipv4, self.ipv6, registry);
+        // A registry that is already invalid must stay editable, or nobody could repair it.
         let could_start = check(&registry).is_ok();
         change(&mut registry)?;
         if could_start {

@@ -59,6 +59,7 @@ fn fields(status: &Status) -> Fields {
 
 fn add_client(fields: &mut Fields, client: &ClientStatus) {
     let address = client.exit.address.map(|address| address.to_string());
+    // An endpoint that is an address need not be printed twice.
     let address = address.filter(|address| *address != client.exit.endpoint);
     let address = address.map(|address| format!(" ({address})")).unwrap_or_default();
     fields.add("exit", format!("{}{address}", client.exit.endpoint));
@@ -217,6 +218,7 @@ fn shortened(name: &str, most: usize) -> String {
 }
 
 fn drops(status: &Status) -> String {
+    // The JSON has all reasons. For people, those at zero are noise.
     let dropped: Vec<(&String, &u64)> = status.drops.iter().filter(|(_, count)| **count > 0).collect();
     if dropped.is_empty() {
         return "\ndropped: nothing\n".to_owned();

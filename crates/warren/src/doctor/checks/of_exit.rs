@@ -116,6 +116,7 @@ fn nat(facts: &Facts, exit: &ExitFacts) -> Finding {
     let why =
         "clients are connected but have no internet: answers to their inner addresses cannot be routed back";
     let list = |pools: &[&IpNet]| pools.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    // A routed public prefix needs no NAT. A private one has no route back from the internet.
     let private: Vec<&IpNet> = exit.untranslated.iter().filter(|pool| is_private(pool)).collect();
     if !private.is_empty() {
         let found = format!("off, as exit.toml says, but {} is private", list(&private));
@@ -239,6 +240,7 @@ fn connection_tracking(facts: &Facts) -> Option<Finding> {
     let (count, max) = facts.network.conntrack?;
     let found = format!("{count} of {max} connections are tracked");
     let why = "NAT tracks every flow of every client, and new flows are dropped once the table is full";
+    // At least four times the smallest good size, and never smaller than now.
     let larger = (2 * max).max(4 * CONNTRACK);
     let fix = format!("run: sysctl -w {KEY}={larger}");
     let set = Repair::sysctl(KEY, larger);

@@ -50,6 +50,7 @@ impl History {
             self.out.push(bits_per_second(sum.bytes_out, seconds));
             self.into.push(bits_per_second(sum.bytes_in, seconds));
         }
+        // Ended connections would fill the memory of a long watch.
         self.connections.retain(|id, _| status.connections.iter().any(|connection| connection.id == *id));
         self.latest = Some((at, status));
     }

@@ -75,6 +75,7 @@ fn connections(history: &History, status: &Status, room: usize, look: Look) -> V
         .iter()
         .map(|connection| (connection_name(status, connection), connection))
         .collect();
+    // Sorted by length first, so that "laptop 2" comes before "laptop 10".
     shown.sort_by(|(one, _), (other, _)| one.len().cmp(&other.len()).then_with(|| one.cmp(other)));
     let name = shown.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(LABEL - 1);
     // Three bar charts share the width that names and values leave.
