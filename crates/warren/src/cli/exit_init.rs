@@ -308,7 +308,7 @@ mod tests {
 
         for part in [
             "at  [2001:db8::1]:8443\n",
-            "by   ens3,",
+            "through     ens3,",
             "addresses      10.200.0.0/16\n",
             "resolvers   none\n",
             "UDP port 8443",
