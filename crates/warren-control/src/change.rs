@@ -11,7 +11,7 @@ use warren_tunnel::tuning::{DATAGRAMS, RECEIVE_BATCHES, SEGMENTS, TUN_BATCHES, T
 
 /// A valid change of one setting.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(try_from = "Words", into = "Words")]
+#[serde(try_from = "UncheckedChange", into = "UncheckedChange")]
 pub struct Change {
     key: Key,
     value: Value,
@@ -34,7 +34,7 @@ enum Key {
 
 /// A change as it is typed and as it is sent to the daemon: its words are not checked yet.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Words {
+pub struct UncheckedChange {
     /// The setting's name, as in `[transport]`.
     pub key: String,
     /// Its new value.
@@ -115,10 +115,10 @@ impl Key {
     }
 }
 
-impl TryFrom<Words> for Change {
+impl TryFrom<UncheckedChange> for Change {
     type Error = String;
 
-    fn try_from(Words { key, value }: Words) -> Result<Self, String> {
+    fn try_from(UncheckedChange { key, value }: UncheckedChange) -> Result<Self, String> {
         // Both sides parse: the command for a quick error, the daemon because it trusts nobody.
         let Some(known) = Key::ALL.into_iter().find(|known| known.name() == key) else {
             let names = Key::ALL.map(Key::name);
@@ -133,7 +133,7 @@ impl TryFrom<Words> for Change {
     }
 }
 
-impl From<Change> for Words {
+impl From<Change> for UncheckedChange {
     fn from(change: Change) -> Self {
         Self { key: change.key().to_owned(), value: change.value.to_string() }
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn change(key: &str, value: &str) -> Result<Change, String> {
-        Words { key: key.to_owned(), value: value.to_owned() }.try_into()
+        UncheckedChange { key: key.to_owned(), value: value.to_owned() }.try_into()
     }
 
     #[test]

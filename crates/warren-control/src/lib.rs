@@ -20,7 +20,7 @@ mod server;
 pub mod status;
 
 pub use ask::{AskError, ask};
-pub use change::{Change, Words};
+pub use change::{Change, UncheckedChange};
 pub use clients::{
     AddressChoice, ClientChange, ClientSettings, ClientView, InvitationView, LiveView, NewClient, RateChoice,
     RemovedView, timestamp,

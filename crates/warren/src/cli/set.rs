@@ -3,7 +3,7 @@
 use crate::cli::args::SetArgs;
 use crate::cli::one_daemon;
 use warren_control::Request;
-use warren_control::{Change, Words};
+use warren_control::{Change, UncheckedChange};
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::output;
@@ -14,7 +14,7 @@ use warren_daemon::output;
 /// [`ExitCode::Usage`] for an invalid key or value, [`ExitCode::NotRunning`] without a daemon.
 pub(crate) async fn run(directories: &Directories, arguments: SetArgs) -> anyhow::Result<()> {
     let SetArgs { key, value, profile } = arguments;
-    let change = Change::try_from(Words { key, value: value.clone() })
+    let change = Change::try_from(UncheckedChange { key, value: value.clone() })
         .map_err(|sentence| Failure::new(ExitCode::Usage, sentence))?;
     let profile = profile.map(|name| name.to_string_lossy().into_owned());
     let (name, before) =
