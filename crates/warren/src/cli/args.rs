@@ -133,9 +133,10 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  warren set max_transmit_segments 10\n  \
                             warren set congestion bbr3 --profile exit")]
     Set(SetArgs),
-    /// Tell a running daemon to read its configuration again. Sessions that the change does not concern continue.
+    /// Tell a running daemon to read its configuration again.
     ///
-    /// If the new configuration has an error, the command prints it and the old configuration stays in force.
+    /// Sessions that the change does not concern continue. If the new configuration has an error, the command prints it
+    /// and the old configuration stays in force.
     #[command(after_help = "Examples:\n  warren reload\n  warren reload home\n  warren reload exit")]
     Reload(ReloadArgs),
     /// Find what keeps Warren from working, or from working well, on this host.
