@@ -66,7 +66,7 @@ pub struct RegistryFile {
     path: PathBuf,
     /// Its state when it was last read or written. `None` if there was no file.
     known: Option<Known>,
-    /// Whether it was read without a word about clients, not even that there are none.
+    /// Whether the file had no `client` key at all when it was read.
     is_silent: bool,
 }
 

@@ -20,8 +20,8 @@ use warren_control::{AskError, Request, SOCKET_NAME, ask};
 /// The exit's name among the daemons. No profile can have it.
 pub const EXIT: &str = "exit";
 
-/// What happens to what a daemon leaves for its successor: a closed kill switch, and the table that keeps an exit's
-/// flows.
+/// What becomes of things that a daemon leaves for its successor: a closed kill switch, and the table that keeps an
+/// exit's flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForSuccessor {
     /// It stays for the successor.

@@ -11,7 +11,7 @@ pub fn source() -> warren_session::Entropy {
 /// A fixed number of random bytes.
 ///
 /// # Errors
-/// When the kernel gives none.
+/// When the kernel gives no random bytes.
 pub fn bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| {

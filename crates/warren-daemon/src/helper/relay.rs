@@ -142,7 +142,7 @@ fn keep_log(channel: &OwnedFd) {
         if closed.is_ok()
             && let Ok(log) = connect_to_journal()
         {
-            // Fails once the daemon has ended, and then nobody writes to the log any more.
+            // This fails only once the daemon has ended. Then nobody writes to the log any more.
             let sent = send_descriptor(channel.as_fd(), log.as_fd());
             if logging::write_to(log.into()).and(sent).is_err() {
                 return;

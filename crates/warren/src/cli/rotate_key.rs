@@ -130,7 +130,7 @@ async fn tell(
 
 fn write(config: &ExitSettings, keys: &[&PrivateKey]) -> anyhow::Result<()> {
     config.keys.file.parent().into_iter().for_each(storage::remove_abandoned);
-    // Allocates all room at first: what a growing string leaves behind is not wiped.
+    // Allocates all room at first: a string that grows leaves its old buffer unwiped.
     let mut text = Zeroizing::new(String::with_capacity(64 * keys.len()));
     for key in keys {
         text.push_str(&key.to_base64());

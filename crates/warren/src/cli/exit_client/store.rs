@@ -35,7 +35,7 @@ pub(crate) trait ClientStore {
     fn change(&mut self, name: &str, change: &ClientChange) -> anyhow::Result<()>;
 }
 
-/// The clients of the running exit, or those in the registry file when none runs.
+/// The clients of the running exit. If none runs, those in the registry file.
 ///
 /// # Errors
 /// When an exit runs but does not answer, or another exit runs.
