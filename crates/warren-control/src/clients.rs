@@ -1,4 +1,4 @@
-//! Clients on the control socket: a client to enrol, a change of one, and what is known of one.
+//! Clients on the control socket: a client to enrol, and what is known of one.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;
@@ -51,106 +51,6 @@ impl NewClient {
         client.prefixes.clone_from(&self.prefixes);
         client.rate_limit = self.rate_limit;
         client
-    }
-}
-
-/// A change of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "each variant's comment covers its fields")]
-pub enum ClientChange {
-    /// Gives it another name.
-    Rename { to: String },
-    /// Refuses it from now on. Its addresses stay reserved.
-    Disable,
-    /// Admits it again.
-    Enable,
-    /// Changes some of its settings.
-    Set(ClientSettings),
-}
-
-/// The settings that an operator changes. Absent ones stay as they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientSettings {
-    /// Its inner IPv4 address.
-    pub ipv4: Option<AddressChoice<Ipv4Addr>>,
-    /// Its inner IPv6 address.
-    pub ipv6: Option<AddressChoice<Ipv6Addr>>,
-    /// The networks behind it that it may ask for.
-    pub prefixes: Option<Vec<IpNet>>,
-    /// The most that it may send, and receive, per second.
-    #[serde(default)]
-    pub rate_limit: Option<RateChoice>,
-    /// The key that replaces its present one when it next connects with it.
-    #[serde(default)]
-    pub public_key: Option<PublicKey>,
-    /// Whether the key of a removed client is accepted.
-    #[serde(default)]
-    pub allow_removed: bool,
-}
-
-/// A rate limit, or no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RateChoice {
-    /// This many bits per second in each direction.
-    Limited(RateLimit),
-    /// No limit.
-    Off,
-}
-
-impl RateChoice {
-    fn limit(self) -> Option<RateLimit> {
-        match self {
-            Self::Limited(rate) => Some(rate),
-            Self::Off => None,
-        }
-    }
-}
-
-/// A fixed address, or one that the exit chooses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AddressChoice<Address> {
-    /// This address.
-    Fixed(Address),
-    /// An address from the exit's pool.
-    Automatic,
-}
-
-impl<Address> AddressChoice<Address> {
-    fn fixed(self) -> Option<Address> {
-        match self {
-            Self::Fixed(address) => Some(address),
-            Self::Automatic => None,
-        }
-    }
-}
-
-impl ClientSettings {
-    /// The removed key that this client may use again.
-    pub fn allowed_key(&self) -> Option<PublicKey> {
-        self.public_key.filter(|_| self.allow_removed)
-    }
-
-    /// Applies the changes to a registry's entry.
-    pub fn apply(&self, client: &mut Client) {
-        if let Some(choice) = self.ipv4 {
-            client.ipv4 = choice.fixed();
-        }
-        if let Some(choice) = self.ipv6 {
-            client.ipv6 = choice.fixed();
-        }
-        if let Some(prefixes) = &self.prefixes {
-            client.prefixes.clone_from(prefixes);
-        }
-        if let Some(choice) = self.rate_limit {
-            client.rate_limit = choice.limit();
-        }
-        if let Some(key) = self.public_key {
-            // Setting the present key again cancels a pending change.
-            client.next_public_key = Some(key).filter(|next| *next != client.public_key);
-        }
     }
 }
 

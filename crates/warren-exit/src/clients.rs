@@ -18,110 +18,45 @@ use warren_session::exit::{ExitSessions, SessionId};
 use warren_session::goodbye::Goodbye;
 use warren_session::pool::Lease;
 
-use super::daemon::Daemon;
-use warren_control::{
-    ClientChange, ClientView, InvitationView, LiveView, NewClient, RemovedView, RequestRefused,
-};
+use self::limits::ClientLimits;
+use crate::metrics::EventCounts;
+use warren_config::{ConfigError, RegistryFile};
 
-impl Daemon {
-    pub(super) async fn list_clients(&self) -> Result<serde_json::Value, RequestRefused> {
-        let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let session_of: HashMap<PublicKey, SessionId> =
-            self.live.iter().map(|(session, live)| (live.key, *session)).collect();
-        let remote_of: HashMap<SessionId, SocketAddr> = snapshot
-            .connections
-            .iter()
-            .filter_map(|connection| Some((connection.session?, connection.quic.as_ref()?.remote)))
-            .collect();
-        let live = |client: &Client| {
-            let key = client.public_key;
-            let session = session_of.get(&key);
-            let traffic = snapshot.clients.get(&key).copied().unwrap_or_default();
-            LiveView {
-                connected: session.is_some(),
-                remote: session.and_then(|session| remote_of.get(session).copied()),
-                received_bytes: traffic.bytes_in,
-                sent_bytes: traffic.bytes_out,
-                rate_limited_packets: self.limits.refused(key),
-            }
-        };
-        let clients =
-            self.sessions.registry().iter().map(|client| ClientView::of(client, Some(live(client))));
-        serde_json::to_value(clients.collect::<Vec<_>>()).map_err(RequestRefused::new)
-    }
+/// How soon a registry that could not be saved is saved again.
+const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-    pub(super) fn add_client(&mut self, client: &NewClient) -> Result<serde_json::Value, RequestRefused> {
-        let (allowed, client) = (client.allowed_key(), client.to_client(SystemTime::now()));
-        self.change(|sessions| {
-            allowed.into_iter().for_each(|key| sessions.allow_key(key));
-            sessions.add_client(Instant::now(), client).map_err(RequestRefused::new)
-        })?;
-        Ok(serde_json::Value::Null)
-    }
+/// The sessions' state machine, and what the daemon knows about each session and client beyond it.
+pub(crate) struct Clients {
+    sessions: ExitSessions,
+    /// The registry's file, which this process has locked.
+    file: RegistryFile,
+    live: HashMap<SessionId, LiveSession>,
+    limits: ClientLimits,
+    events: EventCounts,
+    /// When to try again to save the registry, after it could not be saved.
+    save_again: Option<Instant>,
+}
 
-    pub(super) fn add_clients(&mut self, clients: &[NewClient]) -> Result<serde_json::Value, RequestRefused> {
-        let now = SystemTime::now();
-        let clients = clients.iter().map(|client| client.to_client(now)).collect();
-        self.change(|sessions| sessions.add_clients(Instant::now(), clients).map_err(RequestRefused::new))?;
-        Ok(serde_json::Value::Null)
-    }
+/// What is shown of a session.
+pub(crate) struct LiveSession {
+    name: String,
+    key: PublicKey,
+    lease: Lease,
+    pub(crate) since: Instant,
+    /// The indices of its connections, in order.
+    pub(crate) connections: Vec<u32>,
+}
 
-    pub(super) fn invite(&mut self, invitation: Invitation) -> Result<serde_json::Value, RequestRefused> {
-        self.change(|sessions| sessions.invite(Instant::now(), invitation).map_err(RequestRefused::new))?;
-        Ok(serde_json::Value::Null)
-    }
-
-    pub(super) fn list_invitations(&self) -> Result<serde_json::Value, RequestRefused> {
-        let open = self.sessions.registry().open_invitations(SystemTime::now());
-        let views = open.into_iter().map(InvitationView::of).collect::<Vec<_>>();
-        serde_json::to_value(views).map_err(RequestRefused::new)
-    }
-
-    pub(super) fn list_removed(&self) -> Result<serde_json::Value, RequestRefused> {
-        let removed = self.sessions.registry().removed_keys();
-        let views = removed.into_iter().map(RemovedView::of).collect::<Vec<_>>();
-        serde_json::to_value(views).map_err(RequestRefused::new)
-    }
-
-    pub(super) fn remove_client(&mut self, name: &str) -> Result<serde_json::Value, RequestRefused> {
-        self.clients.refuse_if_edited().map_err(RequestRefused::new)?;
-        let removed = self.sessions.remove_client(Instant::now(), name).map_err(RequestRefused::new)?;
-        self.limits.follow(self.sessions.registry());
-        self.keep_shut(if removed.is_some() {
-            "the client is cut off"
-        } else {
-            "the invitation is withdrawn"
-        })?;
-        Ok(serde_json::Value::Null)
-    }
-
-    pub(super) fn change_client(
-        &mut self,
-        name: &str,
-        change: &ClientChange,
-    ) -> Result<serde_json::Value, RequestRefused> {
-        let now = Instant::now();
-        match change {
-            ClientChange::Rename { to } => {
-                self.change(|sessions| sessions.rename_client(name, to).map_err(RequestRefused::new))?;
-                for live in self.live.values_mut().filter(|live| live.name == name) {
-                    live.name.clone_from(to);
-                }
-            }
-            ClientChange::Disable => {
-                self.clients.refuse_if_edited().map_err(RequestRefused::new)?;
-                self.sessions.set_client_disabled(now, name, true).map_err(RequestRefused::new)?;
-                self.keep_shut("the client is cut off")?;
-            }
-            ClientChange::Enable => {
-                self.change(|sessions| {
-                    sessions.set_client_disabled(now, name, false).map_err(RequestRefused::new)
-                })?;
-            }
-            ClientChange::Set(settings) => self.change(|sessions| {
-                settings.allowed_key().into_iter().for_each(|key| sessions.allow_key(key));
-                sessions.set_client(now, name, |client| settings.apply(client)).map_err(RequestRefused::new)
-            })?,
+impl Clients {
+    /// The clients of an exit that starts: the registry is in `sessions`, and was read from `file`.
+    pub(crate) fn new(sessions: ExitSessions, file: RegistryFile) -> Self {
+        Self {
+            sessions,
+            file,
+            live: HashMap::new(),
+            limits: ClientLimits::default(),
+            events: EventCounts::default(),
+            save_again: None,
         }
     }
 
@@ -131,7 +66,7 @@ impl Daemon {
     }
 
     /// The registry's file.
-    pub(crate) fn file(&self) -> &ClientsFile {
+    pub(crate) fn file(&self) -> &RegistryFile {
         &self.file
     }
 
@@ -232,7 +167,7 @@ impl Daemon {
     ///
     /// # Errors
     /// What is wrong with it, and what to do.
-    pub(crate) fn check_edited(&self, file: &ClientsFile, edited: &ClientRegistry) -> anyhow::Result<()> {
+    pub(crate) fn check_edited(&self, file: &RegistryFile, edited: &ClientRegistry) -> anyhow::Result<()> {
         // An exit may start without clients, but hardly anybody empties the file to end every session.
         if file.is_silent() && !self.registry().is_empty() {
             let path = file.path();
@@ -252,26 +187,19 @@ impl Daemon {
     /// As [`Self::check_edited`].
     pub(crate) fn adopt(
         &mut self,
-        change: impl FnOnce(&mut ExitSessions) -> Result<T, RequestRefused>,
-    ) -> Result<T, RequestRefused> {
-        let Self { sessions, clients, .. } = self;
-        let changed = sessions.attempt(|sessions| {
-            let changed = change(sessions)?;
-            clients
-                .save(sessions.registry())
-                .map_err(|error| RequestRefused::new(format!("{error}; nothing was changed")))?;
-            Ok(changed)
-        })?;
+        file: RegistryFile,
+        edited: ClientRegistry,
+        dns: Vec<IpAddr>,
+    ) -> anyhow::Result<()> {
+        self.sessions.set_dns(dns)?;
+        self.sessions.adopt(Instant::now(), edited)?;
+        self.file = file;
         self.limits.follow(self.sessions.registry());
-        Ok(changed)
-    }
-
-    /// Saves that somebody is shut out, which is in force whether it can be saved or not.
-    fn keep_shut(&mut self, what: &str) -> Result<(), RequestRefused> {
-        self.save().map_err(|error| {
-            RequestRefused::new(format!(
-                "{what}, but that could not be saved: {error}; the exit tries again every few seconds, and must not end before"
-            ))
-        })
+        for live in self.live.values_mut() {
+            if let Some(client) = self.sessions.registry().by_key(live.key) {
+                live.name.clone_from(&client.name);
+            }
+        }
+        Ok(())
     }
 }

@@ -21,17 +21,14 @@ use crate::ending::Ending;
 use crate::host::{HostSetup, INNER_MTU};
 use crate::reporting::{HttpQuestion, Observations, Reloads, Reporting};
 use crate::web;
-use warren_config::ExitConfig;
+use warren_config::ExitSettings;
 use warren_config::storage::survive_file_size_limit;
-use warren_config::{ConfigError, ExitSettings, RegistryFile};
-use warren_control::status::RateMeter;
-use warren_control::{ControlSocket, PendingRequest, Request, RequestRefused};
+use warren_control::ControlSocket;
+use warren_control::status::DeviceStatus;
 use warren_daemon::deadline::until;
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
 use warren_daemon::notify;
-#[cfg(debug_assertions)]
-use warren_daemon::panics;
 use warren_daemon::sandbox::{self, Files};
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
@@ -39,14 +36,14 @@ use warren_tunnel::{Carrier, Command, Forwarding, Report, Reports, WorkerHandle}
 
 /// Everything that the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
 pub(crate) struct ExitStart {
-    pub config: ExitSettings,
-    pub sessions: ExitSessions,
-    pub clients: RegistryFile,
-    pub tuning: Tuning,
-    /// Each worker's.
-    pub sockets: Vec<Vec<UdpSocket>>,
-    pub reset_key: [u8; 64],
-    pub device: Device,
+    pub(crate) config: ExitSettings,
+    pub(crate) clients: Clients,
+    pub(crate) tuning: Tuning,
+    /// The UDP sockets of each worker.
+    pub(crate) sockets: Vec<Vec<UdpSocket>>,
+    /// The key of the stateless reset tokens.
+    pub(crate) reset_key: [u8; 64],
+    pub(crate) device: Device,
     /// One for each worker.
     pub(crate) queues: Vec<Queue>,
     /// The control socket's path.
@@ -69,13 +66,28 @@ pub(crate) async fn run(start: ExitStart, mut host: HostSetup) -> anyhow::Result
     Ok(ending)
 }
 
-pub(super) struct Daemon {
-    pub(super) config: ExitSettings,
-    pub(super) sessions: ExitSessions,
-    /// The registry's file, which this process has locked.
-    pub(super) clients: RegistryFile,
-    pub(super) tuning: Tuning,
-    pub(super) worker: WorkerHandle,
+async fn start_and_serve(start: ExitStart, host: &mut HostSetup) -> anyhow::Result<Ending> {
+    let (device, index) = (start.device.name().to_owned(), start.device.index());
+    let (mut daemon, queues) = Daemon::start(start, host).await?;
+    // Packets flow from here on.
+    daemon.worker.open_device(queues, &forwarding(&daemon.config)).await;
+    let outcome = match daemon.follow_host().await {
+        Ok(()) => daemon.serve(device_watch::gone(device, index)).await,
+        Err(error) => Err(error),
+    };
+    notify::stopping();
+    let goodbye = daemon.goodbye();
+    daemon.worker.stop(goodbye.code(), goodbye.to_string()).await;
+    outcome
+}
+
+/// The running exit. Clients, host and reports have owners of their own; here is what coordinates them.
+struct Daemon<'host> {
+    config: ExitSettings,
+    /// The keys that the key file held when it was read last.
+    keys_read: Vec<PublicKey>,
+    tuning: Tuning,
+    worker: WorkerHandle,
     reports: Reports,
     control: ControlSocket,
     clients: Clients,
@@ -216,51 +228,9 @@ impl<'host> Daemon<'host> {
         Ok(())
     }
 
-    async fn answer(&mut self, asked: PendingRequest, host: &mut Host) {
-        self.look_at_clock();
-        let concerns_clients = asked.request.changes_clients();
-        let mut response = match asked.request {
-            Request::Status => self.status(host).await,
-            Request::Stop => {
-                self.stopping = Some(Ending::Stop);
-                Ok(serde_json::Value::Null)
-            }
-            Request::Set { change } => Ok(change.apply(&self.tuning).into()),
-            Request::Reload => self.reload(host).await,
-            #[cfg(debug_assertions)]
-            Request::BreakDown { part } => {
-                panics::cause(part, &self.worker).await;
-                Ok(serde_json::Value::Null)
-            }
-            Request::PublicKeys => {
-                serde_json::to_value(self.config.public_keys()).map_err(RequestRefused::new)
-            }
-            Request::SetKeys { keys, end_sessions } => {
-                let set = self.set_keys(keys, end_sessions).await;
-                set.map(Into::into).map_err(|error| RequestRefused::new(format!("{error:#}")))
-            }
-            Request::Drain { milliseconds } => {
-                tracing::info!("sending clients away");
-                self.sessions.drain(Instant::now());
-                self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
-                Ok(serde_json::Value::Null)
-            }
-            Request::Retry => Err(RequestRefused::new("this is an exit; run it on a client")),
-            Request::ClientAdd { client } => self.add_client(&client),
-            Request::ClientAddAll { clients } => self.add_clients(&clients),
-            Request::ClientList => self.list_clients().await,
-            Request::ClientInvite { invitation } => self.invite(invitation),
-            Request::InvitationList => self.list_invitations(),
-            Request::RemovedList => self.list_removed(),
-            Request::ClientRemove { name } => self.remove_client(&name),
-            Request::ClientChange { name, change } => self.change_client(&name, &change),
-        };
-        // What was changed is carried out before the answer, so that a client removed is a client cut off.
-        self.carry_out_all().await;
-        if concerns_clients && let Err(refusal) = self.follow_clients(host).await {
-            response = Err(refusal);
-        }
-        drop(asked.answer.send(response));
+    /// Makes rules and routes follow the host and the networks behind clients.
+    async fn follow_host(&mut self) -> anyhow::Result<()> {
+        self.host.follow(&self.config, self.clients.registry()).await.map(drop)
     }
 
     /// Notes what the connections have carried until now, and gives spare memory back.
@@ -290,7 +260,7 @@ fn state_directory(clients: &Clients) -> anyhow::Result<&Path> {
 }
 
 /// The worker's rules, as the configuration has them.
-fn forwarding(config: &ExitConfig) -> Forwarding {
+fn forwarding(config: &ExitSettings) -> Forwarding {
     let pools = [config.ipv4.map(IpNet::V4), config.ipv6.map(IpNet::V6)];
     Forwarding::Exit {
         pools: pools.into_iter().flatten().collect(),
@@ -300,7 +270,7 @@ fn forwarding(config: &ExitConfig) -> Forwarding {
 }
 
 /// The exit's own inner addresses: the first host of each pool.
-fn gateways(config: &ExitConfig) -> Vec<IpAddr> {
+fn gateways(config: &ExitSettings) -> Vec<IpAddr> {
     let ipv4 = config.ipv4.and_then(|pool| pool.hosts().next()).map(IpAddr::V4);
     let ipv6 = config.ipv6.and_then(|pool| pool.hosts().find(|host| *host != pool.network())).map(IpAddr::V6);
     ipv4.into_iter().chain(ipv6).collect()

@@ -17,7 +17,7 @@ use warren_session::clients::ClientRegistry;
 
 use self::service_ports::ServicePorts;
 use self::upkeep::Upkeep;
-use warren_config::{ExitConfig, NatInterface};
+use warren_config::{ExitSettings, NatInterface};
 use warren_daemon::device_watch;
 use warren_daemon::helper::Helper;
 
@@ -40,7 +40,7 @@ impl FoundHost {
     /// # Errors
     /// When it lacks the interface that the configuration names, or cannot be looked at.
     pub(crate) async fn look(
-        config: &ExitConfig,
+        config: &ExitSettings,
         registry: &ClientRegistry,
         journal: impl AsRef<Path>,
         helper: &Helper,
@@ -106,7 +106,7 @@ impl HostSetup {
     }
 
     /// Follows what has changed on the host, and restores what another program has undone. Failures are logged.
-    pub(crate) async fn look(&mut self, config: &ExitConfig, registry: &ClientRegistry) {
+    pub(crate) async fn look(&mut self, config: &ExitSettings, registry: &ClientRegistry) {
         let began = Instant::now();
         let plan = self.follow(config, registry).await;
         self.upkeep.look(&mut self.host, plan, began).await;
@@ -119,7 +119,7 @@ impl HostSetup {
     /// What could not be done. The next look tries it again.
     pub(crate) async fn follow(
         &mut self,
-        config: &ExitConfig,
+        config: &ExitSettings,
         registry: &ClientRegistry,
     ) -> anyhow::Result<Plan> {
         let mut facts = facts_of(config, registry, &self.host, &self.services).await?;
@@ -182,8 +182,8 @@ impl HostSetup {
 ///
 /// # Errors
 /// The name, and what to write instead.
-pub(crate) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()> {
-    if let NatInterface::Name(name) = &config.nat_interface
+pub(crate) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<()> {
+    if let NatInterface::Name(name) = &config.nat.interface
         && !device_watch::exists(name)?
     {
         let file = config.path.display();
@@ -196,12 +196,12 @@ pub(crate) fn refuse_missing_interface(config: &ExitConfig) -> anyhow::Result<()
 
 /// What the plan of this exit depends on, as the host is now.
 async fn facts_of(
-    config: &ExitConfig,
+    config: &ExitSettings,
     registry: &ClientRegistry,
     host: &Host,
     services: &ServicePorts,
 ) -> anyhow::Result<ExitHost> {
-    let interface = match &config.nat_interface {
+    let interface = match &config.nat.interface {
         NatInterface::Auto => Egress::Auto,
         NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
     };
@@ -212,8 +212,8 @@ async fn facts_of(
         mtu: INNER_MTU,
         ipv4: config.ipv4,
         ipv6: config.ipv6,
-        nat_ipv4: config.nat,
-        nat_ipv6: config.nat_ipv6,
+        nat_ipv4: config.nat.ipv4,
+        nat_ipv6: config.nat.ipv6,
         interface,
         listen_ports: config.listen.iter().map(SocketAddr::port).collect(),
         service_ports: services.kept(),

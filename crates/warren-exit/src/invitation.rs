@@ -12,7 +12,7 @@ use warren_daemon::daemon_directory::EXIT;
 /// Makes an invitation for the registry, and the line to run on the client. Only the line has the token.
 ///
 /// # Errors
-/// When the exit does not say where clients reach it, or the name cannot be a client's.
+/// When exit.toml lacks the endpoint, or the name cannot be a client's.
 pub fn make(config: &ExitSettings, name: &str, expires_in: Duration) -> anyhow::Result<(Invitation, String)> {
     let endpoint = endpoint(config)?;
     check_name(name)?;
@@ -47,7 +47,10 @@ fn profile_name(client: &str) -> Option<&str> {
     }
 }
 
-/// What clients reach the exit at, which exit.toml may leave out.
+/// The host and port by which clients reach the exit.
+///
+/// # Errors
+/// When exit.toml leaves it out.
 pub fn endpoint(config: &ExitSettings) -> anyhow::Result<&Endpoint> {
     config.endpoint.as_ref().with_context(|| {
         let file = config.path.display();

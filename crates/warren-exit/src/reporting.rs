@@ -9,7 +9,7 @@ use crate::clients::Clients;
 use crate::http::{Server, UnixSocket, next_question};
 use crate::metrics::{self, MetricsPage, Scrape};
 use crate::web::{Question, WebServer};
-use warren_config::{ExitConfig, MetricsSettings, WebListen};
+use warren_config::{ExitSettings, MetricsSettings, WebListen};
 use warren_control::status::{
     ClientCounts, DeviceStatus, ExitStatus, Observed, RateMeter, State, Status, turned_away,
 };
@@ -29,7 +29,7 @@ pub(crate) struct Reporting {
 
 /// The exit's state at one moment, from which reports are made.
 pub(crate) struct Observations<'a> {
-    pub(crate) config: &'a ExitConfig,
+    pub(crate) config: &'a ExitSettings,
     pub(crate) clients: &'a Clients,
     pub(crate) tuning: &'a Tuning,
     pub(crate) reloads: &'a Reloads,
@@ -60,7 +60,7 @@ impl Reporting {
     /// # Errors
     /// When an address or a file cannot be had. The sentence says what to do.
     pub(crate) async fn start(
-        config: &ExitConfig,
+        config: &ExitSettings,
         web_socket: Option<UnixSocket>,
         state: &Path,
         device: DeviceStatus,
@@ -191,8 +191,8 @@ impl Reporting {
         let handshakes = tuning.settings.strangers.handshakes();
         let exit = ExitStatus {
             listen: config.listen.clone(),
-            public_key: config.private_key.public().to_string(),
-            old_public_key: config.old_private_key.as_ref().map(|key| key.public().to_string()),
+            public_key: config.keys.current.public().to_string(),
+            old_public_key: config.keys.old.as_ref().map(|key| key.public().to_string()),
             clients: ClientCounts { enrolled: clients.registry().len(), connected: sessions.len() },
             sessions,
             silent: config.silent,

@@ -10,13 +10,13 @@ use warren_session::clients::ClientRegistry;
 use warren_session::exit::{ExitSessions, SessionConfig};
 use warren_tun::{Device, DeviceConfig, Queue, TunError};
 
-use super::daemon::{self, Ending, ExitStart};
-use super::service_ports::ServicePorts;
-use super::upkeep::Upkeep;
-use super::{files, other_firewalls, sockets};
-use warren_config::{ExitSettings, NatInterface, RegistryFile, WebListen, load_exit, lock_clients};
+use crate::clients::Clients;
+use crate::daemon::{self, ExitStart};
+use crate::ending::Ending;
+use crate::host::{DEVICE, FoundHost, INNER_MTU, hold};
+use crate::{other_firewalls, reset_key, sockets};
+use warren_config::{ExitSettings, RegistryFile, WebListen, load_exit, lock_clients};
 use warren_daemon::daemon_directory::{DaemonDirectory, DaemonLock, EXIT};
-use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::helper::Helper;
@@ -36,9 +36,9 @@ pub async fn exit_run(directories: &Directories, log: &LogSettings) -> anyhow::R
     let config = load_exit(&directories.config.join("exit.toml"))?;
     let directory = DaemonDirectory::new(&directories.runtime, EXIT);
     directory.create()?;
-    // The lock comes before the sockets: a second daemon must never join their port.
+    // The lock comes before the sockets: a second daemon could join their shared port unnoticed.
     let Some(lock) = directory.lock_after_kill().await? else {
-        let sentence = "an exit runs already; see `warren status exit`, or stop it first";
+        let sentence = "an exit is already running; see `warren status exit`, or stop it first";
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     let recovered = warren_host::recover(&directory.journal()).await?;
@@ -58,11 +58,13 @@ async fn prepare_and_run(
     directory: &DaemonDirectory,
     lock: &DaemonLock,
 ) -> anyhow::Result<()> {
-    let clients = config.clients_path(&directories.state);
-    let _clients_lock = lock_clients(&clients, CLIENTS_LOCK_WAIT)?;
-    refuse_others_directory(clients.parent().unwrap_or(&directories.state))?;
-    let (clients, registry) = RegistryFile::open(clients)?;
-    let reset_key = files::reset_key(clients.path().parent().unwrap_or(&directories.state))?;
+    let path = config.clients_path(&directories.state);
+    let _clients_lock = lock_clients(&path, CLIENTS_LOCK_WAIT)?;
+    let state = path.parent().unwrap_or(&directories.state).to_owned();
+    refuse_others_directory(&state)?;
+    let (file, registry) = RegistryFile::open(path)?;
+    let files = files_of(&config, file.path(), directory);
+    let reset_key = reset_key::read_or_make(&state)?;
     let tuning = config.transport.tuning();
     let sockets = sockets::bind(&config.listen, tuning.workers)?;
     // Ports below 1024 are bound by now, and nothing after this needs more rights.
@@ -71,24 +73,12 @@ async fn prepare_and_run(
     let clients = Clients::new(sessions_of(&config, registry)?, file);
     let (device, queues) = create_device(&config, tuning.workers)?;
     let (helper, process) = Helper::start(directories, log, EXIT, lock)?;
-    // The nft that owns the exit's table too: it takes whatever text it is given.
+    // That includes the nft that owns the exit's table, which carries out any text that it is given.
     helper.install_as_nft_runner();
-    let mut hold = Hold::open(&directory.hold_journal()).await?;
-    let held = hold.put(&facts).await.context("cannot make the table that keeps flows alive")?;
-    let plan = exit_plan::exit(&facts);
-    let upkeep = match host.apply(&plan).await {
-        Ok(applied) => Upkeep::new(plan, applied, Instant::now()),
-        Err(error) => {
-            hold.remove().await?;
-            return Err(error.into());
-        }
-    };
-    for firewall in other_firewalls::look(&facts.listen_ports) {
-        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&facts.listen_ports));
-    }
-    let files = files_of(&config, clients.path(), directory);
-    let gateways = gateways(config.ipv4, config.ipv6);
-    let ended = daemon::run(ExitStart {
+    let found = FoundHost::look(&config, clients.registry(), directory.journal(), &helper).await?;
+    let (host, hold) = found.set_up(directory.hold_journal()).await?;
+    warn_of_other_firewalls(&config);
+    let start = ExitStart {
         config,
         clients,
         tuning,
@@ -113,7 +103,33 @@ async fn prepare_and_run(
     ended
 }
 
-/// The files of a running exit.
+fn sessions_of(config: &ExitSettings, registry: ClientRegistry) -> anyhow::Result<ExitSessions> {
+    let entropy = warren_daemon::entropy::source();
+    let sessions =
+        ExitSessions::new(session_settings(config), registry, Instant::now(), SystemTime::now(), entropy)?;
+    Ok(sessions)
+}
+
+fn create_device(config: &ExitSettings, workers: u8) -> anyhow::Result<(Device, Vec<Queue>)> {
+    let settings = DeviceConfig {
+        name: DEVICE.to_owned(),
+        mtu: INNER_MTU,
+        queues: usize::from(workers),
+        bulk_lane: true,
+        offload: config.transport.tun_offload,
+    };
+    warren_tun::create(&settings).map_err(advise_on_device)
+}
+
+/// Logs each chain of another firewall that keeps clients from the exit or from the internet, with what to do.
+fn warn_of_other_firewalls(config: &ExitSettings) {
+    let ports: Vec<u16> = config.listen.iter().map(SocketAddr::port).collect();
+    for firewall in other_firewalls::look(&ports) {
+        tracing::warn!("{}; {}", firewall.found(), firewall.fix(&ports));
+    }
+}
+
+/// The files that a running exit opens.
 fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) -> Files {
     let files = Files::new().reading(&config.path).reading(&config.keys.file).writing_in(directory.path());
     let web = match &config.web {
@@ -124,7 +140,8 @@ fn files_of(config: &ExitSettings, clients: &Path, directory: &DaemonDirectory) 
     written.fold(files, Files::writing_in)
 }
 
-fn session_config(config: &ExitSettings) -> SessionConfig {
+/// What the sessions need to know of the configuration.
+fn session_settings(config: &ExitSettings) -> SessionConfig {
     SessionConfig {
         ipv4: config.ipv4,
         ipv6: config.ipv6,
@@ -137,52 +154,8 @@ fn session_config(config: &ExitSettings) -> SessionConfig {
     }
 }
 
-/// What the plan of this exit depends on, as the host is now.
-pub(super) async fn host_facts(
-    config: &ExitSettings,
-    registry: &ClientRegistry,
-    host: &Host,
-    services: &ServicePorts,
-) -> anyhow::Result<ExitHost> {
-    let interface = match &config.nat.interface {
-        NatInterface::Auto => Egress::Auto,
-        NatInterface::Name(name) => Egress::Device(DeviceName::new(name.clone())?),
-    };
-    let device = DeviceName::new(DEVICE)?;
-    Ok(ExitHost {
-        surroundings: host.surroundings(&device).await?,
-        device,
-        mtu: INNER_MTU,
-        ipv4: config.ipv4,
-        ipv6: config.ipv6,
-        nat_ipv4: config.nat.ipv4,
-        nat_ipv6: config.nat.ipv6,
-        interface,
-        listen_ports: config.listen.iter().map(std::net::SocketAddr::port).collect(),
-        service_ports: services.kept(),
-        allow: config.allow.clone(),
-        prefixes: super::prefixes::of(registry),
-        isolation: config.isolation,
-        resolvers: config.dns.clone(),
-        router_advertisements: facts::devices_taking_router_advertisements()?,
-    })
-}
-
-/// Refuses an interface that the host has not; one that goes later may come back.
-pub(super) fn refuse_missing_interface(config: &ExitSettings) -> anyhow::Result<()> {
-    if let NatInterface::Name(name) = &config.nat.interface
-        && !device_watch::exists(name)?
-    {
-        let file = config.path.display();
-        bail!(
-            "{file}: interface in [nat] is {name:?}, but this host has no such device; write \"auto\", or one that `ip link` shows"
-        );
-    }
-    Ok(())
-}
-
-/// A name that is taken is not the operator's to choose.
-fn of_device(error: TunError) -> anyhow::Error {
+/// Says what to do if the device's name is taken, which the operator cannot choose.
+fn advise_on_device(error: TunError) -> anyhow::Error {
     if let TunError::NameTaken { name } = error {
         return anyhow!(
             "a network device named {name} exists already: a host has one exit, so stop the other (`warren status exit`), or run: ip link delete {name}"

@@ -121,6 +121,17 @@ impl Helper {
         }
     }
 
+    /// The ports that the host's NAT publishes now.
+    ///
+    /// # Errors
+    /// When the helper has ended.
+    pub async fn list_published(&self) -> anyhow::Result<Published> {
+        match self.ask(HelperRequest::ListPublished).await {
+            Ok(Answer::Published(published)) => Ok(published),
+            other => Err(failure(other)),
+        }
+    }
+
     /// A name's addresses according to the system's resolver.
     ///
     /// # Errors
@@ -198,9 +209,13 @@ async fn carry(stream: UnixStream, mut ordered: mpsc::Receiver<Order>) {
             order = ordered.recv() => {
                 let Some(Order::Ask { request, reply }) = order else { break };
                 number += 1;
-                waiting.insert(number, reply);
-                if write(&mut writer, &NumberedRequest { number, request }).await.is_err() {
-                    break;
+                match write(&mut writer, &NumberedRequest { number, request }).await {
+                    Ok(()) => drop(waiting.insert(number, reply)),
+                    // Nothing of it was written.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                        drop(reply.send(Err(HelperError::Other(error.to_string()))));
+                    }
+                    Err(_) => break,
                 }
             }
             answer = answered.recv() => {
@@ -259,16 +274,16 @@ mod tests {
         tokio::spawn(carry(ours, ordered));
         let (mut reader, mut writer) = theirs.into_split();
         tokio::spawn(async move {
-            while let Ok(Some(Asked { number, .. })) = read(&mut reader).await {
-                write(&mut writer, &Answered { number, answer: Ok(Answer::Done) }).await.unwrap();
+            while let Ok(Some(NumberedRequest { number, .. })) = read(&mut reader).await {
+                write(&mut writer, &NumberedAnswer { number, answer: Ok(Answer::Done) }).await.unwrap();
             }
         });
         let helper = Helper { orders };
 
         let ruleset = "a".repeat(5 * 1024 * 1024);
-        let refused = helper.ask(Request::Nft(NftCall::Load { ruleset })).await;
+        let refused = helper.ask(HelperRequest::Nft(NftCall::Load { ruleset })).await;
         assert!(refused.is_err_and(|failed| failed.to_string().contains("4 MiB")));
 
-        assert!(matches!(helper.ask(Request::RestoreResolvers).await, Ok(Answer::Done)));
+        assert!(matches!(helper.ask(HelperRequest::RestoreResolvers).await, Ok(Answer::Done)));
     }
 }

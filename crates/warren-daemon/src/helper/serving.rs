@@ -48,7 +48,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
-    let (answers, mut answered) = mpsc::channel::<Answered>(MOST_AT_ONCE);
+    let (answers, mut answered) = mpsc::channel::<NumberedAnswer>(MOST_AT_ONCE);
     let mut running = JoinSet::new();
     let mut looking_up = JoinSet::new();
     let mut awaiting_ends = JoinSet::new();
@@ -59,8 +59,8 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
             if let Some(error) = written.as_ref().err().filter(|error| error.kind() == ErrorKind::InvalidData)
             {
                 // Nothing of it was written.
-                let answer = Err(Failed::Other(error.to_string()));
-                written = write(&mut writer, &Answered { number, answer }).await;
+                let answer = Err(HelperError::Other(error.to_string()));
+                written = write(&mut writer, &NumberedAnswer { number, answer }).await;
             }
             if written.is_err() {
                 return;
@@ -80,6 +80,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
             | HelperRequest::SetResolvers { .. }
             | HelperRequest::RestoreResolvers
             | HelperRequest::ListResolvers
+            | HelperRequest::ListPublished
             | HelperRequest::ReleaseHold => &mut running,
         };
         while tasks.len() >= MOST_AT_ONCE {
@@ -128,6 +129,7 @@ impl Duties {
                 None => Ok(Answer::Done),
             },
             HelperRequest::ListResolvers => Ok(Answer::Addresses(self.list_resolvers().await)),
+            HelperRequest::ListPublished => Ok(Answer::Published(published::look().await)),
             HelperRequest::LookUp { host } => {
                 look_up::ask(&host).await.map(Answer::Addresses).map_err(|error| other(&error))
             }

@@ -4,7 +4,7 @@ use anyhow::bail;
 use warren_session::Goodbye;
 use warren_session::exit::EndReason;
 
-use super::daemon::Daemon;
+use super::Daemon;
 use warren_config::ExitSettings;
 use warren_control::SerializableKey;
 use warren_tunnel::Command;
@@ -14,7 +14,7 @@ impl Daemon<'_> {
     /// included; otherwise connections are left alone. Returns how many sessions ended.
     ///
     /// # Errors
-    /// If there are none or too many.
+    /// If there is no key, or more than two.
     pub(super) async fn set_keys(
         &mut self,
         keys: Vec<SerializableKey>,
@@ -35,9 +35,9 @@ impl Daemon<'_> {
         Ok(self.clients.retire_key())
     }
 
-    /// Takes over what the key file holds by now. A copy that a service manager handed over when the exit started, and that
-    /// never changes, says nothing about the keys that the exit was given since.
-    pub(super) async fn take_keys_of(&mut self, read: &mut ExitSettings) {
+    /// Takes over the keys that the key file holds now. A service manager's copy of the file never changes after the start, so an
+    /// unchanged copy does not undo keys that the exit was given since.
+    pub(super) async fn adopt_keys(&mut self, read: &mut ExitSettings) {
         let keys = read.public_keys();
         if read.keys.is_copy && keys == self.keys_read {
             read.keys.current = self.config.keys.current.clone();
@@ -47,7 +47,7 @@ impl Daemon<'_> {
         self.keys_read = keys;
         self.config.keys.current = read.keys.current.clone();
         self.config.keys.old = read.keys.old.clone();
-        self.tell_keys(None).await;
+        self.send_keys(None).await;
     }
 
     async fn send_keys(&self, close_others: Option<Goodbye>) {

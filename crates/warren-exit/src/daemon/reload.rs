@@ -5,13 +5,13 @@ use anyhow::bail;
 use super::{Daemon, forwarding, state_directory};
 use crate::host::refuse_missing_interface;
 use warren_config::TAKES_RESTART as TRANSPORT;
-use warren_config::{ClientsFile, ExitConfig, WebListen, load_exit};
-use warren_control::Refusal;
+use warren_config::{ExitSettings, RegistryFile, WebListen, load_exit};
+use warren_control::RequestRefused;
 use warren_tunnel::Command;
 
 impl Daemon<'_> {
     /// Reads `exit.toml` and the clients' file again. Sessions that the changes do not concern lose no packet.
-    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let outcome = self.read_again().await;
         match &outcome {
             Ok(()) => tracing::info!("configuration read again"),
@@ -21,14 +21,14 @@ impl Daemon<'_> {
             }
         }
         self.reloads.error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
     async fn read_again(&mut self) -> anyhow::Result<()> {
         // First everything that can be refused without having changed anything.
         let mut config = load_exit(&self.config.path)?;
         refuse_what_takes_a_restart(&self.config, &config)?;
-        let (file, edited) = ClientsFile::open(self.clients.file().path().to_path_buf())?;
+        let (file, edited) = RegistryFile::open(self.clients.file().path().to_path_buf())?;
         self.clients.check_edited(&file, &edited)?;
         refuse_missing_interface(&config)?;
         // Then the listeners, which fall back to where they were.
@@ -54,7 +54,7 @@ impl Daemon<'_> {
 }
 
 /// Refuses a configuration that changes settings which a running exit cannot change, and names them.
-fn refuse_what_takes_a_restart(before: &ExitConfig, after: &ExitConfig) -> anyhow::Result<()> {
+fn refuse_what_takes_a_restart(before: &ExitSettings, after: &ExitSettings) -> anyhow::Result<()> {
     let changed = [
         ("[exit] listen", before.listen != after.listen),
         ("[addresses]", (before.ipv4, before.ipv6) != (after.ipv4, after.ipv6)),

@@ -9,16 +9,16 @@ use crate::ending::Ending;
 use crate::invitation;
 use crate::metrics::Scrape;
 use crate::web::{self, ApiCall, NewInvitation, Question};
-use warren_control::{Asked, InvitationView, Refusal, Request};
+use warren_control::{InvitationView, PendingRequest, Request, RequestRefused};
 #[cfg(debug_assertions)]
-use warren_daemon::breakdown;
+use warren_daemon::panics;
 
 /// The longest life of an invitation from the page.
 const MOST_HOURS: u32 = 8_760;
 
 impl Daemon<'_> {
     /// Answers a request on the control socket.
-    pub(super) async fn answer(&mut self, asked: Asked) {
+    pub(super) async fn answer(&mut self, asked: PendingRequest) {
         self.clients.look_at_clock();
         let changes_clients = asked.request.changes_clients();
         let mut response = self.carry_out(asked.request).await;
@@ -30,7 +30,7 @@ impl Daemon<'_> {
         drop(asked.answer.send(response));
     }
 
-    async fn carry_out(&mut self, request: Request) -> Result<Value, Refusal> {
+    async fn carry_out(&mut self, request: Request) -> Result<Value, RequestRefused> {
         match request {
             Request::Status => self.status().await,
             Request::Stop => {
@@ -41,13 +41,15 @@ impl Daemon<'_> {
             Request::Reload => self.reload().await,
             #[cfg(debug_assertions)]
             Request::BreakDown { part } => {
-                breakdown::break_down(part, &self.worker).await;
+                panics::cause(part, &self.worker).await;
                 Ok(Value::Null)
             }
-            Request::PublicKeys => serde_json::to_value(self.config.public_keys()).map_err(Refusal::new),
+            Request::PublicKeys => {
+                serde_json::to_value(self.config.public_keys()).map_err(RequestRefused::new)
+            }
             Request::SetKeys { keys, end_sessions } => {
                 let set = self.set_keys(keys, end_sessions).await;
-                set.map(Into::into).map_err(|error| Refusal::new(format!("{error:#}")))
+                set.map(Into::into).map_err(|error| RequestRefused::new(format!("{error:#}")))
             }
             Request::Drain { milliseconds } => {
                 tracing::info!("draining: clients are told to move to another exit");
@@ -55,7 +57,7 @@ impl Daemon<'_> {
                 self.drained_by = Some(Instant::now() + Duration::from_millis(milliseconds));
                 Ok(Value::Null)
             }
-            Request::Retry => Err(Refusal::new("this is an exit; run it on a client")),
+            Request::Retry => Err(RequestRefused::new("this is an exit; run it on a client")),
             Request::ClientAdd { client } => self.clients.add(&client),
             Request::ClientAddAll { clients } => self.clients.add_all(&clients),
             Request::ClientList => self.clients.list(&self.worker.snapshot().await.unwrap_or_default()),
@@ -67,18 +69,18 @@ impl Daemon<'_> {
         }
     }
 
-    async fn status(&self) -> Result<Value, Refusal> {
+    async fn status(&self) -> Result<Value, RequestRefused> {
         let device = format!("TUN device {}", self.reporting.device_name());
         let host_changes = [vec![device], self.host.changes()].concat();
         let status = self.reporting.status(&self.observe().await, host_changes);
-        serde_json::to_value(status).map_err(Refusal::new)
+        serde_json::to_value(status).map_err(RequestRefused::new)
     }
 
     /// Makes the host follow a change of clients that is in force.
-    async fn follow_clients(&mut self) -> Result<(), Refusal> {
+    async fn follow_clients(&mut self) -> Result<(), RequestRefused> {
         let followed = self.follow_host().await;
         followed.map_err(|error| {
-            Refusal::new(format!(
+            RequestRefused::new(format!(
                 "the change is in force, but routes and firewall did not follow: {error:#}; run: warren reload exit"
             ))
         })

@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use warren_host::HostError;
 use warren_host::exit_hold::Hold;
 
-use super::daemon::Ending;
+use crate::ending::Ending;
 use warren_daemon::daemon_directory::{DaemonDirectory, EXIT};
 use warren_daemon::directories::Directories;
 use warren_daemon::helper::Helper;

@@ -354,6 +354,15 @@ fn rules_in_front(profile: &ClientProfile) -> Vec<RuleInFront> {
     bypasses.iter().map(of).collect()
 }
 
+/// Also the tables of iptables before nftables: root reads them, and the exit's service cannot.
+fn unread_ports() -> Vec<String> {
+    let look = async { Ok(published::look().await) };
+    let Ok(published) = block_on(look) else { return Vec::new() };
+    let mut unread = published.unread;
+    unread.extend(published::legacy_tables());
+    unread
+}
+
 fn exit(directories: &Directories, config: &ExitSettings) -> ExitFacts {
     let mut ports: Vec<u16> = config.listen.iter().map(std::net::SocketAddr::port).collect();
     ports.sort_unstable();

@@ -125,7 +125,7 @@ fn good_host_has_no_finding_but_good_ones() {
 fn each_fact_that_is_wrong_is_found_by_its_check_alone() {
     use Verdict::{Advice, Problem};
     type Case = (&'static str, Verdict, fn(&mut Facts));
-    let cases: [Case; 37] = [
+    let cases: [Case; 38] = [
         ("configuration", Problem, |facts| facts.files.broken.push("home.toml:3: no".to_owned())),
         ("configuration", Advice, |facts| facts.files.without_effect.push("pin".to_owned())),
         ("remains", Problem, |facts| facts.daemons.killed.push("home".to_owned())),
