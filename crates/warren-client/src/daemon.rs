@@ -30,11 +30,11 @@ use warren_session::client::{ClientConfig, ClientSession, Homing, SessionGrant, 
 use self::connecting::{Opening, Purpose, Racing};
 use self::grievances::Grievances;
 use self::refusal::{Refused, Unproven};
-use super::alerts::Alerts;
-use super::connect::{Exits, Way};
+use super::exits::{Exits, Way};
 use super::host::ClientHost;
 use super::kill_switch::Lockdown;
 use super::lookup::NameServers;
+use super::network_events::Alerts;
 use warren_config::ClientProfile;
 use warren_config::storage::survive_file_size_limit;
 use warren_control::ControlSocket;

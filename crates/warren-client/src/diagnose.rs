@@ -3,6 +3,8 @@
 //! Everything asked goes to the exit's own address, over marked sockets: a closed kill switch lets nothing of it out but the
 //! datagram, which goes where the connection's own go.
 
+mod local_network;
+
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,9 +15,9 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use warren_host::CARRIER_MARK;
 
-use super::connect;
-use super::network_trouble;
-use super::start::shut_in;
+pub(crate) use self::local_network::has_route;
+use super::exits;
+use super::up::shut_in;
 
 /// How long each question waits for its answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -62,7 +64,7 @@ struct Findings {
 /// Finds out why `tried` does not answer, or why there is no address to try; the sentence names it and says what to do. None if
 /// nothing was tried and this host's network is as it should be.
 pub(super) async fn diagnose(tried: Option<SocketAddr>, walls: Walls) -> Option<String> {
-    let trouble = network_trouble::find(tried).await;
+    let trouble = local_network::find(tried).await;
     if trouble.is_some() {
         return trouble;
     }
@@ -120,7 +122,7 @@ pub(super) fn what_to_check(port: u16) -> String {
 /// Sends one byte and waits for word that it did not arrive.
 async fn ask_udp(remote: SocketAddr) -> Answer {
     let ask = async {
-        let socket = UdpSocket::from_std(connect::bind(remote)?)?;
+        let socket = UdpSocket::from_std(exits::bind(remote)?)?;
         socket.connect(remote).await?;
         socket.send(&[0]).await?;
         socket.recv(&mut [0; 64]).await

@@ -13,7 +13,7 @@ use warren_session::AttachToken;
 use warren_session::client::SessionGrant;
 
 use super::daemon::ClientStart;
-use super::host::{ClientHost, Preview, no_firewall};
+use super::host::{ClientHost, Preview, firewall_warning};
 use super::kill_switch::{self, Lockdown};
 use warren_config::{ClientProfile, load_profile};
 use warren_daemon::daemon_directory::DaemonDirectory;
@@ -50,7 +50,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
             name = profile.name
         ));
     }
-    if let Some(sentence) = no_firewall::missing(&profile.routes.include) {
+    if let Some(sentence) = firewall_warning::missing(&profile.include) {
         output::warn(sentence);
     }
     let welcome = example(&profile);

@@ -11,7 +11,7 @@ use warren_session::clients::is_valid_name;
 use warren_session::goodbye::Goodbye;
 use warren_session::message::{Enrol, Message, MessageDecoder, encode};
 
-use super::connect;
+use super::exits;
 use super::lookup::{NameServers, lookup};
 use warren_config::Endpoint;
 
@@ -69,7 +69,7 @@ impl Enrolment<'_> {
 
     async fn ask(&self, remote: SocketAddr, asked: &mut bool) -> Result<String, EnrolError> {
         let not_reached = |error: String| EnrolError::NotReached(error);
-        let socket = connect::bind(remote).map_err(|error| not_reached(unusable_socket(&error)))?;
+        let socket = exits::bind(remote).map_err(|error| not_reached(unusable_socket(&error)))?;
         let mut endpoint = QuicEndpoint::client(TransportSettings::default(), self.identity.clone())
             .map_err(|error| not_reached(error.to_string()))?;
         endpoint.connect(socket, remote, &[self.exit_key]).map_err(|error| {

@@ -1,10 +1,10 @@
 //! The client's part of the host: its TUN device and the plan around it.
 
-mod closing;
-mod names;
-pub(super) mod no_firewall;
+mod dns_warnings;
+pub(super) mod firewall_warning;
 mod resolvers;
 mod standing;
+mod without_lease;
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError,
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
-use self::closing::nothing_granted;
 use self::standing::{Standing, in_front, plan, say_what_is_behind};
+use self::without_lease::nothing_granted;
 use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
 use warren_config::ClientProfile;
@@ -247,7 +247,7 @@ impl ClientHost {
     /// What is not as a person would want it although the tunnel stands, and what to do.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
-        let without = (!has_firewall).then(|| no_firewall::warning(&self.settings.include)).flatten();
+        let without = (!has_firewall).then(|| firewall_warning::warning(&self.settings.include)).flatten();
         self.names_trouble.iter().chain(&self.claimed).cloned().chain(without).collect()
     }
 
@@ -293,7 +293,7 @@ impl ClientHost {
             let first = plan(&self.profile, &self.settings, &facts);
             match host.apply(&first).await {
                 Ok(applied) => {
-                    if let Some(sentence) = no_firewall::missing(&self.settings.include) {
+                    if let Some(sentence) = firewall_warning::missing(&self.settings.include) {
                         tracing::warn!("{sentence}");
                     }
                     let standing = Standing { device, void, host, applied, facts, servers };

@@ -1,6 +1,8 @@
 //! The exit's addresses by its name: from the system's resolver, and beside it from the network's own name servers over
 //! marked sockets, which the tunnel's routes and a closed kill switch let through.
 
+mod dns_message;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use tokio::net::UdpSocket;
 use warren_host::CARRIER_MARK;
 use warren_quic::socket::{self, SocketConfig};
 
-use super::dns_message::{RecordType, addresses, query};
+use self::dns_message::{RecordType, addresses, query};
 use warren_config::Endpoint;
 use warren_daemon::helper::Helper;
 use warren_daemon::resolvers;

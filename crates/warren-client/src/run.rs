@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::daemon::{self, ClientStart};
-use super::dns_remains;
 use super::kill_switch::{self, Lockdown};
+use super::leftover_dns;
 use warren_config::load_profile;
 use warren_control::ControlSocket;
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
@@ -50,7 +50,7 @@ pub async fn client_run(
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon of {name} had left");
     }
-    for owner in dns_remains::clean_up(&directories.state).await? {
+    for owner in leftover_dns::clean_up(&directories.state).await? {
         tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
     }
     let lockdown = Lockdown::of(&profile, &directory).await?;

@@ -12,9 +12,9 @@ use warren_session::goodbye::Goodbye;
 use super::ends::end_of;
 use super::refusal::Unproven;
 use super::{Daemon, LookupAnswer};
-use crate::connect::{self, Way};
+use crate::diagnose::has_route;
+use crate::exits::{self, Way};
 use crate::lookup::lookup;
-use crate::network_trouble;
 use warren_config::RemoteExit;
 use warren_control::status::State;
 use warren_tunnel::Command;
@@ -183,14 +183,14 @@ impl Daemon {
         racer: Option<(u64, Way)>,
     ) -> anyhow::Result<()> {
         // That there is no IPv6 here is not why an exit is silent that has IPv4 too.
-        if self.tried.is_none() || network_trouble::has_route(remote) {
+        if self.tried.is_none() || has_route(remote) {
             self.tried = Some(remote);
         }
         if let Err(error) = self.lockdown.allow_exit(remote).await {
             self.open_failed(index, racer, ConnectionEnd::Lost(format!("{error:#}")));
             return Ok(());
         }
-        let failure = match connect::bind(remote) {
+        let failure = match exits::bind(remote) {
             Ok(socket) => {
                 let place = racer.map_or(self.exits.current(), |(_, way)| way.exit);
                 let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();

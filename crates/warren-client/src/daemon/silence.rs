@@ -9,9 +9,9 @@ use warren_session::goodbye::Goodbye;
 
 use super::Daemon;
 use super::connecting::Purpose;
-use crate::alerts::Alert;
-use crate::connect;
 use crate::diagnose::{Walls, diagnose};
+use crate::exits;
+use crate::network_events::Alert;
 use warren_control::status::State;
 use warren_daemon::notify;
 use warren_tunnel::Command;
@@ -58,7 +58,7 @@ impl Daemon {
         let (Some(connection), Some(remote)) = (self.connection(index), self.remotes.get(&index)) else {
             return;
         };
-        match connect::bind(*remote) {
+        match exits::bind(*remote) {
             Ok(socket) => {
                 tracing::debug!(index, "another port for a connection that is not answered");
                 self.worker.send(Command::Rebind { connection, socket }).await;

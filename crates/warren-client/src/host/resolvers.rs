@@ -8,7 +8,7 @@ use warren_host::dns::{self, DnsFacts, Servers};
 use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
-use super::{ClientHost, RouteSettings, names};
+use super::{ClientHost, RouteSettings, dns_warnings};
 
 impl RouteSettings {
     /// What goes through the tunnel beside this LAN: what the profile includes, and each listed resolver that the LAN would take out
@@ -80,11 +80,11 @@ impl ClientHost {
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
         let unreached = match servers.is_empty() {
-            true => names::without_resolver(&with_lan, &listed, is_guarded),
-            false if is_guarded => names::exits_outside(&with_lan, &servers),
+            true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
+            false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),
             false => None,
         };
-        let outside = || names::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
+        let outside = || dns_warnings::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
         let trouble = if is_guarded { unreached } else { outside().or(unreached) };
         if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
             tracing::warn!("{sentence}");
@@ -97,7 +97,7 @@ impl ClientHost {
         let listed = self.settings.include.len();
         let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
         let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();
-        let claimed = names::claimed_by_lan(&claimed);
+        let claimed = dns_warnings::claimed_by_lan(&claimed);
         if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.claimed) {
             tracing::warn!("{sentence}");
         }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use warren_host::facts::{OutsideLink, outside_links};
 
-use super::connect;
+use crate::exits;
 
 /// Addresses of the internet that nobody has (RFC 5737, RFC 3849). Nothing is sent there.
 const ANYWHERE: [SocketAddr; 2] = [
@@ -24,13 +24,13 @@ pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
 }
 
 /// Whether this host has a route to an exit's address, outside of tunnels.
-pub(super) fn has_route(remote: SocketAddr) -> bool {
+pub(crate) fn has_route(remote: SocketAddr) -> bool {
     source_towards(remote).is_some()
 }
 
 /// The address from which this host would send the carrier there, if it has a route.
 fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
-    let socket = connect::bind(remote).ok()?;
+    let socket = exits::bind(remote).ok()?;
     socket.connect(remote).ok()?;
     socket.local_addr().ok().map(|local| local.ip())
 }

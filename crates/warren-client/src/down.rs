@@ -9,7 +9,7 @@ use warren_host::dns::DnsError;
 
 use super::daemon::STOP_TIMEOUT;
 use super::kill_switch;
-use super::unit::Unit;
+use super::systemd_unit::Unit;
 use warren_config::ProfileName;
 use warren_control::{AskError, Request, ask};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, DaemonLock, refuse_unknown};

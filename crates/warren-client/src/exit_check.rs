@@ -9,7 +9,7 @@ use warren_quic::driver::{ConnectionId, Endpoint as QuicEndpoint, Event, Inbox};
 use warren_quic::key::PrivateKey;
 use warren_quic::settings::TransportSettings;
 
-use super::connect;
+use super::exits;
 use super::lookup::{NameServers, lookup};
 use warren_config::RemoteExit;
 
@@ -46,7 +46,7 @@ pub async fn knock(exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, S
 }
 
 async fn knock_at(remote: SocketAddr, exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, String> {
-    let socket = connect::bind(remote).map_err(|error| format!("cannot make a marked socket: {error}"))?;
+    let socket = exits::bind(remote).map_err(|error| format!("cannot make a marked socket: {error}"))?;
     let mut endpoint = QuicEndpoint::client(TransportSettings::default(), identity.clone())
         .map_err(|error| error.to_string())?;
     let name = exit.server_name.as_deref();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::kill_switch;
-use super::start::{UpOptions, warn};
+use super::{UpOptions, warn};
+use crate::kill_switch;
 use warren_control::status::{State, Status};
 use warren_control::{AskError, Request, ask};
 use warren_daemon::daemon_directory::DaemonDirectory;

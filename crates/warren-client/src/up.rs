@@ -1,5 +1,7 @@
 //! `warren up`: starts a profile's daemon and waits until traffic flows.
 
+mod retry_refused;
+
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,12 +14,11 @@ use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::again;
 use super::daemon::STOP_TIMEOUT;
 use super::diagnose::what_to_check;
 use super::kill_switch;
-use super::ssh::SshSession;
-use super::unit::Unit;
+use super::ssh_session::SshSession;
+use super::systemd_unit::Unit;
 use warren_config::{ClientProfile, Endpoint, load_profile};
 use warren_control::{Request, ask};
 use warren_daemon::daemon_directory::{DaemonDirectory, StartLock};
@@ -61,9 +62,9 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     // The daemon takes its lock for itself; held here it would keep the daemon out.
-    if directory.lock_after_kill().await?.is_none() {
-        if again::is_refused(&directory).await {
-            return again::up(&directory, name, &options).await;
+    if directory.lock_of_the_dead().await?.is_none() {
+        if retry_refused::is_refused(&directory).await {
+            return retry_refused::up(&directory, name, &options).await;
         }
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
