@@ -12,9 +12,8 @@ use warren_host::{CARRIER_MARK, Step};
 use warren_session::AttachToken;
 use warren_session::client::SessionGrant;
 
-use super::daemon::ClientStart;
-use super::host::{ClientHost, Preview, firewall_warning};
-use super::kill_switch::{self, Lockdown};
+use super::host::{HostSetup, Preview, firewall_warning};
+use super::kill_switch;
 use warren_config::{ClientProfile, load_profile};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::device_watch;
@@ -55,17 +54,11 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
     }
     let welcome = example(&profile);
     let mut text = head(&profile, &welcome);
-    let name = profile.name.as_str().to_owned();
     let closed = match kill_switch || profile.kill_switch.enabled {
-        true => Some(kill_switch::rules(&profile).await?.step(&name)),
+        true => Some(kill_switch::rules(&profile).await?.step(profile.name.as_str())),
         false => None,
     };
-    let state_dir = directories.state.clone();
-    let file = file.to_owned();
-    let lockdown = Lockdown::default();
-    let shut_in_by = Vec::new();
-    let start = ClientStart { name, profile, file, directory, lockdown, shut_in_by, state_dir, helper: None };
-    let host = ClientHost::new(&start);
+    let host = HostSetup::new(&profile, directory.journal(), directories.state.clone(), None);
     let slot = warren_host::free_slot().await?;
     let slot = slot.context("256 tunnels are up on this host; take one down first")?;
     let preview = host.preview(&welcome, slot).await?;

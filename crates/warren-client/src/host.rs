@@ -18,7 +18,6 @@ use warren_tun::Queue;
 
 use self::standing::{Standing, in_front, plan, say_what_is_behind};
 use self::without_lease::nothing_granted;
-use super::daemon::ClientStart;
 use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
 use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
@@ -28,7 +27,7 @@ use warren_daemon::helper::Helper;
 const SLOT_ATTEMPTS: usize = 5;
 
 /// The TUN device and what is applied around it, or nothing of both.
-pub(crate) struct ClientHost {
+pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
     settings: RouteSettings,
@@ -68,7 +67,7 @@ impl RouteSettings {
     }
 }
 
-/// What [`ClientHost::apply`] would do.
+/// What [`HostSetup::apply`] would do.
 pub(crate) struct Preview {
     pub device: DeviceName,
     pub void: DeviceName,
@@ -79,22 +78,29 @@ pub(crate) struct Preview {
     pub bypasses: Vec<Bypass>,
 }
 
-impl ClientHost {
-    pub(crate) fn new(start: &ClientStart) -> Self {
+impl HostSetup {
+    /// What a profile asks for, of which nothing is done yet. Without a `helper` nothing can be: a dry run has none.
+    pub(crate) fn new(
+        profile: &ClientProfile,
+        journal: PathBuf,
+        state_dir: PathBuf,
+        helper: Option<Helper>,
+    ) -> Self {
+        let name = profile.name.as_str().to_owned();
         Self {
             device: DeviceSettings {
-                name: start.profile.tun.device.clone(),
-                offload: start.profile.transport.tun_offload,
-                queues: usize::from(start.profile.transport.workers()),
+                name: profile.device.clone(),
+                offload: profile.transport.tun_offload,
+                queues: usize::from(profile.transport.workers()),
             },
-            mtu: start.profile.tun.mtu,
-            settings: RouteSettings::of(&start.profile),
-            firewall_table: client_plan::firewall_table(&start.name),
-            journal: start.directory.journal(),
-            profile: start.name.clone(),
-            state_dir: start.state_dir.clone(),
+            mtu: profile.mtu,
+            settings: RouteSettings::of(profile),
+            firewall_table: client_plan::firewall_table(&name),
+            journal,
+            profile: name,
+            state_dir,
             standing: None,
-            helper: start.helper.clone(),
+            helper,
             dns: None,
             names_trouble: None,
             claimed: None,

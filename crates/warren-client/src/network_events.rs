@@ -14,23 +14,23 @@ const UNSEEN: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alert {
+pub(crate) enum NetworkEvent {
     /// This host's links, addresses or routes have changed.
-    NetworkChanged,
+    Changed,
     /// The machine slept, or this process was stopped.
-    TimePassed,
+    Resumed,
 }
 
-/// The sources of [`Alert`]s.
-pub(crate) struct Alerts {
+/// The sources of [`NetworkEvent`]s.
+pub(crate) struct NetworkEvents {
     network: Option<NetworkWatch>,
     looks: Interval,
     seen: Duration,
 }
 
-impl Alerts {
+impl NetworkEvents {
     /// Starts to watch; to be called within a tokio runtime.
-    pub(crate) fn start() -> Self {
+    pub(crate) fn watch() -> Self {
         let network = NetworkWatch::start().inspect_err(|error| {
             tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}; check the limits on descriptors")
         });
@@ -40,7 +40,7 @@ impl Alerts {
     }
 
     /// Waits for the next alert. Nothing is lost when the wait is given up.
-    pub(crate) async fn next(&mut self) -> Alert {
+    pub(crate) async fn next(&mut self) -> NetworkEvent {
         let Self { network, looks, seen } = self;
         let changed = async {
             match network {
@@ -58,8 +58,8 @@ impl Alerts {
             }
         };
         tokio::select! {
-            () = changed => Alert::NetworkChanged,
-            () = passed => Alert::TimePassed,
+            () = changed => NetworkEvent::Changed,
+            () = passed => NetworkEvent::Resumed,
         }
     }
 }

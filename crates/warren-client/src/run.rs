@@ -79,7 +79,7 @@ pub async fn client_run(
         lockdown,
         shut_in_by,
         state_dir,
-        helper: Some(helper),
+        helper,
     };
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {

@@ -11,7 +11,9 @@ impl Daemon {
     /// Reads the profile again. The connections stay, and no packet of them is lost.
     pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
-        self.follow_when_refused().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
+        if self.health.refusal.follow(self.start.profile.when_refused) {
+            self.ask_again().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+        }
         Ok(answer)
     }
 
@@ -21,8 +23,8 @@ impl Daemon {
             Ok(()) => tracing::info!("profile read again"),
             Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
         }
-        self.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
+        self.health.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
     }
 
     async fn take_over(&mut self) -> anyhow::Result<()> {
@@ -35,12 +37,12 @@ impl Daemon {
                 changed.join(" and ")
             );
         }
-        self.host.follow(&profile, self.welcome.as_ref()).await?;
+        self.host.setup.follow(&profile, self.session.welcome()).await?;
         // After the routes: nothing is let out that they still led into the tunnel, or lead there now.
-        let listed = self.start.listed_resolvers().await;
-        self.lockdown.follow(&profile, &self.start.directory, &listed).await?;
-        self.watch.put_off();
-        self.exits.take_keys(&profile);
+        let listed = self.host.listed_resolvers().await;
+        self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
+        self.host.put_off_look();
+        self.connections.exits.take_keys(&profile);
         profile.transport.retune(&self.start.profile.transport, &self.tuning);
         self.start.profile = profile;
         Ok(())

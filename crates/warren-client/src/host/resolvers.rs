@@ -8,7 +8,7 @@ use warren_host::dns::{self, DnsFacts, Servers};
 use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
-use super::{ClientHost, RouteSettings, dns_warnings};
+use super::{HostSetup, RouteSettings, dns_warnings};
 
 impl RouteSettings {
     /// What goes through the tunnel beside this LAN: what the profile includes, and each listed resolver that the LAN would take out
@@ -22,7 +22,7 @@ impl RouteSettings {
     }
 }
 
-impl ClientHost {
+impl HostSetup {
     /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
     ///
     /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.

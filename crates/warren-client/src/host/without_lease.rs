@@ -6,12 +6,12 @@ use warren_session::AttachToken;
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
-use super::ClientHost;
+use super::HostSetup;
 
 /// Of the device, until an exit says more.
 const MTU: u16 = 1380;
 
-impl ClientHost {
+impl HostSetup {
     /// Makes what belongs into the tunnel unreachable, unless the tunnel's routes stand already, which lead into its device. Returns
     /// the queues of a TUN device that this made.
     ///

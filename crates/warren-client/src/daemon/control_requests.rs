@@ -1,4 +1,4 @@
-//! Answers on the control socket.
+//! Answers to what the command line asks on the control socket.
 
 use std::time::Instant;
 
@@ -36,57 +36,59 @@ impl Daemon {
             | Request::SetKeys { .. }
             | Request::Drain { .. } => Err(RequestRefused::new("this is a client; run it on the exit")),
         };
-        // Whoever asked may have gone away.
+        // The command may have been interrupted meanwhile.
         drop(asked.answer.send(response));
     }
 
-    /// Remembers what the connections have carried until now.
+    /// Takes the sample of traffic that rates are calculated from, once a second.
     pub(super) async fn measure(&mut self) {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let now = Instant::now();
         self.meter.take(now, &snapshot);
         self.spare_memory.look(now, &self.worker).await;
-        self.wonder();
+        if self.health.is_slow(self.session.welcome().is_some()) {
+            self.start_diagnosis();
+        }
     }
 
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
-        let exit = self.exits.exit(self.exits.current());
-        let opened = self.lockdown.trouble().await;
+        let exit = self.connections.exit();
+        let opened = self.host.lockdown.trouble().await;
         let client = ClientStatus {
             profile: self.start.name.clone(),
             exit: ExitPeer {
                 endpoint: exit.endpoint.to_string(),
-                address: self.way.map(|way| way.remote),
+                address: self.connections.way().map(|way| way.remote),
                 public_key: exit.public_keys.first().map(ToString::to_string).unwrap_or_default(),
             },
-            session: self.welcome.as_ref().filter(|_| self.refused.is_none()).map(|welcome| {
+            session: self.session.welcome().filter(|_| !self.health.refusal.is_refused()).map(|welcome| {
                 ClientSessionStatus {
                     id: welcome.session,
                     ipv4: welcome.ipv4.map(|(address, prefix)| format!("{address}/{prefix}")),
                     ipv6: welcome
                         .ipv6
-                        .filter(|_| self.host.takes_ipv6())
+                        .filter(|_| self.host.setup.takes_ipv6())
                         .map(|(address, prefix)| format!("{address}/{prefix}")),
                     mtu: welcome.mtu,
                     connections: welcome.connections,
                     prefixes: welcome.prefixes.iter().map(ToString::to_string).collect(),
                 }
             }),
-            refused: self.refused_status(),
-            error: self.host_trouble.as_ref().map(|trouble| trouble.sentence.clone()),
-            kill_switch: self.lockdown.is_closed() && opened.is_none(),
-            warnings: self.host.warnings().into_iter().chain(opened).collect(),
-            last_error: self.last_error.clone(),
-            reconnects: self.reconnects,
+            refused: self.health.refusal.status(),
+            error: self.health.host_trouble().map(str::to_owned),
+            kill_switch: self.host.lockdown.is_closed() && opened.is_none(),
+            warnings: self.host.setup.warnings().into_iter().chain(opened).collect(),
+            last_error: self.health.last_error.clone(),
+            reconnects: self.health.reconnects,
         };
-        let (state, since) = self.shown_state();
+        let (state, since) = self.health.shown_state();
         let observed = Observed {
             state,
             since,
-            device: self.host.device(),
-            host_changes: [self.lockdown.changes(), self.host.changes()].concat(),
-            reload_error: self.reload_error.clone(),
+            device: self.host.setup.device(),
+            host_changes: [self.host.lockdown.changes(), self.host.setup.changes()].concat(),
+            reload_error: self.health.reload_error.clone(),
             tuning: &self.tuning,
             snapshot,
             meter: &self.meter,

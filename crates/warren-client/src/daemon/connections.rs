@@ -1,0 +1,351 @@
+//! Owns the way to the exits: the race for an address that answers, connections that are being opened, and those of the session.
+//!
+//! A race and a session's connection go the same way through the worker: [`Connections::open`] orders a connection, the worker
+//! gives it an identifier, and its handshake succeeds or it is closed. What this means for the session is returned to the caller.
+
+mod close_reasons;
+mod lookups;
+mod ordered;
+mod race;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use warren_quic::driver::{CloseReason, ConnectionId};
+use warren_session::client::{ConnectionEnd, Homing, Vigil, VigilAction};
+use warren_session::goodbye::Goodbye;
+
+use self::close_reasons::end_of;
+pub(super) use self::lookups::{LookupAnswer, Lookups};
+pub(super) use self::ordered::Ordered;
+use self::ordered::OrderedConnections;
+pub(super) use self::race::Purpose;
+use self::race::RunningRace;
+use crate::diagnose::has_route;
+use crate::exits::{self, Exits, Way};
+use crate::kill_switch::Lockdown;
+use warren_config::{Endpoint, RemoteExit};
+use warren_tunnel::{Command, WorkerHandle};
+
+/// Every connection to an exit, and what decides where the next one goes.
+pub(super) struct Connections {
+    pub(super) exits: Exits,
+    pub(super) lookups: Lookups,
+    race: Option<RunningRace>,
+    /// Number of races so far.
+    races: u64,
+    ordered: OrderedConnections,
+    /// The way that connection 0 took, and that the others take.
+    way: Option<Way>,
+    /// The index in the session of each of its connections.
+    indices: HashMap<ConnectionId, u32>,
+    remotes: HashMap<u32, SocketAddr>,
+    /// Which attached connections nobody answers, and what to do about it.
+    silence: Vigil,
+    /// When to go back to an exit that stands earlier in the profile.
+    failback: Homing,
+    last_tried: Option<SocketAddr>,
+}
+
+/// One of the session's connections has ended, or could not be opened. The session is to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) index: u32,
+    pub(super) end: ConnectionEnd,
+}
+
+/// What the end of a connection means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// It was the session's.
+    OfSession(Ended),
+    /// It took part in the race. `unproven` is a definite answer from somebody who has not proven to be the exit.
+    OfRace { unproven: Option<String> },
+    /// Nobody needs it any more.
+    Forgotten,
+}
+
+/// What the winner of a race means for the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Winner {
+    /// It becomes connection 0, which the session waits for.
+    Awaited,
+    /// It leads to the exit in use by another way: every connection moves there.
+    OtherWay,
+    /// It leads to another exit, where a new session begins.
+    OtherExit,
+    /// The exit has answered, but not often enough yet to go back to it.
+    TooEarly,
+}
+
+impl Connections {
+    pub(super) fn new(exits: Exits, lookups: Lookups) -> Self {
+        Self {
+            exits,
+            lookups,
+            race: None,
+            races: 0,
+            ordered: OrderedConnections::default(),
+            way: None,
+            indices: HashMap::new(),
+            remotes: HashMap::new(),
+            silence: Vigil::default(),
+            failback: Homing::new(),
+            last_tried: None,
+        }
+    }
+
+    /// The exit in use.
+    pub(super) fn exit(&self) -> &RemoteExit {
+        self.exits.exit(self.exits.current())
+    }
+
+    /// Where the profile says that the exit in use is.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.exit().endpoint
+    }
+
+    /// The sentence for a refusal of the exit in use.
+    pub(super) fn refusal_of(&self, reason: Goodbye) -> String {
+        format!("the exit {} refused: {reason}", self.endpoint())
+    }
+
+    /// The way that the session's connections take.
+    pub(super) fn way(&self) -> Option<Way> {
+        self.way
+    }
+
+    /// The address that was tried last.
+    pub(super) fn last_tried(&self) -> Option<SocketAddr> {
+        self.last_tried
+    }
+
+    /// The index in the session of one of its connections.
+    pub(super) fn index(&self, connection: ConnectionId) -> Option<u32> {
+        self.indices.get(&connection).copied()
+    }
+
+    /// The session's connection with an index.
+    pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
+        self.indices.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
+    }
+
+    /// The exits' addresses that the session's connections go to.
+    pub(super) fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.remotes.values().map(|remote| remote.ip())
+    }
+
+    /// Forgets the way of the session's connections, as another session begins.
+    pub(super) fn forget_way(&mut self) {
+        self.way = None;
+        self.forget_silence();
+    }
+
+    /// Expects nothing of the session's connections any more.
+    pub(super) fn forget_silence(&mut self) {
+        self.silence = Vigil::default();
+    }
+
+    /// Sends bytes on the control stream of one of the session's connections.
+    pub(super) async fn send(&self, worker: &WorkerHandle, index: u32, bytes: Vec<u8>) {
+        if let Some(connection) = self.with_index(index) {
+            worker.send(Command::SendControl { connection, data: bytes }).await;
+        }
+    }
+
+    /// Closes one of the session's connections, or stops trying to open it.
+    pub(super) async fn close(&mut self, worker: &WorkerHandle, index: u32, reason: Goodbye) {
+        self.ordered.cancel(index);
+        if index == 0 && self.races_for(Purpose::Attempt) {
+            self.abort_race(worker).await;
+        }
+        if let Some(connection) = self.with_index(index) {
+            // The session may use the index again from here on, so it must not hear of this connection's end.
+            self.indices.remove(&connection);
+            let (code, reason) = (reason.code(), reason.to_string());
+            worker.send(Command::Close { connection, code, reason }).await;
+        }
+    }
+
+    /// Watches whether one of the session's connections is answered.
+    pub(super) fn attached(&mut self, index: u32) {
+        self.silence.attached(index);
+    }
+
+    /// Stops traffic on one of the session's connections.
+    pub(super) async fn detach(&mut self, worker: &WorkerHandle, index: u32) {
+        self.silence.detached(Instant::now(), index);
+        if let Some(connection) = self.with_index(index) {
+            worker.send(Command::Detach { connection }).await;
+        }
+    }
+
+    /// Orders a connection for the session, or for a race. Returns the end of one of the session's that could not be opened.
+    ///
+    /// # Errors
+    /// When this process may not mark its sockets, so that no connection can ever be opened.
+    pub(super) async fn open(
+        &mut self,
+        worker: &WorkerHandle,
+        lockdown: &mut Lockdown,
+        index: u32,
+        ordered: Ordered,
+    ) -> anyhow::Result<Option<Ended>> {
+        let remote = ordered.remote;
+        // On a host without IPv6 the diagnosis has to ask the exit's IPv4 address, whichever was tried last.
+        if self.last_tried.is_none() || has_route(remote) {
+            self.last_tried = Some(remote);
+        }
+        if let Err(error) = lockdown.allow_exit(remote).await {
+            return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(format!("{error:#}"))));
+        }
+        let socket = match exits::bind(remote) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                anyhow::bail!(
+                    "cannot mark the carrier's UDP socket: not permitted; run it as root or with CAP_NET_ADMIN"
+                )
+            }
+            Err(error) => {
+                let why = format!("cannot open a UDP socket: {error}; check the limit on descriptors");
+                return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(why)));
+            }
+        };
+        let place = ordered.racer.map_or(self.exits.current(), |racer| racer.way.exit);
+        let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();
+        self.ordered.push(index, ordered);
+        worker.send(Command::Connect { index, socket, remote, exit_keys, server_name }).await;
+        Ok(None)
+    }
+
+    /// The worker has given an ordered connection its identifier.
+    pub(super) async fn opened(&mut self, worker: &WorkerHandle, index: u32, connection: ConnectionId) {
+        let Some(ordered) = self.ordered.pop(index) else { return };
+        match (ordered.racer, &mut self.race) {
+            (Some(racer), Some(race)) if race.number == racer.race => {
+                race.runners.insert(connection, racer.way);
+            }
+            (None, _) if !ordered.is_cancelled => {
+                self.remotes.insert(index, ordered.remote);
+                self.indices.insert(connection, index);
+            }
+            // Its race is over, or the session no longer wants it.
+            _ => close_quietly(worker, connection).await,
+        }
+    }
+
+    /// The worker could not open an ordered connection.
+    pub(super) fn not_opened(&mut self, index: u32, error: String) -> Option<Ended> {
+        let ordered = self.ordered.pop(index).filter(|ordered| !ordered.is_cancelled)?;
+        self.open_failed(index, ordered, ConnectionEnd::Lost(error))
+    }
+
+    fn open_failed(&mut self, index: u32, ordered: Ordered, end: ConnectionEnd) -> Option<Ended> {
+        let Some(racer) = ordered.racer else { return Some(Ended { index, end }) };
+        if let Some(race) = self.race.as_mut().filter(|race| race.number == racer.race) {
+            race.failed(&racer.way, end);
+        }
+        None
+    }
+
+    /// Uses a race's winner as the session's connection 0, and its way for the other connections.
+    pub(super) fn take_winner(&mut self, now: Instant, connection: ConnectionId, way: Way) {
+        self.way = Some(way);
+        self.remotes.insert(0, way.remote);
+        self.indices.insert(connection, 0);
+        self.failback.uses(now, way.exit);
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn closed(
+        &mut self,
+        connection: ConnectionId,
+        reason: CloseReason,
+        had_session: bool,
+    ) -> Closed {
+        if let Some(index) = self.indices.remove(&connection) {
+            tracing::debug!(index, "connection closed: {reason}");
+            return Closed::OfSession(Ended { index, end: end_of(self.endpoint(), reason, had_session) });
+        }
+        let Some(race) = &mut self.race else { return Closed::Forgotten };
+        let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
+        tracing::debug!("{} does not answer: {reason}", way.remote);
+        let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
+        let end = end_of(&self.exits.exit(way.exit).endpoint, reason, had_session);
+        let unproven = match &end {
+            ConnectionEnd::Lost(sentence) if is_answer => Some(sentence.clone()),
+            ConnectionEnd::Lost(_) | ConnectionEnd::Goodbye(_) => None,
+        };
+        race.failed(&way, end);
+        Closed::OfRace { unproven }
+    }
+
+    /// A connection is silent, or is answered again. Returns whether the session is back after complete silence.
+    pub(super) async fn take_answers(
+        &mut self,
+        worker: &WorkerHandle,
+        connection: ConnectionId,
+        answers: bool,
+    ) -> bool {
+        let Some(index) = self.index(connection) else { return false };
+        tracing::debug!(index, answers, "a connection's path changed");
+        if !answers && !self.silence.has_silent() {
+            // An idle connection does not notice that its path is dead, so all are asked for a sign of life.
+            worker.send(Command::Rouse).await;
+        }
+        let was_silent = self.silence.is_silent();
+        self.silence.answers(Instant::now(), index, answers);
+        let is_back = was_silent && !self.silence.is_silent();
+        if is_back && self.races_for(Purpose::Scout) {
+            self.abort_race(worker).await;
+        }
+        is_back
+    }
+
+    /// When silent connections call for something.
+    pub(super) fn silence_due(&self) -> Option<Instant> {
+        self.silence.timeout()
+    }
+
+    /// Gives silent connections other ports. Returns whether another way is to be looked for, because all are silent.
+    pub(super) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
+        let mut scouts = false;
+        for action in self.silence.handle_timeout(Instant::now()) {
+            match action {
+                VigilAction::Rebind { index } => self.rebind(worker, index).await,
+                VigilAction::Scout => scouts = !self.races_for(Purpose::Scout),
+            }
+        }
+        scouts
+    }
+
+    async fn rebind(&self, worker: &WorkerHandle, index: u32) {
+        let (Some(connection), Some(remote)) = (self.with_index(index), self.remotes.get(&index)) else {
+            return;
+        };
+        match exits::bind(*remote) {
+            Ok(socket) => {
+                tracing::debug!(index, "another port for a connection that is not answered");
+                worker.send(Command::Rebind { connection, socket }).await;
+            }
+            Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),
+        }
+    }
+
+    /// When to ask the exits that stand before the one in use whether they are back.
+    pub(super) fn failback_due(&self) -> Option<Instant> {
+        self.failback.timeout().filter(|_| self.race.is_none())
+    }
+
+    /// They are being asked now.
+    pub(super) fn asks_for_failback(&mut self, now: Instant) {
+        self.failback.asking(now);
+    }
+}
+
+/// Closes a connection that no session uses.
+pub(super) async fn close_quietly(worker: &WorkerHandle, connection: ConnectionId) {
+    let reason = Goodbye::Superseded;
+    worker.send(Command::Close { connection, code: reason.code(), reason: reason.to_string() }).await;
+}

@@ -1,0 +1,70 @@
+//! Owns the look-ups of exits' names that are under way.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use tokio::sync::mpsc;
+
+use crate::kill_switch::Lockdown;
+use crate::lookup::{NameServers, lookup};
+use warren_config::Endpoint;
+
+/// The look-ups under way, at most one for each exit.
+pub(in crate::daemon) struct Lookups {
+    servers: NameServers,
+    sender: mpsc::Sender<LookupAnswer>,
+    answers: mpsc::Receiver<LookupAnswer>,
+    /// The places of the exits whose names are being looked up.
+    running: BTreeSet<usize>,
+}
+
+/// The outcome of one look-up.
+pub(in crate::daemon) struct LookupAnswer {
+    /// The exit's place in the profile.
+    pub(super) place: usize,
+    pub(super) addresses: Result<Vec<SocketAddr>, String>,
+}
+
+impl Lookups {
+    pub(in crate::daemon) fn new(servers: NameServers) -> Self {
+        let (sender, answers) = mpsc::channel(4);
+        Self { servers, sender, answers, running: BTreeSet::new() }
+    }
+
+    /// Looks the name of the exit at a place up, unless that is being done.
+    pub(super) fn start(&mut self, place: usize, endpoint: &Endpoint, lockdown: &Lockdown) {
+        if !self.running.insert(place) {
+            return;
+        }
+        let endpoint = endpoint.clone();
+        let servers = self.servers.clone().asked_with(lockdown.query_mark());
+        let sender = self.sender.clone();
+        let is_closed = lockdown.is_closed();
+        tokio::spawn(async move {
+            let mut addresses = lookup(&endpoint, &servers).await;
+            // A resolver on this host asks others itself, and the kill switch knows only the daemon's own queries.
+            if let Err(sentence) = &mut addresses
+                && is_closed
+                && servers.are_local().await
+            {
+                sentence.push_str(LOCAL_RESOLVER_BLOCKED);
+            }
+            // The daemon may have ended meanwhile.
+            drop(sender.send(LookupAnswer { place, addresses }).await);
+        });
+    }
+
+    /// Waits for the next answer. Nothing is lost when the wait is given up.
+    pub(in crate::daemon) async fn next(&mut self) -> Option<LookupAnswer> {
+        self.answers.recv().await
+    }
+
+    /// The look-up of the exit at a place has ended.
+    pub(super) fn ended(&mut self, place: usize) {
+        self.running.remove(&place);
+    }
+}
+
+/// The end of the message for a failed look-up while the kill switch is closed.
+const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself and is shut in by the closed kill switch: set the exit's address as \
+                                      endpoint in the profile, or name the network's own resolver in /etc/resolv.conf";

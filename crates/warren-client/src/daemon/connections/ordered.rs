@@ -1,0 +1,79 @@
+//! Owns the connections that were ordered of the worker and have no identifier yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use crate::exits::Way;
+
+/// A connection that was ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon) struct Ordered {
+    pub(in crate::daemon) remote: SocketAddr,
+    /// The part that it takes in a race, if it is ordered for one.
+    pub(super) racer: Option<Racer>,
+    /// Whether the session gave it up meanwhile.
+    pub(super) is_cancelled: bool,
+}
+
+/// The part of a connection in a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Racer {
+    /// The race's number: the race may be over when the worker answers.
+    pub(super) race: u64,
+    pub(super) way: Way,
+}
+
+impl Ordered {
+    /// A connection for the session.
+    pub(in crate::daemon) fn for_session(remote: SocketAddr) -> Self {
+        Self { remote, racer: None, is_cancelled: false }
+    }
+
+    /// A connection for a race.
+    pub(super) fn for_race(race: u64, way: Way) -> Self {
+        Self { remote: way.remote, racer: Some(Racer { race, way }), is_cancelled: false }
+    }
+}
+
+/// Ordered connections by index. The worker answers the orders for one index in the order in which they were given.
+#[derive(Debug, Default)]
+pub(super) struct OrderedConnections(HashMap<u32, VecDeque<Ordered>>);
+
+impl OrderedConnections {
+    pub(super) fn push(&mut self, index: u32, ordered: Ordered) {
+        self.0.entry(index).or_default().push_back(ordered);
+    }
+
+    /// Takes the connection that the worker has just answered for.
+    pub(super) fn pop(&mut self, index: u32) -> Option<Ordered> {
+        self.0.get_mut(&index)?.pop_front()
+    }
+
+    /// Marks what was ordered for an index as no longer wanted. The worker answers these orders all the same.
+    pub(super) fn cancel(&mut self, index: u32) {
+        for ordered in self.0.entry(index).or_default() {
+            ordered.is_cancelled = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_belong_to_orders_in_turn_and_a_cancelled_order_is_answered_too() {
+        let remotes: [SocketAddr; 2] = ["192.0.2.1:443".parse().unwrap(), "192.0.2.2:443".parse().unwrap()];
+        let [first, second] = remotes.map(Ordered::for_session);
+        let mut ordered = OrderedConnections::default();
+        ordered.push(1, first);
+        ordered.cancel(1);
+        ordered.push(1, second);
+        ordered.push(2, first);
+
+        assert_eq!(ordered.pop(1), Some(Ordered { is_cancelled: true, ..first }));
+        assert_eq!(ordered.pop(1), Some(second));
+        assert_eq!(ordered.pop(1), None);
+        assert_eq!(ordered.pop(2), Some(first));
+    }
+}

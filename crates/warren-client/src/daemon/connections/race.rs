@@ -1,0 +1,177 @@
+//! The race for a way to an exit: addresses are tried one after the other, and the first that answers wins.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+use warren_quic::driver::ConnectionId;
+use warren_session::client::{ConnectionEnd, Race};
+
+use super::ordered::Ordered;
+use super::{Connections, Ended, LookupAnswer, Winner, close_quietly};
+use crate::exits::Way;
+use crate::kill_switch::Lockdown;
+use warren_tunnel::WorkerHandle;
+
+/// What a race is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Purpose {
+    /// The session has no connection 0.
+    Attempt,
+    /// The session's connections are silent, and another way may work.
+    Scout,
+    /// An exit that stands before the one in use may be back.
+    Failback,
+}
+
+/// A race under way.
+pub(super) struct RunningRace {
+    pub(super) number: u64,
+    purpose: Purpose,
+    race: Race<Way>,
+    begun: Instant,
+    /// The places of the exits that take part, in order.
+    places: Vec<usize>,
+    /// The places of the exits whose names are being looked up.
+    awaited: BTreeSet<usize>,
+    /// The way in use, which takes no part.
+    excluded: Option<Way>,
+    pub(super) runners: HashMap<ConnectionId, Way>,
+    /// Why the latest way failed.
+    failure: Option<ConnectionEnd>,
+}
+
+impl RunningRace {
+    /// A way has failed.
+    pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
+        self.race.failed(way);
+        self.failure = Some(end);
+    }
+
+    /// Why nobody has won.
+    fn into_failure(self) -> ConnectionEnd {
+        self.failure.unwrap_or_else(|| {
+            ConnectionEnd::Lost(
+                "there is no address to connect to; check endpoint in [[exit]] of the profile".to_owned(),
+            )
+        })
+    }
+}
+
+impl Connections {
+    /// Whether a race is under way for this purpose.
+    pub(super) fn races_for(&self, purpose: Purpose) -> bool {
+        self.race.as_ref().is_some_and(|race| race.purpose == purpose)
+    }
+
+    /// Starts a race in place of any other. Known addresses can run at once, while the names are looked up.
+    pub(in crate::daemon) async fn start_race(
+        &mut self,
+        worker: &WorkerHandle,
+        lockdown: &Lockdown,
+        purpose: Purpose,
+    ) {
+        self.abort_race(worker).await;
+        let now = Instant::now();
+        let places = match purpose {
+            Purpose::Failback => self.exits.preferred(),
+            Purpose::Attempt | Purpose::Scout => self.exits.order(now),
+        };
+        let excluded = self.way.filter(|_| purpose == Purpose::Scout);
+        let mut race = Race::new(true);
+        for (rank, place) in places.iter().enumerate() {
+            self.exits.enter(&mut race, *place, rank, now, excluded);
+            self.lookups.start(*place, &self.exits.exit(*place).endpoint, lockdown);
+        }
+        self.races += 1;
+        self.race = Some(RunningRace {
+            number: self.races,
+            purpose,
+            race,
+            begun: now,
+            awaited: places.iter().copied().collect(),
+            places,
+            excluded,
+            runners: HashMap::new(),
+            failure: None,
+        });
+    }
+
+    /// Takes over the addresses of an exit. Returns whether a race is under way, which may have more to begin now.
+    pub(in crate::daemon) fn take_lookup(&mut self, LookupAnswer { place, addresses }: LookupAnswer) -> bool {
+        self.lookups.ended(place);
+        let learnt = self.exits.learn(place, addresses);
+        let Some(race) = &mut self.race else { return false };
+        if let Some(rank) = race.places.iter().position(|other| *other == place) {
+            self.exits.enter(&mut race.race, place, rank, race.begun, race.excluded);
+        }
+        if let Err(error) = learnt {
+            race.failure = Some(ConnectionEnd::Lost(error));
+        }
+        race.awaited.remove(&place);
+        if race.awaited.is_empty() {
+            race.race.complete();
+        }
+        true
+    }
+
+    /// When the race has something to begin.
+    pub(in crate::daemon) fn race_due(&self) -> Option<Instant> {
+        self.race.as_ref()?.race.due()
+    }
+
+    /// Begins what is due. Returns the end of connection 0 when the session waits for it and nobody is left to win.
+    ///
+    /// # Errors
+    /// When this process may not mark its sockets.
+    pub(in crate::daemon) async fn run_race(
+        &mut self,
+        worker: &WorkerHandle,
+        lockdown: &mut Lockdown,
+    ) -> anyhow::Result<Option<Ended>> {
+        while let Some(race) = &mut self.race
+            && let Some(way) = race.race.begin(Instant::now())
+        {
+            let ordered = Ordered::for_race(race.number, way);
+            // What cannot be opened has failed in the race; the session hears only of the race's end.
+            self.open(worker, lockdown, 0, ordered).await?;
+        }
+        let Some(lost) = self.race.take_if(|race| race.race.is_lost()) else { return Ok(None) };
+        match lost.purpose {
+            Purpose::Attempt => return Ok(Some(Ended { index: 0, end: lost.into_failure() })),
+            // The silent connections are still there and may be answered again.
+            Purpose::Scout => {}
+            Purpose::Failback => {
+                self.failback.answered(false);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a connection whose handshake is done out of the race. None when it took no part.
+    pub(in crate::daemon) fn take_runner(&mut self, connection: ConnectionId) -> Option<(Purpose, Way)> {
+        let race = self.race.as_mut()?;
+        let way = race.runners.remove(&connection)?;
+        Some((race.purpose, way))
+    }
+
+    /// What it means that a way has won a race.
+    pub(in crate::daemon) fn judge_winner(&mut self, purpose: Purpose, way: Way) -> Winner {
+        self.exits.works(way);
+        if purpose == Purpose::Failback && !self.failback.answered(true) {
+            return Winner::TooEarly;
+        }
+        match purpose {
+            _ if way.exit != self.exits.current() => Winner::OtherExit,
+            Purpose::Attempt => Winner::Awaited,
+            Purpose::Scout | Purpose::Failback => Winner::OtherWay,
+        }
+    }
+
+    /// Ends the race, if there is one, without a winner.
+    pub(in crate::daemon) async fn abort_race(&mut self, worker: &WorkerHandle) {
+        let Some(race) = self.race.take() else { return };
+        for connection in race.runners.into_keys() {
+            close_quietly(worker, connection).await;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Owns what people are told about the tunnel: its state, what is wrong, and which messages have been given.
+
+mod diagnosis;
+mod refusal;
+mod repeated_warnings;
+
+use std::time::{Duration, Instant};
+
+use warren_session::goodbye::Goodbye;
+
+pub(super) use self::diagnosis::Diagnosis;
+pub(super) use self::refusal::Refusal;
+use self::repeated_warnings::RepeatedWarnings;
+use warren_config::Endpoint;
+use warren_control::status::State;
+use warren_daemon::notify;
+
+/// What is known of the tunnel's state, for the status, the log and the service manager.
+pub(super) struct Health {
+    state: State,
+    since: Instant,
+    /// What is wrong on the host and could not be repaired.
+    host_trouble: Option<Trouble>,
+    pub(super) reconnects: u64,
+    pub(super) last_error: Option<String>,
+    /// Why the latest reload changed nothing.
+    pub(super) reload_error: Option<String>,
+    warnings: RepeatedWarnings,
+    pub(super) diagnosis: Diagnosis,
+    pub(super) refusal: Refusal,
+}
+
+/// Something that is wrong on the host.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    pub(super) sentence: String,
+    pub(super) since: Instant,
+}
+
+impl Health {
+    pub(super) fn new(refusal: Refusal) -> Self {
+        Self {
+            state: State::Connecting,
+            since: Instant::now(),
+            host_trouble: None,
+            reconnects: 0,
+            last_error: None,
+            reload_error: None,
+            warnings: RepeatedWarnings::default(),
+            diagnosis: Diagnosis::default(),
+            refusal,
+        }
+    }
+
+    /// The state of the session, whatever is wrong on the host.
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The state that people see, and since when. Trouble on the host comes before the session's state.
+    pub(super) fn shown_state(&self) -> (State, Instant) {
+        match &self.host_trouble {
+            Some(trouble) if self.state != State::Stopping => (State::Error, trouble.since),
+            _ => (self.state, self.since),
+        }
+    }
+
+    /// What is wrong on the host.
+    pub(super) fn host_trouble(&self) -> Option<&str> {
+        self.host_trouble.as_ref().map(|trouble| trouble.sentence.as_str())
+    }
+
+    pub(super) fn set_state(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.since = Instant::now();
+        }
+    }
+
+    /// Traffic flows.
+    pub(super) fn up(&mut self, endpoint: &Endpoint) {
+        tracing::info!("connected to {endpoint}");
+        self.set_state(State::Up);
+        self.refusal.over();
+        self.last_error = None;
+        self.diagnosis.forget_cause();
+        self.warnings.forget();
+        notify::ready("connected");
+    }
+
+    /// No connection carries traffic, or yet another attempt has failed.
+    pub(super) fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
+        if self.state == State::Up {
+            self.reconnects += 1;
+            tracing::info!("connection to the exit lost: {reason}");
+            self.set_state(State::Reconnecting);
+        } else {
+            self.warn(&reason);
+        }
+        // The exit's own words come first, then what a recent diagnosis has found.
+        let cause = self.diagnosis.recent_cause().filter(|_| goodbye.is_none()).unwrap_or(reason);
+        self.unreachable(cause);
+    }
+
+    /// A diagnosis has found why the exit does not answer.
+    pub(super) fn diagnosed(&mut self, cause: Option<String>) {
+        let Some(sentence) = cause.filter(|_| self.state != State::Up) else { return };
+        self.warn(&sentence);
+        self.diagnosis.set_cause(sentence.clone());
+        self.unreachable(sentence);
+    }
+
+    fn unreachable(&mut self, cause: String) {
+        if !self.refusal.is_refused() {
+            notify::status(&format!("cannot reach the exit: {cause}"));
+        }
+        self.last_error = Some(cause);
+    }
+
+    /// Every connection is silent, and may still be answered again.
+    pub(super) fn silent(&mut self, endpoint: &Endpoint) {
+        if self.state != State::Up {
+            return;
+        }
+        let sentence = format!("{endpoint} no longer answers; looking for another way to it");
+        tracing::info!("{sentence}");
+        notify::status(&sentence);
+        self.last_error = Some(sentence);
+        self.set_state(State::Reconnecting);
+    }
+
+    /// The client leaves the exit in use for another.
+    pub(super) fn moves(&mut self) {
+        if self.state == State::Up {
+            self.reconnects += 1;
+            self.set_state(State::Reconnecting);
+        }
+    }
+
+    /// Every exit has refused for good. Returns whether people have been told that already.
+    pub(super) fn refused(&mut self, now: Instant, reason: Goodbye, sentence: String) -> bool {
+        let is_told = self.state == State::Refused && self.refusal.says(&sentence);
+        self.refusal.refuse(now, reason, sentence);
+        self.last_error = None;
+        self.set_state(State::Refused);
+        is_told
+    }
+
+    /// Says that the exits have refused. To be called once the host is closed, because people rely on what they are told.
+    pub(super) fn say_refusal(&self, profile: &str, is_told: bool) {
+        let Some((sentence, again)) = self.refusal.sentences() else { return };
+        if self.host_trouble.is_none() {
+            if !is_told {
+                tracing::error!(
+                    "{sentence}; nothing of what belongs into the tunnel leaves until `warren down {profile}`{again}"
+                );
+            }
+            notify::status(&format!("refused: {sentence}"));
+        } else if !is_told {
+            // The status has the trouble on the host, which comes before the refusal.
+            tracing::error!("{sentence}{again}");
+        }
+    }
+
+    /// The session was given up on this side.
+    pub(super) fn session_given_up(&mut self, why: &str) {
+        if !self.refusal.is_refused() {
+            self.set_state(State::Reconnecting);
+            self.last_error = Some(why.to_owned());
+            notify::status(why);
+        }
+    }
+
+    /// Whether somebody may be waiting for the tunnel, and has been for long enough to be told why.
+    pub(super) fn is_slow(&self, had_session: bool) -> bool {
+        let is_waited_for = match self.state {
+            State::Connecting => !had_session,
+            State::Reconnecting => true,
+            State::Up | State::Refused | State::Error | State::Stopping => false,
+        };
+        is_waited_for && self.since.elapsed() >= SLOW_AFTER
+    }
+
+    /// Logs why the exit cannot be reached, ever less often while that stays the same.
+    fn warn(&mut self, sentence: &str) {
+        if self.warnings.is_due(Instant::now(), sentence) {
+            tracing::info!("cannot reach the exit: {sentence}");
+        }
+    }
+
+    /// Notes what is wrong on the host, and says so if that is news. Returns whether the host is to be looked at again soon.
+    pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) -> bool {
+        if self.host_trouble() != trouble.as_deref() {
+            match &trouble {
+                Some(sentence) => {
+                    tracing::error!("{sentence}");
+                    notify::status(sentence);
+                }
+                None => {
+                    tracing::info!("the host is as it should be again");
+                    // People see the session's state again from now on.
+                    self.since = Instant::now();
+                    notify::status(self.state.name());
+                }
+            }
+        }
+        let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
+        self.host_trouble = trouble.map(|sentence| Trouble { sentence, since });
+        self.host_trouble.is_some() && self.state != State::Stopping
+    }
+}
+
+/// An attempt to connect that takes longer is diagnosed before it ends. One that works takes a fraction of this.
+const SLOW_AFTER: Duration = Duration::from_secs(2);

@@ -1,0 +1,55 @@
+//! Owns the search for the reason why an exit does not answer.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use crate::daemon::finished;
+use crate::diagnose::{Walls, diagnose};
+
+/// The diagnosis under way, and what the last one found.
+#[derive(Default)]
+pub(in crate::daemon) struct Diagnosis {
+    running: Option<JoinHandle<Option<String>>>,
+    begun: Option<Instant>,
+    /// What was found since the tunnel was last up.
+    cause: Option<String>,
+}
+
+impl Diagnosis {
+    /// Begins to find out why `tried` does not answer, unless that was done lately.
+    pub(in crate::daemon) fn start(&mut self, tried: Option<SocketAddr>, walls: impl FnOnce() -> Walls) {
+        let now = Instant::now();
+        let is_due = self.begun.is_none_or(|last| now.duration_since(last) >= EVERY);
+        if is_due && self.running.is_none() {
+            self.begun = Some(now);
+            self.running = Some(tokio::spawn(diagnose(tried, walls())));
+        }
+    }
+
+    /// Waits for the end of the diagnosis, or for ever. Nothing is lost when the wait is given up.
+    pub(in crate::daemon) async fn finished(&mut self) -> Option<String> {
+        let outcome = finished(&mut self.running).await;
+        self.running = None;
+        outcome.ok().flatten()
+    }
+
+    /// What was found, unless that was so long ago that it may have changed.
+    pub(super) fn recent_cause(&self) -> Option<String> {
+        let is_recent = self.begun.is_some_and(|last| last.elapsed() < EVERY);
+        self.cause.clone().filter(|_| is_recent)
+    }
+
+    pub(super) fn set_cause(&mut self, cause: String) {
+        self.cause = Some(cause);
+    }
+
+    /// The exit answers.
+    pub(super) fn forget_cause(&mut self) {
+        self.cause = None;
+    }
+}
+
+/// The shortest time between two diagnoses.
+const EVERY: Duration = Duration::from_secs(15);

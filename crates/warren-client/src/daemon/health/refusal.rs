@@ -1,0 +1,235 @@
+//! Owns what the exits have refused, and who is told: the `up` that started this daemon, or the log and the status.
+
+use std::time::{Duration, Instant};
+
+use warren_session::client::Stop;
+use warren_session::goodbye::Goodbye;
+
+use warren_config::WhenRefused;
+use warren_control::status::{RefusedStatus, State};
+use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::exit_code::{ExitCode, Failure};
+
+/// How often the exits are asked again: an operator who enables a client need not tell its user.
+const ASK_EVERY: Duration = Duration::from_secs(300);
+
+/// The `up` that waits is told of unproven answers after this many, over this long. A single one is easily forged.
+const UNPROVEN_ANSWERS: u32 = 3;
+const UNPROVEN_FOR: Duration = Duration::from_secs(2);
+
+/// The refusals of the exits, and of whoever answers in their place.
+pub(in crate::daemon) struct Refusal {
+    directory: DaemonDir,
+    /// Whether an `up` has started this daemon, and neither traffic has flowed yet nor every exit has refused.
+    is_first_try: bool,
+    refused: Option<Refused>,
+    unproven: UnprovenAnswers,
+    /// The sentence with which the daemon is to end as refused.
+    last_word: Option<String>,
+}
+
+/// The refusal of every exit, each of which has proven its key. The host stays closed.
+struct Refused {
+    reason: Goodbye,
+    sentence: String,
+    /// When to ask the exits again. None when that would take the session from another host.
+    ask_at: Option<Instant>,
+}
+
+/// Answers that anybody on the path can forge, as no exit has proven its key yet.
+#[derive(Debug, Default)]
+struct UnprovenAnswers {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl UnprovenAnswers {
+    /// Counts one more. Returns whether there have been enough of them.
+    fn are_many(&mut self, now: Instant) -> bool {
+        self.count = self.count.saturating_add(1);
+        let since = *self.since.get_or_insert(now);
+        self.count >= UNPROVEN_ANSWERS && now.saturating_duration_since(since) >= UNPROVEN_FOR
+    }
+}
+
+impl Refusal {
+    pub(in crate::daemon) fn new(directory: DaemonDir) -> Self {
+        let is_first_try = directory.is_being_started();
+        Self { directory, is_first_try, refused: None, unproven: UnprovenAnswers::default(), last_word: None }
+    }
+
+    /// Whether the `up` that started this daemon still waits. The daemon then tells it of a refusal by ending, with the host as
+    /// it was before.
+    pub(in crate::daemon) fn is_waited_for(&self) -> bool {
+        self.is_first_try && self.directory.is_being_started()
+    }
+
+    /// Whether every exit has refused.
+    pub(in crate::daemon) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    /// Somebody has answered in an exit's place, or the exit is not the one that the profile names. The daemon keeps trying, but
+    /// tells a waiting `up` once that has gone on for a while.
+    pub(in crate::daemon) fn take_unproven(&mut self, now: Instant, sentence: String) {
+        if self.unproven.are_many(now) && self.is_waited_for() {
+            self.last_word = Some(sentence);
+        }
+    }
+
+    /// An exit has proven its key.
+    pub(in crate::daemon) fn proven(&mut self) {
+        self.unproven = UnprovenAnswers::default();
+    }
+
+    /// The exit has no address left. That may pass, but a waiting `up` is told.
+    pub(in crate::daemon) fn take_empty_pool(&mut self, sentence: impl FnOnce() -> String) {
+        if self.is_waited_for() {
+            self.last_word = Some(sentence());
+        }
+    }
+
+    /// The reason of the exits, if the daemon stays with the host closed. None if it ends.
+    pub(in crate::daemon) fn stays_for(
+        &self,
+        stop: &Stop,
+        when_refused: WhenRefused,
+        state: State,
+    ) -> Option<Goodbye> {
+        let Stop::Goodbye(reason) = stop else { return None };
+        let ends = when_refused == WhenRefused::Open || state == State::Stopping || self.is_waited_for();
+        (!ends).then_some(*reason)
+    }
+
+    /// Every exit has refused for good.
+    pub(super) fn refuse(&mut self, now: Instant, reason: Goodbye, sentence: String) {
+        // Asking would take the session from the host that has it now, and that host would take it back.
+        let ask_at = (reason != Goodbye::Replaced).then(|| now + ASK_EVERY);
+        self.is_first_try = false;
+        self.refused = Some(Refused { reason, sentence, ask_at });
+    }
+
+    /// Whether the exits have refused with this sentence.
+    pub(super) fn says(&self, sentence: &str) -> bool {
+        self.refused.as_ref().is_some_and(|refused| refused.sentence == sentence)
+    }
+
+    /// The refusal, and the end of the message that says when the exits are asked again.
+    pub(super) fn sentences(&self) -> Option<(&str, String)> {
+        let Refused { sentence, ask_at, .. } = self.refused.as_ref()?;
+        let again = match ask_at {
+            Some(_) => format!("; it is asked again every {} min", ASK_EVERY.as_secs() / 60),
+            None => String::new(),
+        };
+        Some((sentence, again))
+    }
+
+    /// When the exits are to be asked again.
+    pub(in crate::daemon) fn asking_due(&self) -> Option<Instant> {
+        self.refused.as_ref()?.ask_at
+    }
+
+    /// The exits are asked now, and again after the usual time. Returns false if they have not refused.
+    pub(in crate::daemon) fn asking(&mut self, now: Instant) -> bool {
+        let Some(refused) = &mut self.refused else { return false };
+        refused.ask_at = refused.ask_at.map(|_| now + ASK_EVERY);
+        true
+    }
+
+    /// Follows a profile that was read again. Returns whether the exits are to be asked now, as the profile may be why they
+    /// refused.
+    pub(in crate::daemon) fn follow(&mut self, when_refused: WhenRefused) -> bool {
+        let Some(refused) = &self.refused else { return false };
+        if when_refused == WhenRefused::Open {
+            self.last_word = Some(refused.sentence.clone());
+            return false;
+        }
+        refused.reason != Goodbye::Replaced
+    }
+
+    /// The refusal counts no longer, because a person wants to try again.
+    pub(in crate::daemon) fn forget(&mut self) {
+        self.refused = None;
+    }
+
+    /// Traffic flows.
+    pub(super) fn over(&mut self) {
+        self.is_first_try = false;
+        self.refused = None;
+    }
+
+    /// Ends the daemon as refused, if it is to end so.
+    ///
+    /// # Errors
+    /// [`ExitCode::Refused`] with the sentence for `up`.
+    pub(in crate::daemon) fn say_last_word(&mut self) -> anyhow::Result<()> {
+        match self.last_word.take() {
+            Some(sentence) => Err(Failure::new(ExitCode::Refused, sentence).into()),
+            None => Ok(()),
+        }
+    }
+
+    pub(in crate::daemon) fn status(&self) -> Option<RefusedStatus> {
+        let Refused { reason, sentence, ask_at } = self.refused.as_ref()?;
+        let again = ask_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64());
+        Some(RefusedStatus {
+            reason: reason.name().to_owned(),
+            message: sentence.clone(),
+            asked_again_in_seconds: again,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unproven_answers_count_only_once_they_have_gone_on_for_a_while() {
+        let start = Instant::now();
+        let mut unproven = UnprovenAnswers::default();
+        // A burst does not count, however large it is.
+        assert!(!(0..1_000).any(|_| unproven.are_many(start)));
+        assert!(!unproven.are_many(start + UNPROVEN_FOR / 2));
+        assert!(unproven.are_many(start + UNPROVEN_FOR));
+
+        let mut unproven = UnprovenAnswers::default();
+        assert!(!unproven.are_many(start));
+        assert!(!unproven.are_many(start + UNPROVEN_FOR), "two are too few");
+        assert!(unproven.are_many(start + UNPROVEN_FOR));
+    }
+
+    #[test]
+    fn daemon_that_nobody_waits_for_stays_closed_unless_the_profile_opens_the_host() {
+        let refusal = refusal();
+        let removed = Stop::Goodbye(Goodbye::Revoked);
+
+        let stays = |stop, when_refused, state| refusal.stays_for(stop, when_refused, state);
+
+        assert_eq!(stays(&removed, WhenRefused::Closed, State::Up), Some(Goodbye::Revoked));
+        assert_eq!(stays(&removed, WhenRefused::Open, State::Up), None);
+        assert_eq!(stays(&removed, WhenRefused::Closed, State::Stopping), None);
+        assert_eq!(stays(&Stop::Requested, WhenRefused::Closed, State::Up), None);
+    }
+
+    #[test]
+    fn exits_are_asked_again_unless_another_host_has_the_session() {
+        let (mut refusal, now) = (refusal(), Instant::now());
+
+        refusal.refuse(now, Goodbye::Revoked, "revoked".to_owned());
+        assert_eq!(refusal.asking_due(), Some(now + ASK_EVERY));
+        assert!(refusal.follow(WhenRefused::Closed));
+
+        refusal.refuse(now, Goodbye::Replaced, "replaced".to_owned());
+        assert_eq!(refusal.asking_due(), None);
+        assert!(refusal.asking(now) && refusal.asking_due().is_none());
+        assert!(!refusal.follow(WhenRefused::Closed));
+        assert!(refusal.say_last_word().is_ok());
+        assert!(!refusal.follow(WhenRefused::Open) && refusal.say_last_word().is_err());
+    }
+
+    /// Of a daemon that no `up` waits for.
+    fn refusal() -> Refusal {
+        Refusal::new(DaemonDir::new(std::path::Path::new("/nonexistent"), "home"))
+    }
+}

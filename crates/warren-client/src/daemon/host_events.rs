@@ -1,0 +1,79 @@
+//! Changes on the host that concern the session: what is wrong, a lease that somebody else has, a Welcome that cannot be applied.
+
+use std::time::Instant;
+
+use super::Daemon;
+use warren_control::status::State;
+use warren_tunnel::Command;
+
+impl Daemon {
+    /// Something on the host has changed. Whatever is still wrong afterwards is tried again with the next look.
+    pub(super) async fn look_after_host(&mut self) {
+        let mut trouble = self.host.repair(&self.worker, self.health.refusal.is_refused()).await;
+        if let Err(error) = self.give_up_taken_lease().await {
+            trouble.push(format!("{error:#}"));
+        }
+        if trouble.is_empty() && self.session.is_over() && self.host.is_retry_due() {
+            // Whether the host can be set up now shows with the next Welcome.
+            self.begin_session(Instant::now());
+        }
+        trouble.extend(self.host.unapplied().map(str::to_owned));
+        self.note_host_trouble((!trouble.is_empty()).then(|| trouble.join("; ")));
+    }
+
+    /// Notes what is wrong on the host. It is looked at again until nothing is.
+    pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) {
+        if self.health.note_host_trouble(trouble) {
+            self.host.look_again();
+        }
+    }
+
+    /// The host cannot be set up as a Welcome asks. The daemon must not end, since that would open the host at a moment that the
+    /// exit has chosen. It gives the session up with the host closed, and asks for another one later.
+    pub(super) async fn goes_without(&mut self, error: &anyhow::Error) {
+        let sentence = format!("{error:#}");
+        if let Err(error) = self.give_session_up(&sentence).await {
+            tracing::debug!("the host is closed with the next look: {error:#}");
+        }
+        self.host.not_applied(sentence.clone());
+        self.note_host_trouble(Some(sentence));
+    }
+
+    /// Gives the session up if its lease is by now the address of somebody whom this host has to reach outside the tunnel. Asks for
+    /// another session at once, which is refused as long as the exit gives that address.
+    ///
+    /// # Errors
+    /// Why the lease is still on this host.
+    pub(super) async fn give_up_taken_lease(&mut self) -> anyhow::Result<()> {
+        let is_stopping = self.health.state() == State::Stopping;
+        let Some(welcome) = self.session.welcome().filter(|_| !is_stopping) else { return Ok(()) };
+        let Some(clash) = self.host.clash(welcome, &self.connections).await? else { return Ok(()) };
+        let sentence = format!(
+            "the session with {} is given up: {clash}; have the exit's operator give another address, or use another network",
+            self.connections.endpoint()
+        );
+        tracing::error!("{sentence}");
+        let given_back = self.give_session_up(&sentence).await;
+        if !self.health.refusal.is_refused() {
+            self.begin_session(Instant::now());
+        }
+        given_back
+    }
+
+    /// Says goodbye to the exit. The host keeps the routes into the tunnel, but not the lease.
+    ///
+    /// # Errors
+    /// Why the lease is still on this host.
+    async fn give_session_up(&mut self, why: &str) -> anyhow::Result<()> {
+        self.session.machine.stop(Instant::now());
+        self.close_unwanted().await;
+        self.connections.abort_race(&self.worker).await;
+        self.connections.forget_silence();
+        self.session.abort_probe();
+        if let Some(session) = self.session.take_welcome() {
+            self.worker.send(Command::EndSession { session }).await;
+        }
+        self.health.session_given_up(why);
+        self.host.setup.give_lease_back().await
+    }
+}

@@ -1,0 +1,152 @@
+//! Owns this host while the daemon runs: what the tunnel has changed on it, the kill switch, and the watch over both.
+
+mod taken_addresses;
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use warren_host::facts;
+use warren_host::watch::Watch;
+
+use super::health::Trouble;
+use crate::device::Restored;
+use crate::host::HostSetup;
+use crate::kill_switch::Lockdown;
+use warren_daemon::helper::Helper;
+use warren_tunnel::{Forwarding, WorkerHandle};
+
+/// This host, which others change as well.
+pub(super) struct HostUpkeep {
+    /// The TUN device and the routes, rules and resolvers around it.
+    pub(super) setup: HostSetup,
+    pub(super) lockdown: Lockdown,
+    watch: Watch,
+    helper: Helper,
+    /// Why the host could not be set up as the latest Welcome asks.
+    unapplied: Option<Trouble>,
+    /// The networks that this host was in when it was set up as a Welcome asks.
+    networks_at_welcome: Vec<IpNet>,
+}
+
+impl HostUpkeep {
+    /// Starts to watch the host.
+    ///
+    /// # Errors
+    /// When the kernel does not tell of changes.
+    pub(super) fn start(setup: HostSetup, lockdown: Lockdown, helper: Helper) -> anyhow::Result<Self> {
+        let mut watch = Watch::open().map_err(cannot_watch)?;
+        // The first look covers what changed before the watch began.
+        watch.look_again();
+        Ok(Self { setup, lockdown, watch, helper, unapplied: None, networks_at_welcome: Vec::new() })
+    }
+
+    /// Waits until something on the host has changed. Nothing is lost when the wait is given up.
+    pub(super) async fn changed(&mut self) -> anyhow::Result<()> {
+        self.watch.changed().await.map_err(cannot_watch)
+    }
+
+    /// Has [`Self::changed`] return soon, although nothing may have changed.
+    pub(super) fn look_again(&mut self) {
+        self.watch.look_again();
+    }
+
+    /// Has [`Self::changed`] pause, because the daemon itself has just changed the host.
+    pub(super) fn put_off_look(&mut self) {
+        self.watch.put_off();
+    }
+
+    /// The resolvers that this host's files name now.
+    pub(super) async fn listed_resolvers(&self) -> Vec<IpAddr> {
+        self.helper.list_resolvers().await
+    }
+
+    /// Makes again what somebody has undone, and follows this host to other networks. Returns what is still wrong.
+    pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
+        let mut trouble = Vec::new();
+        // The kill switch first: until the rest is repaired, it alone keeps packets from leaving outside.
+        let closed = self.lockdown.repair().await;
+        let device = self.setup.restore_device();
+        for repaired in [closed, self.setup.repair().await] {
+            match repaired {
+                Ok(repaired) => repaired.iter().for_each(|what| tracing::warn!("{what}; made again")),
+                Err(error) => trouble.push(format!("{error:#}")),
+            }
+        }
+        match device {
+            Ok(Some(Restored { queues, stood_in })) => {
+                worker.open_device(queues, &Forwarding::Client).await;
+                // The routes lead to the new device now, so nothing needs the substitute any more.
+                drop(stood_in);
+            }
+            Ok(None) => {}
+            Err(error) => trouble.push(format!("{error:#}")),
+        }
+        if is_refused && let Err(error) = self.close(worker).await {
+            trouble.push(format!("{error:#}"));
+        }
+        if let Err(error) = self.follow_network().await {
+            trouble.push(format!("{error:#}"));
+        }
+        trouble
+    }
+
+    /// Holds the tunnel's traffic back on a host that has no tunnel, because every exit has refused.
+    async fn close(&mut self, worker: &WorkerHandle) -> anyhow::Result<()> {
+        if let Some(queues) = self.setup.close().await.context("this host is open")? {
+            self.put_off_look();
+            worker.open_device(queues, &Forwarding::Client).await;
+        }
+        Ok(())
+    }
+
+    /// The kill switch lets out what goes to the resolvers and the LAN of the network that this host is on now, and to its
+    /// containers.
+    async fn follow_network(&mut self) -> anyhow::Result<()> {
+        self.lockdown.allow_resolvers(&self.listed_resolvers().await).await?;
+        let (guests, on_link) = (facts::guest_networks().await?, facts::networks().await?);
+        self.lockdown.allow_networks(self.setup.lan().await?, guests, on_link).await
+    }
+
+    /// The host is set up as the latest Welcome asks. Returns whether it was not before.
+    pub(super) async fn applied(&mut self) -> bool {
+        match facts::networks().await {
+            Ok(networks) => self.networks_at_welcome = networks,
+            Err(error) => tracing::debug!("cannot look at this host's networks: {error}"),
+        }
+        self.unapplied.take().is_some()
+    }
+
+    /// The host could not be set up as the latest Welcome asks.
+    pub(super) fn not_applied(&mut self, sentence: String) {
+        self.unapplied = Some(Trouble { sentence, since: Instant::now() });
+    }
+
+    /// The latest Welcome counts no longer, because the exits have refused.
+    pub(super) fn forget_unapplied(&mut self) {
+        self.unapplied = None;
+    }
+
+    /// Why the host could not be set up as the latest Welcome asks.
+    pub(super) fn unapplied(&self) -> Option<&str> {
+        self.unapplied.as_ref().map(|unapplied| unapplied.sentence.as_str())
+    }
+
+    /// Whether another session is to show if the host can be set up now.
+    pub(super) fn is_retry_due(&self) -> bool {
+        self.unapplied.as_ref().is_some_and(|unapplied| unapplied.since.elapsed() >= RETRY_EVERY)
+    }
+}
+
+fn cannot_watch(error: std::io::Error) -> anyhow::Error {
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return anyhow::anyhow!(
+            "cannot watch this host's network: not permitted; run it as root or with CAP_NET_ADMIN"
+        );
+    }
+    anyhow::Error::new(error).context("cannot watch this host's network; check the limits on descriptors")
+}
+
+/// The shortest time between two sessions that are opened because the host could not be set up. Each is a session at the exit.
+const RETRY_EVERY: Duration = Duration::from_secs(5);

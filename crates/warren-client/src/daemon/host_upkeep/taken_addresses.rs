@@ -1,0 +1,113 @@
+//! Which addresses no exit may give this host: its own, and those by which it reaches others outside the tunnel.
+//!
+//! An address may become taken while a session has it, for instance when this host comes into another network.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use warren_host::facts::{self, OwnAddresses};
+use warren_session::client::{AddressOwner, SessionGrant, TakenAddresses};
+
+use super::HostUpkeep;
+use crate::daemon::connections::Connections;
+use crate::daemon::session::leased;
+
+impl HostUpkeep {
+    /// Collects the taken addresses. `leased` are those that the tunnel has now: they are on this host, and free for the exit to
+    /// give again.
+    pub(in crate::daemon) async fn taken_addresses(
+        &self,
+        leased: &[IpAddr],
+        connections: &Connections,
+    ) -> TakenAddresses {
+        let own = facts::own_addresses().await.unwrap_or_else(|error| {
+            tracing::warn!(
+                "cannot look at this host's addresses, so what the exit gives is not compared: {error}"
+            );
+            OwnAddresses::default()
+        });
+        let resolvers = self.listed_resolvers().await;
+        let known_exits = connections.exits.known().map(owned_by(AddressOwner::KnownExit));
+        let exits_in_use = connections.remotes().map(owned_by(AddressOwner::Exit));
+        // Where an address has several owners, the last one is named.
+        known_exits
+            .chain(resolvers.into_iter().map(owned_by(AddressOwner::Resolver)))
+            .chain(exits_in_use)
+            .chain(own_addresses(own, leased))
+            .collect()
+    }
+
+    /// Says why the lease can no longer be used, if somebody else on this side may have one of its addresses by now.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub(in crate::daemon) async fn clash(
+        &self,
+        welcome: &SessionGrant,
+        connections: &Connections,
+    ) -> anyhow::Result<Option<String>> {
+        let leased = leased(welcome);
+        if let Err(clash) = self.taken_addresses(&leased, connections).await.check(welcome) {
+            return Ok(Some(clash.to_string()));
+        }
+        let networks = facts::networks().await?;
+        let entered = entered_network(&leased, &self.networks_at_welcome, networks);
+        Ok(entered.map(|(network, address)| {
+            format!(
+                "this host has come into the network {network}, where {address}, this client's inner address, may be another's"
+            )
+        }))
+    }
+}
+
+fn owned_by(owner: AddressOwner) -> impl Fn(IpAddr) -> (IpAddr, AddressOwner) {
+    move |address| (address, owner)
+}
+
+/// The addresses of this host and of its gateways. Other profiles' tunnels have leases of their own, which count too.
+fn own_addresses(own: OwnAddresses, leased: &[IpAddr]) -> impl Iterator<Item = (IpAddr, AddressOwner)> {
+    let of_other_tunnels = own.of_tunnels.into_iter().filter(|address| !leased.contains(address));
+    let of_host = own.outside.into_iter().chain(of_other_tunnels).map(owned_by(AddressOwner::Host));
+    own.gateways.into_iter().map(owned_by(AddressOwner::Gateway)).chain(of_host)
+}
+
+/// A network with one of the leased addresses that this host is in now and was not in when the exit gave the lease.
+///
+/// The address may be that of the network's gateway: the kernel then refuses the route to the gateway, or it leads into the tunnel.
+/// In a network that the host was in before it is not, because the Welcome was compared with that network's gateway.
+fn entered_network(leased: &[IpAddr], before: &[IpNet], now: Vec<IpNet>) -> Option<(IpNet, IpAddr)> {
+    now.into_iter().filter(|network| !before.contains(network)).find_map(|network| {
+        let address = leased.iter().find(|address| network.contains(*address))?;
+        Some((network, *address))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_of_this_tunnel_is_free_and_that_of_another_is_taken() {
+        let [own, other, gateway] = ["10.66.0.2", "10.77.0.2", "192.168.1.1"].map(address);
+        let found =
+            OwnAddresses { of_tunnels: vec![own, other], gateways: vec![gateway], ..Default::default() };
+
+        let taken: Vec<_> = own_addresses(found, &[own]).collect();
+
+        assert_eq!(taken, [(gateway, AddressOwner::Gateway), (other, AddressOwner::Host)]);
+    }
+
+    #[test]
+    fn only_a_network_that_the_host_has_entered_since_can_clash_with_the_lease() {
+        let leased = [address("10.66.0.2"), address("fd00::2")];
+        let [home, cafe]: [IpNet; 2] = ["10.0.0.0/8", "10.66.0.0/24"].map(|network| network.parse().unwrap());
+
+        assert_eq!(entered_network(&leased, &[home], vec![home]), None);
+        assert_eq!(entered_network(&leased, &[home], vec![home, cafe]), Some((cafe, leased[0])));
+        assert_eq!(entered_network(&leased[1..], &[], vec![home, cafe]), None);
+    }
+
+    fn address(address: &str) -> IpAddr {
+        address.parse().unwrap()
+    }
+}

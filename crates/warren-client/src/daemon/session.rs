@@ -1,0 +1,109 @@
+//! Owns the session with the exit in use: its state machine, what the exit granted, and the probe of its traffic.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use tokio::task::{JoinError, JoinHandle};
+use warren_session::client::{ClientConfig, ClientSession, ClientState, SessionGrant};
+use warren_session::exit::SessionId;
+
+use super::finished;
+use crate::probe::Probe;
+use warren_daemon::notify;
+
+/// The session with the exit in use, or the attempt to open one.
+pub(super) struct CurrentSession {
+    /// Decides what to send to the exit and when to try again.
+    pub(super) machine: ClientSession,
+    config: ClientConfig,
+    /// What the exit granted, until the session is given up or another Welcome replaces it.
+    welcome: Option<SessionGrant>,
+    /// Runs from the first attached connection until the exit's inner address answers through the tunnel.
+    probe: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl CurrentSession {
+    pub(super) fn new(config: ClientConfig) -> Self {
+        Self { machine: new_machine(&config), config, welcome: None, probe: None }
+    }
+
+    /// Asks the exit in use for a new session. What an earlier session was granted stays on the host until then.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.machine = new_machine(&self.config);
+        self.machine.start(now);
+    }
+
+    /// Stops for good. The loop ends once the state machine reports that it has stopped.
+    pub(super) fn stop(&mut self, now: Instant) {
+        if self.is_over() {
+            // A stopped state machine reports nothing more, and the loop would wait for it.
+            self.machine = new_machine(&self.config);
+        }
+        self.machine.stop(now);
+    }
+
+    /// Whether the state machine has stopped, as after a final refusal.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.machine.state(), ClientState::Stopped(_))
+    }
+
+    /// What the exit granted.
+    pub(super) fn welcome(&self) -> Option<&SessionGrant> {
+        self.welcome.as_ref()
+    }
+
+    /// Takes over what the exit granted.
+    pub(super) fn set_welcome(&mut self, welcome: SessionGrant) {
+        self.welcome = Some(welcome);
+    }
+
+    /// Forgets what the exit granted. Returns the session's identifier, if there was a session.
+    pub(super) fn take_welcome(&mut self) -> Option<SessionId> {
+        self.welcome.take().map(|welcome| SessionId(welcome.session))
+    }
+
+    /// The inner addresses of this client.
+    pub(super) fn leased(&self) -> Vec<IpAddr> {
+        self.welcome.as_ref().map(leased).unwrap_or_default()
+    }
+
+    /// Whether the exit's answer to the probe is awaited.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe.is_some()
+    }
+
+    /// Starts to send echo requests through the device. Returns false when the exit has no inner address to ask.
+    pub(super) fn start_probe(&mut self, device: Option<String>) -> bool {
+        let probe = self.welcome.as_ref().and_then(Probe::of);
+        let (Some(probe), Some(device)) = (probe, device) else { return false };
+        notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
+        self.probe = Some(tokio::spawn(probe.answered(device)));
+        true
+    }
+
+    /// Waits for the probe's end, or for ever. Nothing is lost when the wait is given up.
+    pub(super) async fn probed(&mut self) -> Result<io::Result<()>, JoinError> {
+        let outcome = finished(&mut self.probe).await;
+        self.probe = None;
+        outcome
+    }
+
+    /// Gives the probe up.
+    pub(super) fn abort_probe(&mut self) {
+        if let Some(probe) = self.probe.take() {
+            probe.abort();
+        }
+    }
+}
+
+/// The inner addresses that a Welcome gives this client.
+pub(super) fn leased(welcome: &SessionGrant) -> Vec<IpAddr> {
+    let ipv4 = welcome.ipv4.map(|(address, _)| IpAddr::V4(address));
+    let ipv6 = welcome.ipv6.map(|(address, _)| IpAddr::V6(address));
+    ipv4.into_iter().chain(ipv6).collect()
+}
+
+fn new_machine(config: &ClientConfig) -> ClientSession {
+    ClientSession::new(config.clone(), warren_daemon::entropy::source())
+}

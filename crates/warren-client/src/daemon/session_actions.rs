@@ -1,0 +1,150 @@
+//! What the session's state machine asks for, carried out by the connections, the workers and the host.
+
+use std::time::Instant;
+
+use warren_session::client::{ClientAction, SessionGrant, Stop};
+use warren_session::exit::SessionId;
+use warren_session::goodbye::Goodbye;
+
+use super::Daemon;
+use super::connections::{Ordered, Purpose};
+use warren_control::status::State;
+use warren_tunnel::{Command, Forwarding, SessionRoute};
+
+impl Daemon {
+    /// Carries out one action. Returns why the daemon is to stop, if it is.
+    pub(super) async fn carry_out(&mut self, action: ClientAction) -> anyhow::Result<Option<Stop>> {
+        match action {
+            ClientAction::Connect { index } => self.connect(index).await?,
+            ClientAction::Send { index, bytes } => self.connections.send(&self.worker, index, bytes).await,
+            ClientAction::Close { index, reason } => {
+                self.connections.close(&self.worker, index, reason).await;
+            }
+            ClientAction::Welcome(welcome) => self.welcome(*welcome).await?,
+            ClientAction::Attach { index } => self.attach(index).await,
+            ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
+            ClientAction::Down { reason, goodbye } => self.down(reason, goodbye),
+            ClientAction::Stopped { reason } if self.goes_on_elsewhere(&reason) => {}
+            ClientAction::Stopped { reason } => {
+                return Ok(if self.stays_closed(&reason).await { None } else { Some(reason) });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Carries out what a session that ends or moves still has to send and to close. Drops its other actions, because the
+    /// connections that it asks for are no longer wanted.
+    pub(super) async fn close_unwanted(&mut self) {
+        while let Some(action) = self.session.machine.poll_action() {
+            match action {
+                ClientAction::Send { index, bytes } => {
+                    self.connections.send(&self.worker, index, bytes).await
+                }
+                ClientAction::Close { index, reason } => {
+                    self.connections.close(&self.worker, index, reason).await;
+                }
+                ClientAction::Detach { index } => self.connections.detach(&self.worker, index).await,
+                ClientAction::Connect { .. }
+                | ClientAction::Welcome(_)
+                | ClientAction::Attach { .. }
+                | ClientAction::Down { .. }
+                | ClientAction::Stopped { .. } => {}
+            }
+        }
+    }
+
+    /// Asks an exit for a session. Connections of an earlier one are forgotten with their way.
+    pub(super) fn begin_session(&mut self, now: Instant) {
+        self.connections.forget_way();
+        self.session.begin(now);
+    }
+
+    async fn connect(&mut self, index: u32) -> anyhow::Result<()> {
+        // Connection 0 finds a way to an exit, and the others take the same.
+        let Some(way) = self.connections.way().filter(|_| index != 0) else {
+            return self.start_race(Purpose::Attempt).await;
+        };
+        let ordered = Ordered::for_session(way.remote);
+        let ended = self.connections.open(&self.worker, &mut self.host.lockdown, index, ordered).await?;
+        self.tell_session(ended);
+        Ok(())
+    }
+
+    /// Sets the host up as the exit's Welcome asks, and lets the workers carry the session's packets.
+    async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
+        if let Some(session) = self.session.take_welcome() {
+            self.worker.send(Command::EndSession { session }).await;
+        }
+        self.warn_of_refused_prefixes(&welcome);
+        let had_tunnel = self.host.setup.stands();
+        let queues = match self.host.setup.apply(&welcome).await {
+            Ok(queues) => queues,
+            // Nothing on the host depends on this daemon yet, so it can end.
+            Err(error) if !had_tunnel || self.health.refusal.is_waited_for() => return Err(error),
+            Err(error) => {
+                self.goes_without(&error).await;
+                return Ok(());
+            }
+        };
+        if self.host.applied().await {
+            self.note_host_trouble(None);
+        }
+        // A look at what was just made would delay the first echo, for which `up` waits.
+        self.host.put_off_look();
+        let route = SessionRoute {
+            ipv4: welcome.ipv4.map(|(address, _)| address),
+            ipv6: welcome.ipv6.map(|(address, _)| address),
+            prefixes: welcome.prefixes.clone(),
+            connections: welcome.connections,
+            limit: None,
+        };
+        let session = SessionId(welcome.session);
+        self.worker.send(Command::OpenSession { session, client: None, route }).await;
+        if let Some(queues) = queues {
+            self.worker.open_device(queues, &Forwarding::Client).await;
+        }
+        self.session.set_welcome(welcome);
+        Ok(())
+    }
+
+    /// The exit's operator decides which networks behind this host are routed here.
+    fn warn_of_refused_prefixes(&self, welcome: &SessionGrant) {
+        for prefix in self.start.profile.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
+            tracing::warn!(
+                "the exit does not route {prefix} here; its operator allows it with: warren exit client set NAME --prefix {prefix}"
+            );
+        }
+    }
+
+    async fn attach(&mut self, index: u32) {
+        let (Some(connection), Some(welcome)) = (self.connections.with_index(index), self.session.welcome())
+        else {
+            return;
+        };
+        let session = SessionId(welcome.session);
+        self.worker.send(Command::Attach { session, connection, index }).await;
+        self.connections.attached(index);
+        if self.health.state() != State::Up && !self.session.is_probing() {
+            let device = self.host.setup.device().map(|device| device.name);
+            if !self.session.start_probe(device) {
+                // Without an address to ask, an attached connection has to do.
+                self.up();
+            }
+        }
+    }
+
+    fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
+        self.session.abort_probe();
+        if matches!(goodbye, Some(Goodbye::Restarting | Goodbye::Draining)) {
+            self.connections.exits.avoid_current(Instant::now());
+        }
+        if goodbye == Some(Goodbye::PoolEmpty) && self.session.welcome().is_none() {
+            let connections = &self.connections;
+            self.health.refusal.take_empty_pool(|| connections.refusal_of(Goodbye::PoolEmpty));
+        }
+        self.health.down(reason, goodbye);
+        if goodbye.is_none() {
+            self.start_diagnosis();
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What the workers report of connections and of the TUN device, and what that means for the session.
+
+use std::io;
+use std::time::Instant;
+
+use tokio::task::JoinError;
+use warren_quic::driver::{CloseReason, ConnectionId};
+
+use super::Daemon;
+use super::connections::{Closed, Ended, LookupAnswer, Purpose, Winner, close_quietly};
+use crate::diagnose::Walls;
+use crate::network_events::NetworkEvent;
+use warren_control::status::State;
+use warren_tunnel::{Command, Report};
+
+impl Daemon {
+    pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
+        let now = Instant::now();
+        self.worker.tell_others(&report).await;
+        match report {
+            Report::Connecting { index, connection } => {
+                self.connections.opened(&self.worker, index, connection).await;
+            }
+            Report::ConnectFailed { index, error } => {
+                let ended = self.connections.not_opened(index, error);
+                self.tell_session(ended);
+                self.run_race().await?;
+            }
+            Report::Connected { connection, .. } => self.connected(connection).await?,
+            Report::Answers { connection, answers } => {
+                let is_back = self.connections.take_answers(&self.worker, connection, answers).await;
+                if is_back && self.health.state() == State::Reconnecting && !self.session.is_probing() {
+                    self.up();
+                }
+            }
+            Report::Control { connection, data } => {
+                if let Some(index) = self.connections.index(connection) {
+                    if self.session.machine.awaits_welcome(index) {
+                        // The session compares the exit's Welcome with them.
+                        let taken =
+                            self.host.taken_addresses(&self.session.leased(), &self.connections).await;
+                        self.session.machine.set_taken(taken);
+                    }
+                    self.session.machine.received(now, index, &data);
+                }
+            }
+            Report::Closed { connection, reason } => self.closed(connection, reason).await?,
+            Report::DeviceFailed { device, error } => {
+                tracing::warn!("the TUN device failed: {error}; it is made anew");
+                self.host.setup.device_failed(device);
+                self.look_after_host().await;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn tell_session(&mut self, ended: Option<Ended>) {
+        if let Some(Ended { index, end }) = ended {
+            self.session.machine.closed(Instant::now(), index, end);
+        }
+    }
+
+    /// A connection's handshake is done, so the exit has proven its key.
+    async fn connected(&mut self, connection: ConnectionId) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let Some((purpose, way)) = self.connections.take_runner(connection) else {
+            if let Some(index) = self.connections.index(connection) {
+                self.session.machine.connected(now, index);
+            }
+            return Ok(());
+        };
+        self.health.refusal.proven();
+        self.connections.abort_race(&self.worker).await;
+        match self.connections.judge_winner(purpose, way) {
+            Winner::TooEarly => {
+                close_quietly(&self.worker, connection).await;
+                return Ok(());
+            }
+            Winner::OtherExit => self.change_exit(now, way.exit).await,
+            Winner::OtherWay => {
+                self.session.machine.change_ways(now);
+                self.close_unwanted().await;
+            }
+            Winner::Awaited => {}
+        }
+        self.connections.take_winner(now, connection, way);
+        self.session.machine.connected(now, 0);
+        Ok(())
+    }
+
+    /// Leaves the exit in use for another: its session ends, and one begins whose connection 0 is there already.
+    async fn change_exit(&mut self, now: Instant, place: usize) {
+        let from = self.connections.endpoint().to_string();
+        self.session.machine.stop(now);
+        self.close_unwanted().await;
+        self.connections.exits.use_exit(place);
+        tracing::info!("moving from {from} to {}", self.connections.endpoint());
+        self.health.moves();
+        self.begin_session(now);
+        // The new session asks for a connection 0, which the race has brought already.
+        self.close_unwanted().await;
+    }
+
+    /// A connection has ended.
+    async fn closed(&mut self, connection: ConnectionId, reason: CloseReason) -> anyhow::Result<()> {
+        let had_session = self.session.welcome().is_some();
+        match self.connections.closed(connection, reason, had_session) {
+            Closed::OfSession(ended) => self.tell_session(Some(ended)),
+            Closed::OfRace { unproven } => {
+                if let Some(sentence) = unproven {
+                    self.health.refusal.take_unproven(Instant::now(), sentence);
+                }
+                self.run_race().await?;
+            }
+            Closed::Forgotten => {}
+        }
+        Ok(())
+    }
+
+    /// Starts a race in place of any other.
+    pub(super) async fn start_race(&mut self, purpose: Purpose) -> anyhow::Result<()> {
+        self.connections.start_race(&self.worker, &self.host.lockdown, purpose).await;
+        self.run_race().await
+    }
+
+    /// Begins what is due in the race, and tells the session if nobody is left to win.
+    pub(super) async fn run_race(&mut self) -> anyhow::Result<()> {
+        let ended = self.connections.run_race(&self.worker, &mut self.host.lockdown).await?;
+        self.tell_session(ended);
+        Ok(())
+    }
+
+    pub(super) async fn take_lookup(&mut self, answer: LookupAnswer) -> anyhow::Result<()> {
+        if !self.connections.take_lookup(answer) {
+            return Ok(());
+        }
+        self.run_race().await?;
+        // One of the addresses may be what the exit in use has leased to this client.
+        if let Err(error) = self.give_up_taken_lease().await {
+            tracing::warn!("{error:#}");
+        }
+        Ok(())
+    }
+
+    /// Does what silent connections call for.
+    pub(super) async fn handle_silence(&mut self) -> anyhow::Result<()> {
+        if self.connections.handle_silence(&self.worker).await {
+            self.health.silent(self.connections.endpoint());
+            self.start_race(Purpose::Scout).await?;
+        }
+        Ok(())
+    }
+
+    /// This host's network has changed, or it has slept. The exit is asked for a sign of life, which also tells it this client's
+    /// new address.
+    pub(super) async fn take_network_event(&mut self, event: NetworkEvent) {
+        tracing::debug!(?event, "asking the exit for a sign of life");
+        self.worker.send(Command::Rouse).await;
+        self.session.machine.hurry(Instant::now());
+    }
+
+    /// The exit has answered the probe, or the probe could not be sent, which says nothing about the tunnel.
+    pub(super) fn take_probe(&mut self, probed: Result<io::Result<()>, JoinError>) {
+        if let Ok(Err(error)) = probed {
+            tracing::debug!("cannot probe the tunnel: {error}");
+        }
+        self.up();
+    }
+
+    /// Traffic flows.
+    pub(super) fn up(&mut self) {
+        self.health.up(self.connections.endpoint());
+    }
+
+    /// Begins to find out why what was tried last does not answer, unless that was done lately.
+    pub(super) fn start_diagnosis(&mut self) {
+        let Self { start, host, connections, health, .. } = self;
+        health.diagnosis.start(connections.last_tried(), || Walls {
+            profile: start.name.clone(),
+            is_closed: host.lockdown.is_closed(),
+            others: start.shut_in_by.clone(),
+        });
+    }
+}
