@@ -1,4 +1,4 @@
-//! `warren client close`: a kill switch that is closed without a daemon, and kept closed whatever others do to the firewall.
+//! `warren client close`: closes a kill switch without a daemon, and keeps it closed whatever other programs do to the firewall.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 use warren_daemon::notify;
 
-/// Closes a profile's kill switch and leaves it so; with `watch` stays until told to end, and closes it again whenever somebody
+/// Closes a profile's kill switch. With `watch` it stays until told to end, and closes the kill switch again whenever another program
 /// has deleted or changed its table.
 ///
 /// # Errors
@@ -37,26 +37,26 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
             .into()),
         };
     }
-    Guard { profile, directory, networks: None, told: String::new() }.run().await
+    Guard { profile, directory, networks: None, reported: String::new() }.run().await
 }
 
-/// Closes it if no daemon runs. Returns whether none does.
-async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
-    // Held for this moment, so that no daemon starts or cleans up meanwhile; its file makes the directory a daemon's.
-    let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
+/// Closes the kill switch if no daemon runs. Returns false if one does.
+async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+    // The lock keeps a daemon from starting and `cleanup` from running meanwhile. Its file also marks the directory as a daemon's.
+    let Some(_lock) = directory.lock_of_the_dead().await? else { return Ok(false) };
     kill_switch::close(profile, directory).await?;
     Ok(true)
 }
 
-/// Who keeps a kill switch closed while no daemon does. The journal says whether it is to be closed: `warren down` opens it for
-/// this one too.
+/// Keeps a kill switch closed while no daemon does. The journal says whether it is to be closed, so `warren down` opens it for the
+/// guard too.
 struct Guard {
     profile: ClientProfile,
-    directory: DaemonDirectory,
-    /// The networks that this host was on when that was last looked at.
+    directory: DaemonDir,
+    /// The networks that this host was on at the last look.
     networks: Option<Vec<IpNet>>,
-    /// What was said last of the kill switch.
-    told: String,
+    /// What was last reported about the kill switch.
+    reported: String,
 }
 
 impl Guard {
@@ -64,7 +64,7 @@ impl Guard {
         const CANNOT_WATCH: &str = "cannot watch this host's firewall; run as root";
         let mut terminate = signal(SignalKind::terminate()).context(CANNOT_WATCH)?;
         let mut interrupt = signal(SignalKind::interrupt()).context(CANNOT_WATCH)?;
-        // Before the kill switch is closed, so that nothing is missed.
+        // Opened before the kill switch closes, so that no later change is missed.
         let mut watch = Watch::open_with(PAUSE).context(CANNOT_WATCH)?;
         self.begin().await?;
         notify::ready("");
@@ -76,7 +76,7 @@ impl Guard {
             tokio::select! {
                 changed = watch.changed() => changed.context(CANNOT_WATCH)?,
                 _ = regular.tick() => {}
-                () = sleep(AGAIN), if !is_settled => {}
+                () = sleep(RETRY), if !is_settled => {}
                 () = watchdog.due() => {
                     watchdog.alive();
                     continue;
@@ -91,7 +91,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Closes it, unless this replaces a guard that was killed: what was opened since is to stay open.
+    /// Closes the kill switch. A guard that replaces a killed one does not: if `warren down` opened it since, it is to stay open.
     async fn begin(&self) -> anyhow::Result<()> {
         let (profile, directory) = (&self.profile, &self.directory);
         if !directory.has_guard() && !close(profile, directory).await? && !is_closed(directory)? {
@@ -99,11 +99,11 @@ impl Guard {
             let sentence = format!("{name} is up without a kill switch; run `warren down {name}` first");
             return Err(Failure::new(ExitCode::Failed, sentence).into());
         }
-        // Only now: one that could not close it is to be followed by one that does.
+        // Noted only now, so that the next guard tries again if this one could not close it.
         directory.note_guard()
     }
 
-    /// Looks, and closes it again if need be. Returns whether all is as it should be.
+    /// Checks the kill switch, and closes it again if need be. Returns whether all is as it should be.
     async fn look_after(&mut self) -> bool {
         let (sentence, is_settled) = match self.keep().await {
             Ok(Kept::Open) => {
@@ -114,17 +114,17 @@ impl Guard {
                 tracing::warn!("somebody has deleted or changed the kill switch's table; closed again");
                 (CLOSED.to_owned(), true)
             }
-            // The daemon closes it itself, or is ending.
+            // The daemon is about to close it itself, or is ending.
             Ok(Kept::ByOther) => return false,
             Err(error) => (format!("cannot keep the kill switch closed: {error:#}"), false),
         };
-        if sentence != self.told {
+        if sentence != self.reported {
             notify::status(&sentence);
             match is_settled {
                 true => tracing::info!("{sentence}"),
                 false => tracing::error!("{sentence}"),
             }
-            self.told = sentence;
+            self.reported = sentence;
         }
         is_settled
     }
@@ -144,16 +144,16 @@ impl Guard {
         let mut closed = match KillSwitch::take_over(&journal, name) {
             Ok(Some(closed)) => closed,
             Ok(None) => return Ok(Kept::Open),
-            // A daemon follows the networks itself.
+            // A daemon runs, and follows the host to other networks itself.
             Err(KillSwitchError::Host(HostError::Busy(_))) if standing == Standing::Closed => {
                 return Ok(Kept::Closed);
             }
-            // It has had a second to close it again.
+            // A daemon holds the journal. If it has not closed the table by now, it may hang, so the table is made beside it.
             Err(KillSwitchError::Host(HostError::Busy(_))) => {
                 let was_made = close_beside(&journal, name).await?;
                 return Ok(if was_made { Kept::ClosedAgain } else { Kept::ByOther });
             }
-            // An earlier version has closed it.
+            // An earlier version of Warren has closed it, without a record of its rules.
             Err(KillSwitchError::Unrecorded(_)) if close(&self.profile, &self.directory).await? => {
                 return Ok(Kept::ClosedAgain);
             }
@@ -165,22 +165,22 @@ impl Guard {
     }
 }
 
-/// What a look has brought.
+/// The outcome of a look at the kill switch.
 enum Kept {
-    /// It was opened on purpose.
+    /// A command has opened it.
     Open,
     /// It is closed.
     Closed,
-    /// It was not, and is now.
+    /// It was not closed, and is now.
     ClosedAgain,
-    /// It is not, and another process has it in hand.
+    /// It is not closed, and another process holds its journal.
     ByOther,
 }
 
 const CLOSED: &str = "the kill switch is closed";
-/// The shortest time between two looks: a restart of a firewall flushes twice.
+/// The shortest time between two looks. A firewall that restarts flushes the rules twice.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks while it is not closed and should be.
-const AGAIN: Duration = Duration::from_millis(250);
-/// Between two looks although nothing was heard of.
+/// The time between two looks while the kill switch should be closed and is not.
+const RETRY: Duration = Duration::from_millis(250);
+/// The time between two looks while the kernel reports no change.
 const REGULAR: Duration = Duration::from_secs(30);

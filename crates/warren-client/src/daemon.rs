@@ -13,6 +13,7 @@ mod reload;
 mod session;
 mod session_actions;
 mod stopping;
+mod task;
 mod worker_reports;
 
 use std::path::PathBuf;
@@ -20,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::{JoinError, JoinHandle};
 use warren_session::client::{ClientConfig, Stop};
 
 use self::connections::{Connections, Lookups, Purpose};
@@ -55,8 +55,8 @@ pub(crate) struct ClientStart {
     pub directory: DaemonDir,
     /// The profile's kill switch, closed before anything else was done.
     pub lockdown: Lockdown,
-    /// The other profiles whose kill switches were closed then.
-    pub shut_in_by: Vec<String>,
+    /// The other profiles whose kill switches were closed at the start.
+    pub blocked_by: Vec<String>,
     /// Records that outlive a boot stand here.
     pub state_dir: PathBuf,
     pub helper: Helper,
@@ -94,6 +94,7 @@ impl Daemon {
         let tuning = profile.transport.tuning();
         let carrier = Carrier::Client { tuning: tuning.clone(), identity: profile.private_key.clone() };
         let (worker, reports) = warren_tunnel::spawn(carrier).await?;
+        // No optional feature exists yet, so the client asks for none.
         let config = ClientConfig {
             connections: profile.transport.connections,
             name: start.name.clone(),
@@ -130,6 +131,7 @@ impl Daemon {
         let mut watchdog = notify::Watchdog::of_this_process();
         self.session.machine.start(Instant::now());
         loop {
+            // Each event may leave actions, and these may change what the timers below wait for.
             if let Some(stop) = self.carry_out_actions().await? {
                 return self.stopped(stop);
             }
@@ -182,7 +184,7 @@ impl Daemon {
         Ok(None)
     }
 
-    /// When to ask for an exit that stands before the one in use. That waits until the one in use works.
+    /// When to ask whether an earlier exit of the profile is back. That waits until the one in use works.
     fn failback_due(&self) -> Option<Instant> {
         self.connections.failback_due().filter(|_| self.health.state() == State::Up)
     }
@@ -210,14 +212,6 @@ impl Signals {
             hangup: watch(SignalKind::hangup())?,
             successor: watch(SignalKind::user_defined1())?,
         })
-    }
-}
-
-/// Waits for a task's end, or for ever. Nothing is lost when the wait is given up.
-async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
-    match task {
-        Some(task) => task.await,
-        None => std::future::pending().await,
     }
 }
 

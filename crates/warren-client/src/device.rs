@@ -1,5 +1,6 @@
-//! The client's TUN device: made under the profile's name or the first free one, and made anew when somebody has taken it
-//! away. A second one, which nobody reads, takes what belongs into the tunnel meanwhile.
+//! The client's TUN device, and a second one that discards the tunnel's packets while the first is away.
+//!
+//! The device has the profile's name or the first free one. It is recreated when another program has deleted, renamed or moved it.
 
 use warren_host::DeviceName;
 use warren_tun::{DeviceConfig, Queue, TunError};
@@ -9,34 +10,34 @@ use warren_daemon::device_watch;
 /// What the profile says about the device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSettings {
-    /// The name it must have; none if any will do.
+    /// The name that it must have. None if any name will do.
     pub name: Option<String>,
     pub offload: bool,
-    /// One for each worker.
+    /// The number of queues, one for each worker.
     pub queues: usize,
 }
 
-/// A device that was made anew.
+/// A device that was recreated.
 pub(crate) struct Restored {
     pub queues: Vec<Queue>,
-    /// What stood in for it: to be kept until no route leads there any more.
+    /// The queues of the device that stood in for it. They are to be kept until no route leads there any more.
     pub stood_in: Option<Vec<Queue>>,
 }
 
-/// The device that stands.
+/// The TUN device that the tunnel's routes lead to.
 #[derive(Debug)]
 pub(crate) struct TunDevice {
     device: warren_tun::Device,
     name: DeviceName,
-    /// The queues of a device that stands in for the profile's, whose name is taken. Nobody reads them, so what is routed
-    /// there goes nowhere.
+    /// The queues of a device that stands in for the profile's, whose name is taken. Nobody reads them, so the kernel discards what
+    /// is routed there.
     stand_in: Option<Vec<Queue>>,
-    /// Whether one of its descriptors is of no use any more.
+    /// Whether one of its descriptors has failed for good.
     has_failed: bool,
 }
 
 impl TunDevice {
-    /// Makes the device.
+    /// Creates the device.
     ///
     /// # Errors
     /// When the kernel refuses, or the profile's name is taken.
@@ -46,12 +47,14 @@ impl TunDevice {
         Ok((Self { device, name, stand_in: None, has_failed: false }, queues))
     }
 
-    /// Makes it anew if it was deleted, renamed or moved away, or only stands in; the new queues take the old ones' place once
-    /// the routes lead there. While another device has the profile's name, one stands in that carries nothing: this keeps the routes, so
-    /// that what belongs into the tunnel does not leave outside.
+    /// Recreates the device if it was deleted, renamed or moved, or if another stands in for it. The workers take the new queues once
+    /// the routes lead there.
+    ///
+    /// While another device has the profile's name, a substitute without traffic keeps the tunnel's routes in place. Without these the
+    /// tunnel's packets would leave outside.
     ///
     /// # Errors
-    /// When there is no device that carries anything, with what to do.
+    /// When no device carries traffic, with what to do about it.
     pub(crate) fn restore(
         &mut self,
         settings: &DeviceSettings,
@@ -62,10 +65,11 @@ impl TunDevice {
             return Ok(None);
         }
         let gone = settings.name.clone().unwrap_or_else(|| self.name.to_string());
+        // The profile's name may be free again, so it is tried before any substitute.
         match Self::make(settings, mtu) {
             Ok((device, queues)) => {
                 tracing::warn!(
-                    "somebody has deleted or renamed the TUN device {gone}; made {} anew",
+                    "somebody has deleted or renamed the TUN device {gone}; created {} in its place",
                     device.name
                 );
                 let stood_in = std::mem::replace(self, device).stand_in;
@@ -90,23 +94,25 @@ impl TunDevice {
         &self.name
     }
 
-    /// Whether it carries the tunnel's packets.
+    /// Whether the device exists and carries the tunnel's packets.
     pub(crate) fn is_in_use(&self) -> bool {
         self.stand_in.is_none() && self.is_there()
     }
 
-    /// A descriptor of the device with this interface index is of no use any more, whether the device is there or not. One that
-    /// was made anew since is not concerned.
+    /// A descriptor of the device with this interface index has failed for good. A device that was recreated since has another index
+    /// and is not affected.
     pub(crate) fn failed(&mut self, index: u32) {
         self.has_failed |= index == self.device.index();
     }
 
     fn is_there(&self) -> bool {
+        // A device whose descriptor has failed is of no use, even if it still exists.
         !self.has_failed && device_watch::is(self.device.name(), self.device.index())
     }
 }
 
-/// A device that nobody reads, so what is routed there goes nowhere. It goes with this process, however that ends.
+/// A device that nobody reads, so that the kernel discards what is routed there. The kernel deletes it with this process, however
+/// that ends.
 #[derive(Debug)]
 pub(crate) struct Void {
     device: warren_tun::Device,
@@ -115,12 +121,12 @@ pub(crate) struct Void {
 }
 
 impl Void {
-    /// Makes the device under the first free name.
+    /// Creates the device under the first free name.
     ///
     /// # Errors
     /// When the kernel refuses, or every name is taken.
     pub(crate) fn make(mtu: u16) -> anyhow::Result<Self> {
-        // Without offload, little is kept of what nobody reads.
+        // Without offload the queue holds single packets, so that little memory is taken by what nobody reads.
         let create = |name| {
             warren_tun::create(&DeviceConfig { name, mtu, queues: 1, bulk_lane: false, offload: false })
         };
@@ -129,7 +135,7 @@ impl Void {
         Ok(Self { device, name, _queues: queues })
     }
 
-    /// Makes it anew if it was deleted, renamed or moved away.
+    /// Recreates it if it was deleted, renamed or moved.
     ///
     /// # Errors
     /// When the kernel refuses, or every name is taken.
@@ -150,7 +156,7 @@ impl Void {
     }
 }
 
-/// The name that [`Void::make`] would give now.
+/// The name that [`Void::make`] would choose now.
 ///
 /// # Errors
 /// When the kernel cannot be asked, or every name is taken.
@@ -158,7 +164,7 @@ pub(crate) fn void_name_now() -> anyhow::Result<DeviceName> {
     first_free_now(VOID)
 }
 
-/// The name that a device made now would have.
+/// The name that a device created now would have.
 ///
 /// # Errors
 /// When the kernel cannot be asked, or the profile's name cannot be used.
@@ -190,7 +196,7 @@ fn create(settings: &DeviceSettings, mtu: u16) -> anyhow::Result<(warren_tun::De
     }
 }
 
-/// Takes the first name that nobody has, also if somebody else takes some meanwhile.
+/// Creates a device under the first free name. Other programs may take names at the same time.
 fn first_free<T>(stem: &str, create: impl Fn(String) -> Result<T, TunError>) -> anyhow::Result<T> {
     for name in names(stem) {
         match create(name) {
@@ -212,7 +218,7 @@ fn all_taken(stem: &str) -> anyhow::Error {
     )
 }
 
-/// What devices are called, before a number.
+// Devices are named by one of these and a number.
 const USUAL: &str = "warren";
 const VOID: &str = "warren-void";
 
@@ -221,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_taken_are_passed_over() {
+    fn taken_names_are_skipped() {
         let taken = ["warren0", "warren1"];
         let created = first_free(USUAL, |name| {
             if taken.contains(&name.as_str()) { Err(TunError::NameTaken { name }) } else { Ok(name) }

@@ -1,4 +1,4 @@
-//! `warren down`: stops a profile's daemon, which restores the host, and removes what a killed one left.
+//! `warren down`: stops a profile's daemon, which restores the host, and undoes what a killed daemon left.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,18 +16,19 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory, DaemonLock, refuse_
 use warren_daemon::directories::Directories;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Between two looks whether the daemon has gone.
+/// The time between two checks whether the daemon has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long a process of a killed daemon may take to end on a busy machine.
+/// How long the helper process of a killed daemon may take to end on a busy machine.
 const TIME_TO_DIE: Duration = Duration::from_secs(2);
 
-/// Stops a profile's daemon and waits until it is gone and the host is as it was.
+/// Stops a profile's daemon and waits until it has ended and the host is restored.
 ///
 /// # Errors
 /// [`ExitCode::NotRunning`] when there is neither a daemon nor anything that one left.
 pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let directory = DaemonDirectory::new(&directories.runtime, name);
     let unit = Unit::running(directories, name).await;
+    // systemd restarts a unit that fails, so only systemd itself may stop it.
     if let Some(unit) = &unit {
         unit.stop().await?;
     }
@@ -35,7 +36,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     let was_running = unit.is_some() || was_answered;
     let dns = restore_dns(&directories.state, name).await?;
     let left_over = warren_host::recover(&directory.journal()).await?;
-    // Last, so that nothing leaves while the rest is undone.
+    // Last, so that nothing leaves outside the tunnel while the rest is undone.
     let was_closed = kill_switch::open(&directory).await?;
     if let Some(lock) = &lock {
         directory.clear(lock);
@@ -51,7 +52,7 @@ pub async fn down(directories: &Directories, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts back the resolvers that a killed daemon had set, whose helper may hold them for a moment yet.
+/// Restores the resolvers that a killed daemon had replaced. Its helper may hold their record for a moment longer.
 async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsError> {
     let deadline = Instant::now() + TIME_TO_DIE;
     loop {
@@ -62,14 +63,14 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
     }
 }
 
-/// Stops a daemon that no unit started, and waits for its end and for that of its helper. Returns whether there was one, and
-/// its lock if it ever had one: no other starts while what this one left is undone.
-async fn stop(directory: &DaemonDirectory, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
+/// Stops a daemon that no systemd unit has started, and waits until it and its helper have ended. Returns whether there was one, and
+/// its lock if it ever had one. The lock keeps another daemon from starting while the caller undoes what is left.
+async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut was_running = false;
     loop {
         if !was_running {
-            // One that has just been started does not listen yet, but has the lock.
+            // A daemon that is just starting holds the lock before it listens.
             was_running = match ask(&directory.socket(), &Request::Stop).await {
                 Ok(_) => true,
                 Err(AskError::NotRunning) => false,
@@ -103,7 +104,7 @@ fn did_not_stop(directory: &DaemonDirectory, name: &str, was_asked: bool) -> Str
     )
 }
 
-/// The profile that an argument of `down` means: a name, or the file that was given to `up`.
+/// The profile that an argument of `down` names, by its name or by the file that was given to `up`.
 ///
 /// # Errors
 /// When it cannot be a profile's name.
@@ -111,7 +112,7 @@ pub fn profile_name(argument: &OsStr) -> anyhow::Result<String> {
     Ok(ProfileName::of_file(Path::new(argument))?.to_string())
 }
 
-/// Names of the client daemons that run or left something behind.
+/// The names of the client daemons that run or have left something behind.
 ///
 /// # Errors
 /// When the runtime directory is not this user's to read.
@@ -122,7 +123,7 @@ pub fn candidates(directories: &Directories) -> anyhow::Result<Vec<String>> {
             names.push(name);
         }
     }
-    // After a power cut this is all that is left.
+    // After a power cut only the record of the resolvers is left, since the rest ends with the boot.
     for owner in warren_host::dns::owners(&directories.state)? {
         if !names.contains(&owner) {
             names.push(owner);

@@ -1,4 +1,4 @@
-//! `warren up --dry-run`: what `up` would do on this host, as the commands that a person would type for it.
+//! `warren up --dry-run`: prints what `up` would do on this host, as commands that a person would type.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,13 +20,13 @@ use warren_daemon::device_watch;
 use warren_daemon::directories::Directories;
 use warren_daemon::output;
 
-/// What the exit would grant, in addresses that are for documentation (RFC 5737, RFC 3849).
+// Examples of what the exit would grant, in addresses for documentation (RFC 5737, RFC 3849).
 const EXAMPLE_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const EXAMPLE_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const EXAMPLE_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const EXAMPLE_MTU: u16 = 1380;
 
-/// Prints what `up` would do with this profile on this host as it is now, and changes nothing.
+/// Prints what `up` would do with this profile on this host now. Changes nothing.
 ///
 /// # Errors
 /// When the profile or the host's state cannot be read.
@@ -143,7 +143,7 @@ fn example(profile: &ClientProfile) -> SessionGrant {
     }
 }
 
-/// One that the tunnel leads to, since no other would be taken.
+/// An example resolver that the tunnel leads to, since `up` would not use another.
 fn example_resolver(include: &[IpNet]) -> IpAddr {
     let example = IpAddr::from(EXAMPLE_RESOLVER);
     if include.iter().any(|network| network.contains(&example)) {

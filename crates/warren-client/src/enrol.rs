@@ -1,4 +1,4 @@
-//! Enrolling a key at an exit with an invitation: one connection, one question, one answer.
+//! Enrols a key at an exit with an invitation: one connection, one question, one answer.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -15,33 +15,33 @@ use super::exits;
 use super::lookup::{NameServers, lookup};
 use warren_config::Endpoint;
 
-/// What an enrolment needs to know.
+/// An enrolment that is to be made.
 pub struct Enrolment<'a> {
     /// Where the exit listens.
     pub endpoint: &'a Endpoint,
-    /// The key that the exit has to prove.
+    /// The public key that the exit has to prove.
     pub exit_key: PublicKey,
     /// The key that is to be enrolled.
     pub identity: &'a PrivateKey,
     /// The invitation's token as it goes on the wire.
     pub token: String,
-    /// This machine's name for itself.
+    /// The name that this machine proposes for itself.
     pub name: &'a str,
 }
 
-/// Why there was no enrolment, as a sentence.
+/// Why the enrolment failed, as a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnrolError {
     /// The exit was not reached, so it enrolled nothing.
     NotReached(String),
-    /// The exit was asked and no answer came: the key may be enrolled or not.
+    /// The exit was asked and did not answer. The key may be enrolled or not.
     NotAnswered(String),
-    /// The exit answered no, or is not the invitation's.
+    /// The exit refused, or is not the one that the invitation names.
     Refused(String),
 }
 
 impl Enrolment<'_> {
-    /// Asks each address of the exit in turn, for at most `timeout`; returns the name that the operator gave.
+    /// Asks each address of the exit in turn, for at most `timeout`. Returns the name that the operator gave.
     pub async fn run(&self, timeout: Duration) -> Result<String, EnrolError> {
         let mut asked = false;
         let tried = tokio::time::timeout(timeout, self.try_each_address(&mut asked)).await;
@@ -58,7 +58,7 @@ impl Enrolment<'_> {
         for address in addresses {
             match tokio::time::timeout(warren_session::HANDSHAKE_TIMEOUT, self.ask(address, asked)).await {
                 Ok(Ok(name)) => return Ok(name),
-                // Before the exit's key was proven anybody can have said it, so other addresses are tried.
+                // Anybody can forge a refusal before the exit has proven its key, so the other addresses are tried.
                 Ok(Err(error @ EnrolError::Refused(_))) if *asked => return Err(error),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = self.silent(*asked, "no answer within 5 s"),
@@ -76,6 +76,7 @@ impl Enrolment<'_> {
             not_reached(format!("cannot connect to {remote}: {error}; check this host's network"))
         })?;
         let answer = self.converse(&mut endpoint, asked).await;
+        // Sends the close at once, so that the exit need not wait for an idle timeout.
         endpoint.shutdown().await;
         answer
     }
@@ -110,7 +111,7 @@ impl Enrolment<'_> {
         }
     }
 
-    /// The name that the exit gave, which goes to the user's terminal.
+    /// Checks the name that the exit gave, because it is printed on the user's terminal.
     fn enrolled(&self, name: String) -> Result<String, EnrolError> {
         if is_valid_name(&name) {
             return Ok(name);
@@ -125,7 +126,7 @@ impl Enrolment<'_> {
         let endpoint = self.endpoint;
         match reason {
             CloseReason::Peer { code, .. } => self.told(code, asked),
-            // The exit may have enrolled the key before, at another address.
+            // The exit may already have enrolled the key at an address that was asked before.
             unproven @ (CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol) if asked => {
                 self.silent(asked, &unproven.to_string())
             }

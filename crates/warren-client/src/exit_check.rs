@@ -1,4 +1,4 @@
-//! Knocking at an exit: a handshake with all proofs, and no session.
+//! Checks that an exit answers, by a handshake in which both sides prove their keys. No session is opened.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -13,31 +13,32 @@ use super::exits;
 use super::lookup::{NameServers, lookup};
 use warren_config::RemoteExit;
 
-/// How long an address may take.
+/// How long an address may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What discovery takes to find out what a path of a usual length carries.
+/// How long path MTU discovery takes on a path of usual length.
 const DISCOVERY: Duration = Duration::from_millis(1_500);
 
-/// An exit that answered.
+/// How an exit has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ExitAnswer {
     /// The address that answered.
     pub remote: SocketAddr,
-    /// From the first packet to the answer.
+    /// The round-trip time of the path.
     pub round_trip: Duration,
     /// The largest UDP payload that the path was found to carry.
     pub mtu: u16,
 }
 
-/// Knocks at each address of an exit until one answers, with a client's key; its session, if it has one, is left alone.
+/// Connects to each address of an exit in turn until one answers, with a client's key. The client's session, if there is one, is not
+/// affected.
 ///
 /// # Errors
-/// Why none did, as a sentence.
-pub async fn knock(exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, String> {
+/// A sentence that says why no address has answered.
+pub async fn check_exit(exit: &RemoteExit, identity: &PrivateKey) -> Result<ExitAnswer, String> {
     let addresses = lookup(&exit.endpoint, &NameServers::find(None).await).await?;
     let mut last = format!("{} has no address", exit.endpoint.host());
     for remote in addresses {
-        match knock_at(remote, exit, identity).await {
+        match check_address(remote, exit, identity).await {
             Ok(answer) => return Ok(answer),
             Err(error) => last = error,
         }
@@ -45,21 +46,27 @@ pub async fn knock(exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, S
     Err(last)
 }
 
-async fn knock_at(remote: SocketAddr, exit: &RemoteExit, identity: &PrivateKey) -> Result<Answer, String> {
+async fn check_address(
+    remote: SocketAddr,
+    exit: &RemoteExit,
+    identity: &PrivateKey,
+) -> Result<ExitAnswer, String> {
     let socket = exits::bind(remote).map_err(|error| format!("cannot make a marked socket: {error}"))?;
     let mut endpoint = QuicEndpoint::client(TransportSettings::default(), identity.clone())
         .map_err(|error| error.to_string())?;
     let name = exit.server_name.as_deref();
     endpoint.connect_by_name(socket, remote, &exit.public_keys, name).map_err(|error| error.to_string())?;
     let answer = converse(&mut endpoint, remote).await;
+    // Sends the close at once, so that the exit need not wait for an idle timeout.
     endpoint.shutdown().await;
     answer
 }
 
-async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<Answer, String> {
+async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<ExitAnswer, String> {
     let mut connected: Option<ConnectionId> = None;
     let mut deadline = Instant::now() + PATIENCE;
     let mut inbox = Inbox::new();
+    // The loop goes on after the handshake, because MTU discovery takes longer.
     while timeout_at(deadline, poll_fn(|context| endpoint.poll(context, &mut inbox))).await.is_ok() {
         inbox.datagrams.clear();
         for event in inbox.events.drain(..) {
@@ -75,5 +82,5 @@ async fn converse(endpoint: &mut QuicEndpoint, remote: SocketAddr) -> Result<Ans
     }
     let stats = connected.and_then(|connection| endpoint.stats(connection));
     let stats = stats.ok_or_else(|| format!("{remote} does not answer"))?;
-    Ok(Answer { remote, round_trip: stats.rtt, mtu: stats.mtu })
+    Ok(ExitAnswer { remote, round_trip: stats.rtt, mtu: stats.mtu })
 }

@@ -1,5 +1,6 @@
-//! Ways to the exits: the addresses of each, kept when a look-up fails later, the order in which they are tried, and a
-//! marked socket for each connection.
+//! The profile's exits: their addresses, the order in which they are tried, and a marked socket for each connection.
+//!
+//! Addresses that were found once are kept when a later look-up fails.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use warren_session::client::{Race, Stop};
 
 use warren_config::{ClientProfile, RemoteExit};
 
-/// How long an exit is tried before those behind it are tried as well.
+/// How long an exit is tried before the next one in the profile is tried as well.
 const HEAD_START: Duration = Duration::from_millis(1_500);
 
-/// How long an exit that said that it goes away comes after all others.
+/// How long an exit comes last after it has announced a restart or a drain.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// One address of one exit.
@@ -26,24 +27,36 @@ pub(crate) struct Way {
 
 /// The profile's exits, and which of them is in use.
 pub(crate) struct Exits {
-    sides: Vec<Side>,
+    entries: Vec<Entry>,
     current: usize,
     avoided: Option<(usize, Instant)>,
 }
 
-struct Side {
+struct Entry {
     exit: RemoteExit,
     addresses: Addresses,
-    /// Its last word, if that was final.
+    /// Its refusal, if that was final.
     refused: Option<Stop>,
 }
 
 impl Exits {
     pub(crate) fn of(profile: &ClientProfile) -> Self {
-        let side =
-            |exit: &RemoteExit| Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
-        let sides = profile.exits().map(side).collect();
-        Self { sides, current: 0, avoided: None }
+        let entry =
+            |exit: &RemoteExit| Entry { exit: exit.clone(), addresses: Addresses::default(), refused: None };
+        let entries = profile.exits().map(entry).collect();
+        Self { entries, current: 0, avoided: None }
+    }
+
+    /// Exits without keys, each at one address.
+    #[cfg(test)]
+    pub(crate) fn at(endpoints: &[&str]) -> Self {
+        let exit = |endpoint: &&str| RemoteExit {
+            endpoint: endpoint.parse().unwrap(),
+            public_keys: Vec::new(),
+            server_name: None,
+        };
+        let entry = |exit| Entry { exit, addresses: Addresses::default(), refused: None };
+        Self { entries: endpoints.iter().map(exit).map(entry).collect(), current: 0, avoided: None }
     }
 
     /// The place of the exit in use.
@@ -51,20 +64,21 @@ impl Exits {
         self.current
     }
 
-    /// The exit at a place; of the profile's first one if there is none.
+    /// The exit at a place in the profile, or the first one if there is no such place.
     ///
     /// # Panics
     /// Never: a profile has an exit.
     pub(crate) fn exit(&self, place: usize) -> &RemoteExit {
-        let side = self.sides.get(place).or(self.sides.first());
-        &side.expect("a profile has an exit").exit
+        let entry = self.entries.get(place).or(self.entries.first());
+        &entry.expect("a profile has an exit").exit
     }
 
-    /// Takes over the keys and server names of a profile that has the same exits; they count for connections that are made from now on.
+    /// Takes over the keys and server names of a profile with the same exits. They apply to connections that are opened from now on.
     pub(crate) fn take_keys(&mut self, profile: &ClientProfile) {
-        for (side, exit) in self.sides.iter_mut().zip(profile.exits()) {
-            side.exit.public_keys.clone_from(&exit.public_keys);
-            side.exit.server_name.clone_from(&exit.server_name);
+        // A reload with other endpoints is refused, so both lists have the same order.
+        for (entry, exit) in self.entries.iter_mut().zip(profile.exits()) {
+            entry.exit.public_keys.clone_from(&exit.public_keys);
+            entry.exit.server_name.clone_from(&exit.server_name);
         }
     }
 
@@ -73,17 +87,18 @@ impl Exits {
         self.current = place;
     }
 
-    /// The exit in use goes away: for a while it comes last.
+    /// The exit in use restarts or drains, so it comes last for a while.
     pub(crate) fn avoid_current(&mut self, now: Instant) {
         self.avoided = Some((self.current, now + AVOIDED_FOR));
     }
 
-    /// The exit in use will not have this client. Uses the next that might; false when there is none.
+    /// The exit in use refuses this client for good. Uses the next exit that may accept it. Returns false when there is none.
     pub(crate) fn refused(&mut self, stop: Stop) -> bool {
-        if let Some(side) = self.sides.get_mut(self.current) {
-            side.refused = Some(stop);
+        if let Some(entry) = self.entries.get_mut(self.current) {
+            entry.refused = Some(stop);
         }
-        match self.sides.iter().position(|side| side.refused.is_none()) {
+        // From the first exit on, since those before the one in use may accept this client too.
+        match self.entries.iter().position(|entry| entry.refused.is_none()) {
             Some(next) => {
                 self.current = next;
                 true
@@ -92,43 +107,45 @@ impl Exits {
         }
     }
 
-    /// What the exits have said for good counts no more; the first of them is in use again.
+    /// Forgets the exits' refusals, and uses the first exit again.
     pub(crate) fn forgive(&mut self) {
-        self.sides.iter_mut().for_each(|side| side.refused = None);
+        self.entries.iter_mut().for_each(|entry| entry.refused = None);
         self.current = 0;
     }
 
     /// The places of the exits to try, in order: the one in use, then the others as the profile has them.
     pub(crate) fn order(&self, now: Instant) -> Vec<usize> {
         let avoided = self.avoided.filter(|(_, until)| *until > now).map(|(place, _)| place);
-        let mut order: Vec<usize> =
-            (0..self.sides.len()).filter(|place| self.sides.get(*place).is_some_and(Side::is_open)).collect();
+        let mut order: Vec<usize> = (0..self.entries.len())
+            .filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept))
+            .collect();
+        // The sort is stable, so the other exits stay in the profile's order.
         order.sort_by_key(|place| (Some(*place) == avoided, *place != self.current));
         order
     }
 
-    /// The exits that stand before the one in use.
+    /// The places of the exits that the profile lists before the one in use.
     pub(crate) fn preferred(&self) -> Vec<usize> {
-        (0..self.current).filter(|place| self.sides.get(*place).is_some_and(Side::is_open)).collect()
+        (0..self.current).filter(|place| self.entries.get(*place).is_some_and(Entry::may_accept)).collect()
     }
 
-    /// Takes the answer of a look-up; an answer without addresses leaves the last good ones.
+    /// Takes over the addresses that a look-up found. If it found none, those from before stay.
     ///
     /// # Errors
-    /// A sentence, when there is no address from before either.
+    /// A sentence for the user, when there are none from before either.
     pub(crate) fn learn(
         &mut self,
         place: usize,
         answer: Result<Vec<SocketAddr>, String>,
     ) -> Result<(), String> {
-        let Some(Side { exit, addresses, .. }) = self.sides.get_mut(place) else { return Ok(()) };
+        let Some(Entry { exit, addresses, .. }) = self.entries.get_mut(place) else { return Ok(()) };
         addresses.learn(answer, exit.endpoint.host())
     }
 
-    /// The addresses that are an exit's for sure: those in the profile, and those by which an exit has proven its key. What a name
-    /// leads to is the word of whoever controls the name.
+    /// The addresses that certainly belong to an exit: those in the profile, and those where an exit has proven its key. Whoever
+    /// controls a name also controls the addresses that it resolves to.
     pub(crate) fn known(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.sides.iter().flat_map(|Side { exit, addresses, .. }| {
+        self.entries.iter().flat_map(|Entry { exit, addresses, .. }| {
             let literal = exit.endpoint.host().parse().ok();
             addresses.last_good.map(|address| address.ip()).into_iter().chain(literal)
         })
@@ -136,12 +153,13 @@ impl Exits {
 
     /// An address was connected to.
     pub(crate) fn works(&mut self, way: Way) {
-        if let Some(side) = self.sides.get_mut(way.exit) {
-            side.addresses.last_good = Some(way.remote);
+        if let Some(entry) = self.entries.get_mut(way.exit) {
+            entry.addresses.last_good = Some(way.remote);
         }
     }
 
-    /// Adds what is known of an exit's addresses to a race; `rank` is its place in the order.
+    /// Adds an exit's known addresses to a race that began at `begun`. The exit's `rank` in the order gives it a later start; the
+    /// way `but` is left out.
     pub(crate) fn enter(
         &self,
         race: &mut Race<Way>,
@@ -150,9 +168,10 @@ impl Exits {
         begun: Instant,
         but: Option<Way>,
     ) {
-        let Some(side) = self.sides.get(place) else { return };
+        let Some(entry) = self.entries.get(place) else { return };
+        // Each exit starts one head start after the one before it.
         let not_before = begun + HEAD_START * u32::try_from(rank).unwrap_or(u32::MAX);
-        for remote in side.addresses.in_order() {
+        for remote in entry.addresses.in_order() {
             let way = Way { exit: place, remote };
             if Some(way) != but {
                 race.add(not_before, way);
@@ -161,8 +180,8 @@ impl Exits {
     }
 }
 
-impl Side {
-    fn is_open(&self) -> bool {
+impl Entry {
+    fn may_accept(&self) -> bool {
         self.refused.is_none()
     }
 }
@@ -183,17 +202,19 @@ impl Addresses {
             }
             Ok(_) if self.known.is_empty() => Err(format!("{host} has no address; check the name")),
             Err(error) if self.known.is_empty() => Err(error),
+            // A failing resolver says nothing about the addresses that are known already.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// The one that worked last first, then one of each IP version in turn (RFC 8305 section 4).
+    /// The address that worked last, then addresses of both IP versions in turn (RFC 8305 section 4).
     fn in_order(&self) -> Vec<SocketAddr> {
         let first = self.last_good.or(self.known.first().copied());
         let of_first =
             |address: &&SocketAddr| first.is_some_and(|first| first.is_ipv4() == address.is_ipv4());
         let (mut same, mut other): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
             self.known.iter().filter(|address| Some(**address) != first).partition(of_first);
+        // Reversed, because they are taken from the end.
         same.reverse();
         other.reverse();
         let mut order: Vec<SocketAddr> = first.into_iter().collect();
@@ -205,10 +226,10 @@ impl Addresses {
     }
 }
 
-/// A carrier socket of the exit address's family, marked before its first packet.
+/// Opens a carrier socket of the exit address's family. It carries its mark from the first packet on.
 ///
 /// # Errors
-/// As the kernel gives them; EPERM means that the mark needs CAP_NET_ADMIN.
+/// The kernel's error. EPERM means that setting the mark needs CAP_NET_ADMIN.
 pub(crate) fn bind(remote: SocketAddr) -> std::io::Result<UdpSocket> {
     let any = match remote {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -257,16 +278,7 @@ mod tests {
 
     #[test]
     fn an_address_is_known_for_an_exits_if_the_profile_has_it_or_an_exit_answered_there() {
-        let side = |endpoint: &str| {
-            let exit = RemoteExit {
-                endpoint: endpoint.parse().unwrap(),
-                public_keys: Vec::new(),
-                server_name: None,
-            };
-            Side { exit, addresses: Addresses::default(), refused: None }
-        };
-        let mut exits =
-            Exits { sides: vec![side("192.0.2.1:443"), side("b.example:443")], current: 0, avoided: None };
+        let mut exits = Exits::at(&["192.0.2.1:443", "b.example:443"]);
         let known = |exits: &Exits| exits.known().map(|address| address.to_string()).collect::<Vec<_>>();
 
         // Whoever controls the name gives it the client's inner address at the other exit.
@@ -279,10 +291,8 @@ mod tests {
 
     #[test]
     fn exits_are_tried_in_order_after_the_one_in_use_and_never_after_a_refusal() {
-        let endpoint = "192.0.2.1:443".parse().unwrap();
-        let exit = RemoteExit { endpoint, public_keys: Vec::new(), server_name: None };
-        let side = || Side { exit: exit.clone(), addresses: Addresses::default(), refused: None };
-        let mut exits = Exits { sides: vec![side(), side(), side()], current: 1, avoided: None };
+        let mut exits = Exits::at(&["192.0.2.1:443"; 3]);
+        exits.use_exit(1);
         let now = Instant::now();
         assert_eq!(exits.order(now), [1, 0, 2]);
         assert_eq!(exits.preferred(), [0]);

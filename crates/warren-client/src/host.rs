@@ -1,8 +1,9 @@
-//! The client's part of the host: its TUN device and the plan around it.
+//! Sets this host up for the tunnel: the TUN device, the plan of routes and rules around it, and the resolvers.
 
 mod dns_warnings;
 pub(super) mod firewall_warning;
 mod resolvers;
+mod route_settings;
 mod standing;
 mod without_lease;
 
@@ -11,22 +12,23 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use warren_host::client_plan::{self, ClientFirewall, ClientPlanFacts as PlanFacts};
-use warren_host::dns::{DnsPlan, Servers};
+use warren_host::dns::DnsPlan;
 use warren_host::{Band, Bypass, CARRIER_MARK, DeviceName, Host, Plan, StepError, facts};
 use warren_session::client::SessionGrant;
 use warren_tun::Queue;
 
-use self::standing::{Standing, in_front, plan, say_what_is_behind};
+use self::route_settings::RouteSettings;
+use self::standing::{Standing, in_front, plan, warn_of_bypasses};
 use self::without_lease::nothing_granted;
 use super::device::{self, DeviceSettings, Restored, TunDevice, Void};
 use warren_config::ClientProfile;
 use warren_control::status::DeviceStatus;
 use warren_daemon::helper::Helper;
 
-/// How often a slot is chosen anew when another tunnel was faster.
+/// How many slots are tried. Another tunnel that comes up at the same moment may take one first.
 const SLOT_ATTEMPTS: usize = 5;
 
-/// The TUN device and what is applied around it, or nothing of both.
+/// The TUN device and what is applied around it, or a plan of both that is not applied.
 pub(crate) struct HostSetup {
     device: DeviceSettings,
     mtu: Option<u16>,
@@ -37,49 +39,29 @@ pub(crate) struct HostSetup {
     state_dir: PathBuf,
     standing: Option<Standing>,
     helper: Option<Helper>,
-    /// What the helper changed to set the host's resolvers; none while they are the host's own.
+    /// What the helper changed to set the host's resolvers. None while the host uses its own.
     dns: Option<Vec<String>>,
-    /// Why names may not be found while the tunnel stands, and what to do.
-    names_trouble: Option<String>,
+    /// Why look-ups may fail or leave outside the tunnel, and what to do.
+    dns_warning: Option<String>,
     /// That the LAN has the address of a listed resolver, and what to do.
-    claimed: Option<String>,
-    /// Whether the device was made anew, and not all that belongs to it is.
+    claimed_warning: Option<String>,
+    /// Whether the device was recreated and the plan around it is not complete yet.
     device_is_new: bool,
 }
 
-/// What a profile says of where packets and queries go.
-#[derive(Clone, Debug, PartialEq)]
-struct RouteSettings {
-    include: Vec<IpNet>,
-    exclude: Vec<IpNet>,
-    lan: bool,
-    servers: Servers,
-}
-
-impl RouteSettings {
-    fn of(profile: &ClientProfile) -> Self {
-        Self {
-            include: profile.routes.include.clone(),
-            exclude: profile.routes.exclude.clone(),
-            lan: profile.routes.lan,
-            servers: profile.dns.clone(),
-        }
-    }
-}
-
-/// What [`HostSetup::apply`] would do.
+/// What [`HostSetup::apply`] would do, for a dry run.
 pub(crate) struct Preview {
     pub device: DeviceName,
     pub void: DeviceName,
     pub plan: Plan,
-    /// None if the host's resolvers stay.
+    /// None if the host keeps its resolvers.
     pub dns: Option<DnsPlan>,
-    /// Rules of other programs that would be in the way of those of the usual priorities.
+    /// Other programs' policy rules that would come before Warren's usual priorities.
     pub bypasses: Vec<Bypass>,
 }
 
 impl HostSetup {
-    /// What a profile asks for, of which nothing is done yet. Without a `helper` nothing can be: a dry run has none.
+    /// Takes over the settings of a profile, and changes nothing yet. A dry run has no `helper`.
     pub(crate) fn new(
         profile: &ClientProfile,
         journal: PathBuf,
@@ -102,23 +84,24 @@ impl HostSetup {
             standing: None,
             helper,
             dns: None,
-            names_trouble: None,
-            claimed: None,
+            dns_warning: None,
+            claimed_warning: None,
             device_is_new: false,
         }
     }
 
-    /// Makes the host fit a Welcome. Returns the queues of a TUN device that this made.
+    /// Sets the host up as a Welcome asks. Returns the queues of the TUN device if one was created.
     ///
     /// # Errors
-    /// What could not be done, after what was done is undone.
+    /// What could not be done. The rest is undone then.
     pub(crate) async fn apply(&mut self, welcome: &SessionGrant) -> anyhow::Result<Option<Vec<Queue>>> {
-        // Why there is none that carries anything is said by the next look at it.
+        // If there is no device, the next look at the host says why.
         let restored = self.restore_device().unwrap_or_default();
         if self.standing.is_none() {
             let (standing, queues) = self.stand(welcome).await?;
             self.standing = Some(standing);
-            self.look_at_names(welcome).await;
+            self.check_resolvers(welcome).await;
+            // The resolvers last, when the routes lead to them.
             self.set_dns(self.servers(welcome), false).await?;
             return Ok(Some(queues));
         }
@@ -129,12 +112,39 @@ impl HostSetup {
         }))
     }
 
-    /// Turns what stands into what a Welcome and the settings of now ask for.
+    /// Makes the tunnel's networks unreachable, unless its routes stand already. Returns the queues of the TUN device if one was
+    /// created.
+    ///
+    /// # Errors
+    /// What could not be done, after what was done is undone.
+    pub(crate) async fn close(&mut self) -> anyhow::Result<Option<Vec<Queue>>> {
+        if self.standing.is_some() {
+            return Ok(None);
+        }
+        let (standing, queues) = self.stand(&nothing_granted()).await?;
+        self.standing = Some(standing);
+        Ok(Some(queues))
+    }
+
+    /// Removes the lease from this host. The tunnel's networks are unreachable until there is another.
+    ///
+    /// # Errors
+    /// What could not be done. The next look at the host tries again.
+    pub(crate) async fn give_lease_back(&mut self) -> anyhow::Result<()> {
+        self.change(&nothing_granted()).await
+    }
+
+    /// Whether the tunnel's routes are on this host, so that it stays closed when the session is lost.
+    pub(crate) fn stands(&self) -> bool {
+        self.standing.is_some()
+    }
+
+    /// Turns the applied plan into the one that a Welcome and the current settings ask for.
     async fn change(&mut self, welcome: &SessionGrant) -> anyhow::Result<()> {
         let Some(facts) = self.standing.as_ref().map(|standing| standing.facts.clone()) else {
             return Ok(());
         };
-        // What was found on the host before the first plan changed it stays true.
+        // The first plan has changed these facts, so the values from before it stay valid.
         let wanted = PlanFacts {
             strict_reverse_path: facts.strict_reverse_path.clone(),
             router_advertisements: facts.router_advertisements.clone(),
@@ -143,14 +153,14 @@ impl HostSetup {
             void: facts.void.clone(),
             ..self.facts(welcome, facts.slot, facts.device.clone()).await?
         };
-        // It keeps standing through an error, so that what is left of it is undone at the end.
+        // The plan stays noted after an error, so that the end of the daemon undoes what is left of it.
         let servers = self.servers(welcome);
         if let Some(standing) = &mut self.standing {
             standing.facts = wanted;
             standing.servers.clone_from(&servers);
             let plan = standing.plan(&self.profile, &self.settings);
             match standing.change(&plan, self.device_is_new).await {
-                // The next look makes up for it.
+                // The device has just been taken away. The next look at the host recreates it and repeats the change.
                 Err(error)
                     if self.device_is_new || !standing.device.is_in_use() || !standing.void.is_there() =>
                 {
@@ -159,14 +169,14 @@ impl HostSetup {
                 changed => drop(changed?),
             }
         }
-        self.look_at_names(welcome).await;
+        self.check_resolvers(welcome).await;
         self.set_dns(servers, false).await
     }
 
-    /// Follows a profile that was read again, in one step from plan to plan.
+    /// Follows a profile that was read again, in one step from the old plan to the new one.
     ///
     /// # Errors
-    /// What could not be done; everything is as it was then.
+    /// What could not be done. Everything is as it was before then.
     pub(crate) async fn follow(
         &mut self,
         profile: &ClientProfile,
@@ -177,10 +187,10 @@ impl HostSetup {
         if self.settings == before || self.standing.is_none() {
             return Ok(());
         }
-        // What stands without a Welcome is a closed host.
+        // A host without a Welcome holds the tunnel's traffic back.
         let nothing = nothing_granted();
         let welcome = welcome.unwrap_or(&nothing);
-        // A device that somebody has just taken away is the next look's to make.
+        // A device that was just taken away causes no error here: the next look recreates it.
         if let Err(error) = self.change(welcome).await {
             self.settings = before;
             self.change(welcome).await.context(
@@ -191,11 +201,10 @@ impl HostSetup {
         Ok(())
     }
 
-    /// Makes the TUN device anew if somebody has taken it away. Its queues take the old ones' place, after
-    /// [`Self::repair`].
+    /// Recreates the TUN device if another program has taken it away. The workers take its queues after [`Self::repair`].
     ///
     /// # Errors
-    /// Why there is no device that carries anything; the host can be repaired nevertheless.
+    /// Why no device carries traffic. The rest of the host can still be repaired.
     pub(crate) fn restore_device(&mut self) -> anyhow::Result<Option<Restored>> {
         let Some(standing) = &mut self.standing else { return Ok(None) };
         let restored = standing.device.restore(&self.device, standing.facts.mtu);
@@ -207,17 +216,18 @@ impl HostSetup {
         restored
     }
 
-    /// The TUN device with this interface index failed for good, although it may be there still.
+    /// The TUN device with this interface index has failed for good, although it may still exist.
     pub(crate) fn device_failed(&mut self, index: u32) {
         if let Some(standing) = &mut self.standing {
             standing.device.failed(index);
         }
     }
 
-    /// Makes again what somebody has undone, and says what that was; follows this host to another LAN, and its containers.
+    /// Restores what other programs have undone, and follows this host to another LAN and to new containers. Returns what was
+    /// restored.
     ///
     /// # Errors
-    /// What could not be made again.
+    /// What could not be restored.
     pub(crate) async fn repair(&mut self) -> anyhow::Result<Vec<String>> {
         let lan = self.lan().await?;
         let guests = facts::guest_networks().await?;
@@ -225,12 +235,13 @@ impl HostSetup {
         standing.facts.include = self.settings.include_beside(&lan, &guests);
         standing.facts.guests = guests;
         standing.facts.exclude = [self.settings.exclude.clone(), lan].concat();
+        // Another program may have put a rule in front of Warren's since the last look.
         let blocked = standing.stay_in_front().await?;
         let plan = standing.plan(&self.profile, &self.settings);
         let mut repaired = standing.change(&plan, self.device_is_new).await?;
         let found = standing.host.repair(&plan, &mut standing.applied).await?;
         if let Some((missing, error)) = found.failed.first() {
-            // All others say what to do.
+            // The other errors say themselves what to do.
             let advice = match matches!(error, StepError::Io(_)) {
                 true => "; run `warren down` and `warren up` again",
                 false => "",
@@ -243,28 +254,28 @@ impl HostSetup {
             self.set_dns(servers, true).await?;
             self.device_is_new = false;
         }
-        self.note_claimed();
+        self.check_claimed_resolvers();
         if let Some(sentence) = blocked {
             anyhow::bail!(sentence);
         }
         Ok(repaired.iter().map(ToString::to_string).collect())
     }
 
-    /// What is not as a person would want it although the tunnel stands, and what to do.
+    /// What does not work on this host although the tunnel is up, and what to do.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let has_firewall = self.standing.as_ref().is_none_or(|standing| standing.facts.firewall.is_some());
         let without = (!has_firewall).then(|| firewall_warning::warning(&self.settings.include)).flatten();
-        self.names_trouble.iter().chain(&self.claimed).cloned().chain(without).collect()
+        self.dns_warning.iter().chain(&self.claimed_warning).cloned().chain(without).collect()
     }
 
-    /// What [`Self::apply`] would do in `slot` with this Welcome, without the device being there.
+    /// What [`Self::apply`] would do in `slot` with this Welcome. No device is created.
     ///
     /// # Errors
     /// When the host's state cannot be read.
     pub(crate) async fn preview(&self, welcome: &SessionGrant, slot: u8) -> anyhow::Result<Preview> {
         let device = device::name_now(&self.device)?;
         let void = device::void_name_now()?;
-        // A device that is made takes this one's setting.
+        // A new device inherits this setting.
         let takes_ipv6 = facts::takes_ipv6(&DeviceName::new("default")?)?;
         let mut facts = self.facts_where(welcome, slot, device.clone(), takes_ipv6).await?;
         let place = warren_host::place(&facts.tunnel(), slot).await?;
@@ -279,9 +290,10 @@ impl HostSetup {
         Ok(Preview { device, void, plan, dns, bypasses: place.bypasses })
     }
 
-    /// Makes the device and the first plan around it.
+    /// Creates the device and applies the first plan around it.
     async fn stand(&self, welcome: &SessionGrant) -> anyhow::Result<(Standing, Vec<Queue>)> {
         let mtu = self.mtu_for(welcome);
+        // The device exists before the plan, which names it.
         let (device, queues) = TunDevice::make(&self.device, mtu)?;
         let void = Void::make(mtu)?;
         let mut host = Host::open(&self.journal).await?;
@@ -294,7 +306,7 @@ impl HostSetup {
             let place = host.place(&facts.tunnel(), slot, facts.band).await?;
             facts.band = in_front(&place)?;
             facts.void = Some(void.name().clone());
-            say_what_is_behind(&place.bypasses);
+            warn_of_bypasses(&place.bypasses);
             let servers = self.servers(welcome);
             let first = plan(&self.profile, &self.settings, &facts);
             match host.apply(&first).await {
@@ -305,16 +317,16 @@ impl HostSetup {
                     let standing = Standing { device, void, host, applied, facts, servers };
                     return Ok((standing, queues));
                 }
-                // Another tunnel that came up at the same moment took the slot.
+                // Another tunnel came up at the same moment and took the slot.
                 Err(error) if matches!(error.cause, StepError::Exists) && !attempts.is_empty() => {}
                 Err(error) => anyhow::bail!("{error}; `warren up --dry-run` prints every step"),
             }
         }
     }
 
-    /// Undoes everything but the device, which goes with its queues.
+    /// Undoes everything but the device, which ends with its queues.
     pub(crate) async fn undo(&mut self) -> anyhow::Result<()> {
-        // While the tunnel still takes queries, so that none leaves in between.
+        // First the resolvers, while the tunnel still takes queries. Otherwise some would leave outside.
         let dns = self.restore_dns().await;
         if let Some(mut standing) = self.standing.take() {
             standing.host.undo_all().await.context("cannot restore the host")?;
@@ -322,7 +334,7 @@ impl HostSetup {
         dns.context("cannot restore the host's DNS")
     }
 
-    /// The device that carries the tunnel's packets.
+    /// The device that carries the tunnel's packets. None while one only stands in for it.
     pub(crate) fn device(&self) -> Option<DeviceStatus> {
         let standing = self.standing.as_ref().filter(|standing| standing.device.is_in_use())?;
         Some(DeviceStatus {
@@ -332,20 +344,20 @@ impl HostSetup {
         })
     }
 
-    /// What is changed on this host as long as the tunnel stands, each in a few words.
+    /// What is changed on this host while the tunnel is up, each in a few words.
     pub(crate) fn changes(&self) -> Vec<String> {
         let Some(standing) = &self.standing else { return Vec::new() };
         let (device, void) = (standing.device.name(), standing.void.name());
         let mut changes = vec![
             format!("TUN device {device}"),
-            format!("TUN device {void}, which lets nothing out while {device} is away"),
+            format!("TUN device {void}, which discards packets while {device} is away"),
         ];
         changes.extend(standing.host.changes());
         changes.extend(self.dns.iter().flatten().cloned());
         changes
     }
 
-    /// The private networks that this host is on now; none if they are not to be reachable.
+    /// The private networks that this host is on now. Empty if the profile does not keep the LAN reachable.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -361,7 +373,7 @@ impl HostSetup {
         Ok(Some(ClientFirewall { table: self.firewall_table.clone(), listening }))
     }
 
-    /// Whether the TUN device, if there is one, has an address of IPv6 if the exit leases one: this host may have it switched off.
+    /// Whether the TUN device, if there is one, takes an IPv6 address. IPv6 may be switched off on this host.
     pub(crate) fn takes_ipv6(&self) -> bool {
         let device = self.device().and_then(|device| DeviceName::new(&device.name).ok());
         device.is_none_or(|device| facts::takes_ipv6(&device).unwrap_or(true))

@@ -1,6 +1,6 @@
-//! A profile's kill switch: when it is closed, what its daemon lets out, and who opens it again.
+//! A profile's kill switch: when it closes, what its daemon lets out, and who opens it again.
 //!
-//! Once closed it is opened by `warren down` and `warren cleanup` alone, and by an `up` that had to close it first and then failed.
+//! Only `warren down` and `warren cleanup` open it, and an `up` that has closed it itself and then failed.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -18,22 +18,22 @@ use warren_daemon::daemon_directory::{self, DaemonDirectory};
 use warren_daemon::output;
 use warren_daemon::resolvers;
 
-/// Exits' addresses that stay allowed; the oldest go first.
+/// How many exits' addresses stay allowed. A further one replaces the oldest.
 const MOST_EXITS: usize = 64;
-/// Resolvers that may be asked for an exit's name.
+/// How many resolvers may be asked for an exit's name.
 const MOST_RESOLVERS: usize = 16;
 const DNS_PORT: u16 = 53;
-/// How long whoever asks for the status waits for the kernel's word on the kill switch.
+/// How long a status request waits for the kernel to say whether the table is there.
 const TIME_TO_LOOK: Duration = Duration::from_secs(1);
 
-/// The closed kill switch of a running daemon, or that it has none.
+/// The kill switch of a running daemon, closed or not in use.
 #[derive(Debug, Default)]
 pub struct Lockdown {
     closed: Option<KillSwitch>,
     exits: Vec<SocketAddr>,
-    /// Who may be asked for exits' names; none where all exits are known by their addresses.
+    /// The resolvers that may be asked for exits' names. None where the profile names all exits by address.
     resolvers: Vec<SocketAddr>,
-    /// The mark of queries for exits' names, which no other program can know; none where all exits are known by their addresses.
+    /// The mark of queries for exits' names, which no other program can guess. None where the profile names all exits by address.
     query_mark: Option<u32>,
 }
 
@@ -42,11 +42,12 @@ impl Lockdown {
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
-    pub async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
+    pub async fn of(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<Self> {
+        // A closed kill switch stays closed, even if the profile no longer asks for one.
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self::default());
         }
-        // With all that is known by now, as each change of the table takes a while.
+        // The first table allows everything that is known by now, as each change of the table takes a while.
         let query_mark = query_mark(profile)?;
         let mut resolvers =
             if query_mark.is_some() { name_servers(&resolvers::listed()) } else { Vec::new() };
@@ -57,7 +58,7 @@ impl Lockdown {
         Ok(lockdown)
     }
 
-    /// The mark by which it knows the daemon's own queries.
+    /// The mark by which the table recognises the daemon's own queries.
     pub fn query_mark(&self) -> u32 {
         self.query_mark.unwrap_or(CARRIER_MARK)
     }
@@ -67,8 +68,9 @@ impl Lockdown {
         self.closed.is_some()
     }
 
-    /// What is wrong with its table in the kernel, if anything is.
+    /// What is wrong with the table in the kernel, if anything is.
     pub async fn trouble(&self) -> Option<String> {
+        // An nft that hangs must not keep the status from being answered.
         match timeout(TIME_TO_LOOK, self.closed.as_ref()?.stands()).await.unwrap_or(Err(NftError::Gone)) {
             Ok(true) => None,
             Ok(false) => Some(
@@ -76,17 +78,17 @@ impl Lockdown {
                  it again within a second"
                     .to_owned(),
             ),
-            Err(error) => Some(format!("whether the kill switch is closed cannot be told: {error}")),
+            Err(error) => Some(format!("cannot tell whether the kill switch is closed: {error}")),
         }
     }
 
-    /// What it has changed on this host, in a few words.
+    /// What the kill switch has changed on this host, in a few words.
     pub fn changes(&self) -> Vec<String> {
         self.closed.iter().map(KillSwitch::change).collect()
     }
 
-    /// Lets out what a profile that was read again lets out, and closes if it asks for that now; `listed` are the resolvers that
-    /// this host's files list.
+    /// Follows a profile that was read again: allows what it allows now, and closes if it asks for that now. `listed` are the
+    /// resolvers in this host's files.
     ///
     /// # Errors
     /// When nft fails.
@@ -108,10 +110,10 @@ impl Lockdown {
         }
     }
 
-    /// Lets the carrier's packets go to an exit.
+    /// Allows the carrier's packets to an exit.
     ///
     /// # Errors
-    /// When nft fails; the carrier is then shut in.
+    /// When nft fails. The kill switch then blocks the carrier.
     pub async fn allow_exit(&mut self, exit: SocketAddr) -> anyhow::Result<()> {
         if self.exits.contains(&exit) {
             return Ok(());
@@ -123,7 +125,8 @@ impl Lockdown {
         self.update().await
     }
 
-    /// Lets the daemon's own queries go to the resolvers that this host's files list now too, so that they find an exit by its name. Those of before stay: the files may name the tunnel's own by now.
+    /// Allows the daemon's own queries to the resolvers in this host's files, so that it can look up an exit's name. Earlier resolvers
+    /// stay allowed, because the files may name the tunnel's resolvers by now.
     ///
     /// # Errors
     /// When nft fails.
@@ -136,14 +139,15 @@ impl Lockdown {
         found.retain(|server| !self.resolvers.contains(server));
         self.resolvers.append(&mut found);
         self.resolvers.truncate(MOST_RESOLVERS);
+        // Each change of the table takes a while, so it is changed only for a resolver that is new.
         if self.resolvers.len() == known {
             return Ok(());
         }
         self.update().await
     }
 
-    /// Lets out what goes to the private networks that this host is on now, if the profile has them reachable, to its containers,
-    /// and to DHCP servers on its networks.
+    /// Allows the private networks that this host is on now, if the profile keeps the LAN reachable, its containers, and the DHCP
+    /// servers on its networks.
     ///
     /// # Errors
     /// When nft fails.
@@ -158,7 +162,7 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the LAN and containers out of the kill switch")
     }
 
-    /// Closes it again if somebody has opened or changed it, and says so.
+    /// Closes the kill switch again if another program has opened or changed it. Returns a sentence that says so.
     ///
     /// # Errors
     /// When nft fails.
@@ -176,7 +180,7 @@ impl Lockdown {
         closed.set(rules).await.context("cannot let the carrier out of the kill switch")
     }
 
-    /// Has the rules let the carrier out, and the daemon's queries.
+    /// Adds the carrier and the daemon's queries to what the rules allow.
     fn with_carrier(&self, rules: KillSwitchRules) -> KillSwitchRules {
         let Self { exits, resolvers, query_mark, .. } = self;
         KillSwitchRules {
@@ -188,11 +192,11 @@ impl Lockdown {
     }
 }
 
-/// Closes a profile's kill switch without a daemon. Returns whether it was open.
+/// Closes a profile's kill switch while no daemon runs. Returns whether it was open.
 ///
 /// # Errors
-/// When it cannot be closed, or a daemon has it.
-pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
+/// When it cannot be closed, or a daemon holds it.
+pub async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
     let was_open = !is_closed(directory)?;
     let rules = rules(profile).await?;
     closed(profile, directory, rules).await?;
@@ -215,7 +219,7 @@ async fn closed(
 pub async fn open(directory: &DaemonDirectory) -> anyhow::Result<bool> {
     kill_switch::open(directory.kill_switch())
         .await
-        .context("cannot open the kill switch; run `warren down` again once this is mended")
+        .context("cannot open the kill switch; run `warren down` again once this is fixed")
 }
 
 /// Whether a profile's kill switch is closed.
@@ -228,23 +232,35 @@ pub fn is_closed(directory: &DaemonDirectory) -> anyhow::Result<bool> {
         .with_context(|| format!("cannot read {}; run as root", journal.display()))
 }
 
-/// The other profiles whose kill switches are closed, whether their daemons run or not: what has no kill switch of its own is shut
-/// in by them.
+/// The other profiles whose kill switches are closed, whether their daemons run or not. They block every profile that has no kill
+/// switch of its own.
 ///
 /// # Errors
 /// When the runtime directory or a journal cannot be read.
 pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
     let mut closed = Vec::new();
-    for (other, directory) in daemon_directory::all(runtime_dir)? {
-        if other != name && other != daemon_directory::EXIT && is_closed(&directory)? {
+    for (other, directory) in daemon_dir::all(runtime_dir)? {
+        // The exit's directory is among those of the profiles, and has no kill switch.
+        if other != name && other != daemon_dir::EXIT && is_closed(&directory)? {
             closed.push(other);
         }
     }
     Ok(closed)
 }
 
-/// Says that a kill switch is still closed, if it is.
-pub fn remind(name: &str, directory: &DaemonDirectory) {
+/// What to do about kill switches of other profiles that block this one. Empty if there are none.
+pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
+    let [first, ..] = others else { return String::new() };
+    format!(
+        "the kill switch of {} is closed and blocks this profile; run `warren down {first}` to open it, or `warren up {name} \
+         --kill-switch` to allow the exit of {name} as well",
+        others.join(" and of ")
+    )
+}
+
+/// Warns that a kill switch is still closed, if it is.
+pub fn remind(name: &str, directory: &DaemonDir) {
+    // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
     if is_closed(directory).unwrap_or(true) {
         output::warn(format!(
             "the kill switch of {name} is closed and nothing leaves outside a tunnel; `warren up {name}` connects, `warren down \
@@ -253,7 +269,7 @@ pub fn remind(name: &str, directory: &DaemonDirectory) {
     }
 }
 
-/// What is let out before anything is known but the profile.
+/// The rules that follow from the profile alone: no exit or resolver is allowed yet.
 ///
 /// # Errors
 /// When the kernel cannot be asked for the networks.
@@ -271,14 +287,14 @@ pub async fn rules(profile: &ClientProfile) -> anyhow::Result<KillSwitchRules> {
     })
 }
 
-/// The profile's exits that it names by address.
+/// The exits that the profile names by address.
 fn addresses(profile: &ClientProfile) -> Vec<SocketAddr> {
     let address =
         |exit: &RemoteExit| Some(SocketAddr::new(exit.endpoint.host().parse().ok()?, exit.endpoint.port()));
     profile.exits().filter_map(address).take(MOST_EXITS).collect()
 }
 
-/// A new mark for queries if an exit has to be looked up.
+/// Draws a random mark for queries, if an exit has to be looked up.
 ///
 /// # Errors
 /// When the kernel has no random numbers.
@@ -287,10 +303,12 @@ fn query_mark(profile: &ClientProfile) -> anyhow::Result<Option<u32>> {
         return Ok(None);
     }
     loop {
+        // Nearly every mark that is drawn can be used.
         let mut mark = [0; 4];
         getrandom::fill(&mut mark).map_err(std::io::Error::other)?;
         let mark = u32::from_ne_bytes(mark);
-        // The lower half of one is what others go by; the rest is Tailscale's, whose rules make packets with its mark unreachable.
+        // Other programs look at the lower half of a mark alone, where it must be neither unset nor the carrier's. The upper values
+        // are Tailscale's, whose rules make packets with its mark unreachable.
         if ![0, CARRIER_MARK].contains(&(mark & 0xffff))
             && ![0x4_0000, 0x8_0000].contains(&(mark & 0xff_0000))
         {

@@ -1,13 +1,13 @@
-//! Resolvers that killed daemons set and could not put back.
+//! Restores the host's resolvers after daemons that were killed.
 
 use std::path::Path;
 
 use warren_host::dns::{self, DnsError};
 
-/// Puts back what killed daemons had set; a running one keeps what it has. Returns whose remains were removed.
+/// Restores the resolvers that killed daemons had replaced. Running daemons keep theirs. Returns the names of the killed ones.
 ///
 /// # Errors
-/// When something cannot be put back.
+/// When the resolvers cannot be restored.
 pub async fn clean_up(state_dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut cleaned = Vec::new();
     for owner in dns::owners(state_dir)? {

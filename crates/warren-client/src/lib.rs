@@ -1,4 +1,12 @@
 //! The client: a daemon that holds one session with an exit, and the commands that start and stop it.
+//!
+//! | subject | modules |
+//! |---|---|
+//! | commands | `up` starts the daemon, by its `systemd_unit` where there is one, and warns before it cuts an SSH session (`ssh_session`); `down` stops it. `dry_run`, `client_close`, `enrol` and `exit_check` need no daemon |
+//! | the daemon's process | `run` undoes what a killed daemon left (`leftover_dns`), starts the helper, enters the sandbox and runs `daemon` |
+//! | the daemon's loop | `daemon` carries events between four owners: `session`, `connections`, `host_upkeep` and `health` |
+//! | the way to an exit | `exits` knows the addresses and their order, `lookup` finds them, `diagnose` says why none answers, `network_events` notices another network, `probe` checks that traffic flows |
+//! | the host | `host` sets up routes, rules and resolvers around the TUN `device`; `kill_switch` blocks what must not leave outside |
 #![forbid(unsafe_code)]
 
 mod client_close;
@@ -25,7 +33,7 @@ pub use client_close::client_close;
 pub use down::{candidates, down, profile_name};
 pub use dry_run::dry_run;
 pub use enrol::{EnrolError, Enrolment};
-pub use exit_check::{Answer, knock};
+pub use exit_check::{ExitAnswer, check_exit};
 pub use leftover_dns::clean_up as clean_up_dns;
 pub use run::client_run;
 pub use up::{UpOptions, up};

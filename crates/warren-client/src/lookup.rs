@@ -1,5 +1,7 @@
-//! The exit's addresses by its name: from the system's resolver, and beside it from the network's own name servers over
-//! marked sockets, which the tunnel's routes and a closed kill switch let through.
+//! Looks up an exit's addresses by its name.
+//!
+//! The system's resolver may be inside the tunnel, or blocked by the kill switch. So the network's own name servers are asked at
+//! the same time, over marked sockets that the tunnel's routes and a closed kill switch let through.
 
 mod dns_message;
 
@@ -15,40 +17,40 @@ use warren_config::Endpoint;
 use warren_daemon::helper::Helper;
 use warren_daemon::resolvers;
 
-/// A resolver that takes longer is treated as one that failed.
+/// A look-up that takes longer counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// A query that is not answered is sent again after this.
+/// The time after which an unanswered query is sent again.
 const RESEND: Duration = Duration::from_secs(1);
-/// Name servers that are asked at most.
+/// At most so many name servers are asked.
 const MOST_SERVERS: usize = 6;
 
 /// The DNS port.
 const PORT: u16 = 53;
 
-/// The name servers of the network as the daemon found it, which it may replace in the files later.
+/// The network's own name servers, read before the daemon puts the tunnel's into the host's files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameServers {
     found: Vec<IpAddr>,
     /// The mark of queries, where it is not the carrier's.
     mark: Option<u32>,
-    /// Whoever reads files and asks the system's resolver for a process that may not.
+    /// Reads files and asks the system's resolver for a daemon, whose sandbox forbids both.
     helper: Option<Helper>,
 }
 
 impl NameServers {
-    /// Reads the files. To be called before the tunnel's own servers are written there.
+    /// Reads the host's files. To be called before the tunnel's own servers are written there.
     pub(super) async fn find(helper: Option<Helper>) -> Self {
         let mut servers = Self { found: Vec::new(), mark: None, helper };
         servers.found = servers.listed().await;
         servers
     }
 
-    /// Has them asked with a mark that a closed kill switch knows.
+    /// Has queries carry a mark that a closed kill switch lets through.
     pub(super) fn asked_with(self, mark: u32) -> Self {
         Self { mark: Some(mark), ..self }
     }
 
-    /// Those of now and then; a network may have brought others since.
+    /// The servers found at the start, and those listed now: the host may have joined another network.
     async fn all(&self) -> Vec<IpAddr> {
         let mut all = self.found.clone();
         all.extend(self.listed().await.into_iter().filter(|server| !self.found.contains(server)));
@@ -63,7 +65,7 @@ impl NameServers {
         }
     }
 
-    /// Whether every one is on this host: it asks others itself, and a closed kill switch shuts it in.
+    /// Whether every server runs on this host. Such a server asks others itself, and a closed kill switch blocks that.
     pub(super) async fn are_local(&self) -> bool {
         self.all().await.iter().all(IpAddr::is_loopback)
     }
@@ -80,10 +82,10 @@ impl NameServers {
     }
 }
 
-/// Looks an endpoint's name up; an address needs no look-up.
+/// Looks up an endpoint's name. An address is returned as it is.
 ///
 /// # Errors
-/// A sentence that says what to do.
+/// A sentence for the user that says what to do.
 pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result<Vec<SocketAddr>, String> {
     let (host, port) = (endpoint.host(), endpoint.port());
     if let Ok(address) = host.parse::<IpAddr>() {
@@ -103,6 +105,7 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
         found.into_iter().map(|address| SocketAddr::new(address, port)).collect::<Vec<_>>()
     };
     tokio::pin!(system, own);
+    // The first answer with an address counts. Whichever comes back empty waits for the other.
     tokio::select! {
         found = &mut own => if found.is_empty() { system.await } else { Ok(found) },
         found = &mut system => match found {
@@ -115,8 +118,9 @@ pub(super) async fn lookup(endpoint: &Endpoint, servers: &NameServers) -> Result
     }
 }
 
-/// Asks every server for both kinds of address and takes the first answer that has any; none if none has.
+/// Asks every server for both kinds of address, and returns the first answer that has any.
 async fn ask(host: &str, servers: Vec<IpAddr>, mark: u32) -> Vec<IpAddr> {
+    // Returning drops the set, which ends the queries that are still under way.
     let mut asked = tokio::task::JoinSet::new();
     for server in servers {
         let host = host.to_owned();
@@ -139,7 +143,7 @@ async fn ask_one(host: &str, server: SocketAddr, mark: u32) -> std::io::Result<V
         exchange(host, server, RecordType::Aaaa, mark),
         exchange(host, server, RecordType::A, mark)
     );
-    // One that failed is one without addresses, as long as the other has some.
+    // One of the two may fail as long as the other brings addresses.
     Ok(ipv6.unwrap_or_default().into_iter().chain(ipv4.unwrap_or_default()).collect())
 }
 
@@ -154,7 +158,7 @@ async fn exchange(
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let config = SocketConfig { mark: Some(CARRIER_MARK), ..SocketConfig::new(SocketAddr::new(any, 0)) };
     let socket = UdpSocket::from_std(socket::bind(config)?)?;
-    // The way outside gives it this host's address there, with which it goes on.
+    // Connected with the carrier's mark, the socket gets this host's address outside the tunnel. It keeps it under the other mark.
     socket.connect(server).await?;
     socket2::SockRef::from(&socket).set_mark(mark)?;
     let mut id = [0; 2];
@@ -163,7 +167,7 @@ async fn exchange(
     let mut buffer = [0; 1500];
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
-        // It may be that there is no way to the server now; another one may be reached.
+        // An error means that there is no route to this server. Another server may be reachable.
         socket.send(&query).await?;
         let resend = tokio::time::Instant::now() + RESEND;
         while let Ok(received) = tokio::time::timeout_at(resend.min(deadline), socket.recv(&mut buffer)).await

@@ -1,4 +1,4 @@
-//! News that call for a sign of life from the exit: another network, and time that passed unseen.
+//! Notices a changed network and a sleep of this host, after which the exit has to be asked whether it still answers.
 
 use std::time::Duration;
 
@@ -6,42 +6,45 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use tokio::time::{Interval, MissedTickBehavior};
 use warren_host::network_watch::NetworkWatch;
 
-/// How often the clock is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the clock is read.
+const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// Time beyond that between two looks which a busy machine does not explain: it slept, or the process was stopped.
-const UNSEEN: Duration = Duration::from_secs(2);
+/// A delay of this length between two readings means that the host slept, or that this process was stopped. A busy machine causes
+/// less.
+const LONGEST_DELAY: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkEvent {
     /// This host's links, addresses or routes have changed.
     Changed,
-    /// The machine slept, or this process was stopped.
+    /// The host has woken up, or this process goes on after it was stopped.
     Resumed,
 }
 
-/// The sources of [`NetworkEvent`]s.
+/// Watches netlink and the boot clock.
 pub(crate) struct NetworkEvents {
     network: Option<NetworkWatch>,
-    looks: Interval,
-    seen: Duration,
+    readings: Interval,
+    /// Time since boot at the last reading.
+    read: Duration,
 }
 
 impl NetworkEvents {
-    /// Starts to watch; to be called within a tokio runtime.
+    /// Starts to watch. To be called within a tokio runtime.
     pub(crate) fn watch() -> Self {
         let network = NetworkWatch::start().inspect_err(|error| {
             tracing::warn!("cannot watch this host's network, so a changed one is noticed late: {error}; check the limits on descriptors")
         });
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { network: network.ok(), looks, seen: time_since_boot() }
+        let mut readings = tokio::time::interval(READ_EVERY);
+        // After a sleep one reading is enough, so missed ones are not made up for.
+        readings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { network: network.ok(), readings, read: time_since_boot() }
     }
 
-    /// Waits for the next alert. Nothing is lost when the wait is given up.
+    /// Waits for the next event. Nothing is lost when the wait is given up.
     pub(crate) async fn next(&mut self) -> NetworkEvent {
-        let Self { network, looks, seen } = self;
+        let Self { network, readings, read } = self;
         let changed = async {
             match network {
                 Some(network) => network.changed().await,
@@ -50,9 +53,9 @@ impl NetworkEvents {
         };
         let passed = async {
             loop {
-                looks.tick().await;
+                readings.tick().await;
                 let now = time_since_boot();
-                if has_jumped(std::mem::replace(seen, now), now) {
+                if has_jumped(std::mem::replace(read, now), now) {
                     return;
                 }
             }
@@ -64,12 +67,12 @@ impl NetworkEvents {
     }
 }
 
-/// Whether more time has passed between two looks than the daemon knows of.
+/// Whether more time has passed between two readings than the timer and a busy machine explain.
 fn has_jumped(before: Duration, now: Duration) -> bool {
-    now.saturating_sub(before) > LOOK_EVERY + UNSEEN
+    now.saturating_sub(before) > READ_EVERY + LONGEST_DELAY
 }
 
-/// Time since boot, sleep included, which `Instant` leaves out.
+/// The time since boot, sleep included. `Instant` leaves sleep out.
 fn time_since_boot() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(tv_sec).unwrap_or(0), u32::try_from(tv_nsec).unwrap_or(0))
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_time_that_nothing_explains_is_a_jump() {
+    fn only_a_delay_that_a_busy_machine_does_not_explain_is_a_jump() {
         let at = Duration::from_secs_f64;
         assert!(!has_jumped(at(100.0), at(101.0)));
         assert!(!has_jumped(at(100.0), at(102.9)), "a busy machine");

@@ -1,4 +1,4 @@
-//! Whether traffic flows: an echo to the exit's inner address, through the tunnel and back.
+//! Checks that traffic flows, by ICMP echo requests to the exit's inner address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
@@ -9,17 +9,17 @@ use tokio::net::UdpSocket;
 use warren_packet::checksum::Sum;
 use warren_session::client::SessionGrant;
 
-/// Wait for the first answer; doubled for each further one.
+/// How long the first echo request waits for its reply. Each further one waits twice as long as the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Types of RFC 792 and RFC 4443.
+// ICMP types of RFC 792 and RFC 4443.
 const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
 
-/// The two ends of the tunnel that an echo goes between.
+/// The inner addresses that an echo goes between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub source: IpAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The probe that a Welcome allows; IPv4 before IPv6.
+    /// The probe that a Welcome allows, by IPv4 if possible.
     pub(crate) fn of(welcome: &SessionGrant) -> Option<Self> {
         let ipv4 = welcome
             .ipv4
@@ -40,18 +40,18 @@ impl Probe {
         ipv4.or(ipv6).map(|(source, gateway)| Self { source, gateway })
     }
 
-    /// Sends echoes through a device until one is answered.
+    /// Sends echo requests through a device until one is answered.
     ///
     /// # Errors
-    /// When no echo can be sent at all, which says nothing about the tunnel.
+    /// When there can be no socket for them. That says nothing about the tunnel.
     pub(crate) async fn answered(self, device: String) -> io::Result<()> {
-        // A connected raw socket is sent to and received from as a connected UDP socket is.
+        // tokio has no raw sockets, but sends and receives on a connected one as on a connected UDP socket.
         let socket = UdpSocket::from_std(StdSocket::from(self.socket(&device)?))?;
         let mut identifier = [0; 2];
         getrandom::fill(&mut identifier).map_err(io::Error::other)?;
         let mut wait = FIRST_WAIT;
         loop {
-            // An echo that cannot be sent now is one that is not answered.
+            // A request that cannot be sent now counts as not answered.
             drop(socket.send(&self.echo(identifier)).await);
             if let Ok(answered) = tokio::time::timeout(wait, self.reply(&socket, identifier)).await {
                 return answered;
@@ -71,7 +71,7 @@ impl Probe {
         Ok(socket)
     }
 
-    /// An echo request without data; the kernel fills in ICMPv6's checksum.
+    /// An echo request without data. The kernel fills in the checksum of ICMPv6.
     fn echo(self, [high, low]: [u8; 2]) -> [u8; 8] {
         if self.gateway.is_ipv6() {
             return [ECHO_REQUEST_V6, 0, 0, 0, high, low, 0, 0];
@@ -91,7 +91,7 @@ impl Probe {
         }
     }
 
-    /// Raw IPv4 sockets hand over the IP header too, raw IPv6 ones do not.
+    /// Whether a message is the reply to this probe. Raw IPv4 sockets receive the IP header as well, raw IPv6 sockets do not.
     fn is_reply(self, message: &[u8], identifier: [u8; 2]) -> bool {
         let header = match self.gateway {
             IpAddr::V4(_) => message.first().map_or(0, |first| usize::from(first & 0x0f) * 4),

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::daemon::{self, ClientStart};
 use super::kill_switch::{self, Lockdown};
 use super::leftover_dns;
-use warren_config::load_profile;
+use warren_config::{ClientProfile, load_profile};
 use warren_control::ControlSocket;
 use warren_daemon::daemon_directory::{self, DaemonDirectory, ForSuccessor};
 use warren_daemon::device_watch;
@@ -28,62 +28,48 @@ pub async fn client_run(
     detached: bool,
 ) -> anyhow::Result<()> {
     let profile = load_profile(file)?;
-    let name = profile.name.as_str().to_owned();
     if detached {
-        // A session of its own, so that the terminal that typed `up` may close. It fails only for a group leader, which
-        // a child of `up` never is.
+        // A session of its own, so that the daemon outlives the terminal of `up`. This fails only for the leader of a process group,
+        // which a child of `up` never is.
         let _ = rustix::process::setsid();
     } else {
-        // `up` printed them already.
-        for setting in &profile.ineffective {
+        // `up` has printed them already.
+        for setting in &profile.not_yet {
             output::warn(setting.to_string());
         }
     }
-    let directory = DaemonDirectory::new(&directories.runtime, &name);
+    let name = profile.name.as_str();
+    let directory = DaemonDir::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.lock_after_kill().await? else {
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    let recovered = warren_host::recover(&directory.journal()).await?;
-    if !recovered.undone.is_empty() {
-        tracing::info!("removed what a killed daemon of {name} had left");
-    }
-    for owner in leftover_dns::clean_up(&directories.state).await? {
-        tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
-    }
+    clean_up_own(directories, &directory, name).await?;
     let lockdown = Lockdown::of(&profile, &directory).await?;
     let is_closed = lockdown.is_closed();
     for other in daemon_directory::clean_up(&directories.runtime, ForSuccessor::Keep).await? {
         tracing::info!("removed what a killed daemon of {other} had left");
     }
-    if let Some(device) = &profile.tun.device
-        && device_watch::exists(device)?
-    {
-        let sentence = format!(
-            "a network device named {device} exists already; stop what uses it, or set another `name` in [tun] of {}",
-            file.display()
-        );
-        return Err(Failure::new(ExitCode::Failed, sentence).into());
-    }
-    let (helper, process) = Helper::start(directories, log, &name, &lock)?;
-    helper.install_as_nft_runner();
-    let state_dir = directories.state.clone();
-    let shut_in_by = kill_switch::closed_by_others(&directories.runtime, &name)?;
+    refuse_taken_device(&profile, file)?;
+    // The helper starts before the sandbox, in which no program can be started.
+    let (helper, process) = Helper::start(directories, log, name, &lock)?;
+    helper.run_nft();
     let start = ClientStart {
-        name: name.clone(),
-        profile,
+        name: name.to_owned(),
+        blocked_by: kill_switch::closed_by_others(&directories.runtime, name)?,
         file: file.to_owned(),
         directory: directory.clone(),
         lockdown,
-        shut_in_by,
-        state_dir,
+        state_dir: directories.state.clone(),
         helper,
+        profile,
     };
+    let name = start.name.clone();
     let outcome = run_sandboxed(start).await;
     if let Err(error) = &outcome {
-        // As long as there is somebody to say it to: the log may be on a full disk.
+        // While `up` or systemd still listens. The log does not suffice, since it may be on a full disk.
         notify::status(&output::sentence(error));
     }
     process.end().await;
@@ -95,8 +81,33 @@ pub async fn client_run(
     outcome
 }
 
+/// Undoes what a killed daemon of this profile left on the host, and the resolvers that killed daemons of any profile set.
+async fn clean_up_own(directories: &Directories, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+    let recovered = warren_host::recover(&directory.journal()).await?;
+    if !recovered.undone.is_empty() {
+        tracing::info!("removed what a killed daemon of {name} had left");
+    }
+    for owner in leftover_dns::clean_up(&directories.state).await? {
+        tracing::info!("put back the resolvers that a killed daemon of {owner} had set");
+    }
+    Ok(())
+}
+
+/// Refuses to start while another program's device has the name that the profile asks for.
+fn refuse_taken_device(profile: &ClientProfile, file: &Path) -> anyhow::Result<()> {
+    let Some(device) = &profile.device else { return Ok(()) };
+    if !device_watch::exists(device)? {
+        return Ok(());
+    }
+    let sentence = format!(
+        "a network device named {device} exists already; stop what uses it, or set another `name` in [tun] of {}",
+        file.display()
+    );
+    Err(Failure::new(ExitCode::Failed, sentence).into())
+}
+
 async fn run_sandboxed(start: ClientStart) -> anyhow::Result<()> {
-    // In the sandbox no such socket can be made.
+    // Made before the sandbox, which allows no new listening socket.
     let control = ControlSocket::bind(&start.directory.socket())?;
     sandbox::enter(&files_of(&start))?;
     daemon::run(start, control).await

@@ -1,21 +1,22 @@
-//! Whether this command was typed in an SSH session that the kill switch would cut.
+//! Finds out whether a command was typed in an SSH session, and warns before the kill switch cuts it.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use warren_host::kill_switch::{InboundPort, InboundProtocol, KillSwitchRules};
 
-/// An SSH session, as sshd tells those in it by `SSH_CONNECTION`.
+/// An SSH session, as sshd describes it in `SSH_CONNECTION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SshSession {
-    /// Where the user sits.
+    /// The address that the user comes from.
     peer: IpAddr,
     /// The port of this host's sshd.
     port: u16,
 }
 
 impl SshSession {
-    /// The session that this process is in, if it is in one. sudo(8) takes the variable out, so its own parents are asked.
+    /// The session that this process is in, if it is in one. sudo(8) removes the variable, so the parents' environments are read
+    /// too.
     pub(crate) fn current() -> Option<Self> {
         if let Ok(connection) = std::env::var(VARIABLE) {
             return Self::parse(&connection);
@@ -31,7 +32,7 @@ impl SshSession {
         None
     }
 
-    /// What is said before a kill switch with these rules cuts the session; none if it does not.
+    /// The warning before a kill switch with these rules cuts the session. None if it does not.
     pub(crate) fn warning(self, rules: &KillSwitchRules) -> Option<String> {
         let Self { peer, port } = self;
         let own = InboundPort { protocol: InboundProtocol::Tcp, port };
@@ -43,7 +44,7 @@ impl SshSession {
         })
     }
 
-    /// What is said before a tunnel takes the session's answers, on a host without nft; none if it does not.
+    /// The warning before a tunnel takes the session's answers, on a host without nft. None if it does not.
     pub(crate) fn warning_without_firewall(self, rules: &KillSwitchRules) -> Option<String> {
         let peer = self.peer;
         self.belongs_inside(rules).then(|| {
@@ -54,7 +55,7 @@ impl SshSession {
         })
     }
 
-    /// Whether what is sent to its peer belongs into the tunnel.
+    /// Whether the tunnel takes packets to the user's address.
     fn belongs_inside(self, rules: &KillSwitchRules) -> bool {
         let holds = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&self.peer));
         !self.peer.is_loopback() && !holds(&rules.lan) && !holds(&rules.exclude) && holds(&rules.include)
@@ -67,24 +68,24 @@ impl SshSession {
         })
     }
 
-    /// The peer's address and port, then this host's.
+    /// Reads the peer's address and port, then this host's.
     fn parse(connection: &str) -> Option<Self> {
         let mut words = connection.split_whitespace();
-        // A link-local address has its device behind a percent sign.
+        // The device of a link-local address follows a percent sign.
         let peer: IpAddr = words.next()?.split('%').next()?.parse().ok()?;
         let port = words.nth(2)?.parse().ok()?;
         Some(Self { peer: peer.to_canonical(), port })
     }
 }
 
-/// The fourth field of proc_pid_stat(5), behind the name in parentheses, which may hold anything.
+/// Reads the parent's ID, the fourth field of proc_pid_stat(5). The name before it is in parentheses and may contain any character.
 fn parent(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 const VARIABLE: &str = "SSH_CONNECTION";
-/// A shell, sudo and its helpers are a handful.
+/// How many parents are asked. A shell, sudo and its helper processes are fewer.
 const MOST_PARENTS: usize = 16;
 
 #[cfg(test)]
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_session_that_is_cut_is_warned_of() {
+    fn only_a_session_that_would_be_cut_causes_a_warning() {
         let session = SshSession { peer: "192.168.1.9".parse().unwrap(), port: 22 };
         let rules = KillSwitchRules { include: networks("0.0.0.0/0"), ..KillSwitchRules::default() };
 

@@ -1,4 +1,4 @@
-//! A profile's systemd unit, `warren@NAME.service`: how `up` and `down` start and stop the daemon where systemd runs.
+//! A profile's systemd unit, `warren@NAME.service`, by which `up` and `down` start and stop the daemon where systemd runs.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -18,15 +18,15 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// The unit that runs this profile, where systemd does, has `warren@.service`, and `up` was asked for nothing that
-    /// the unit does otherwise: it reads `/etc/warren/NAME.toml` and keeps to the usual directories.
+    /// The unit for this profile. None where systemd does not run or has no `warren@.service`, or where the unit would do something
+    /// else than `up` was asked: it reads `/etc/warren/NAME.toml` and uses the default directories.
     pub(crate) async fn for_profile(directories: &Directories, name: &str, file: &Path) -> Option<Self> {
         let is_usual = file == directories.config.join(format!("{name}.toml"));
         let unit = Self::of(directories, name).filter(|_| is_usual)?;
         (unit.property("LoadState").await.ok()? == "loaded").then_some(unit)
     }
 
-    /// The unit that runs a daemon of this name now, or is about to start it again.
+    /// The unit that runs a daemon of this name now, or is about to restart it.
     pub(crate) async fn running(directories: &Directories, name: &str) -> Option<Self> {
         let unit = Self::of(directories, name)?;
         let state = unit.property("ActiveState").await.ok()?;
@@ -39,16 +39,17 @@ impl Unit {
             (&directories.runtime, "/run/warren"),
             (&directories.state, "/var/lib/warren"),
         ];
+        // The unit uses only the default directories, and only root can start it.
         let are_usual = directories.iter().all(|(directory, usual)| directory.as_path() == Path::new(usual));
         let is_possible =
             are_usual && sd_notify::booted().unwrap_or(false) && rustix::process::geteuid().is_root();
         is_possible.then(|| Self { name: format!("warren@{name}.service") })
     }
 
-    /// Starts it and returns when it is ready.
+    /// Starts the unit and returns when it is ready.
     ///
     /// # Errors
-    /// The daemon's own sentence with its exit code, [`ExitCode::TimedOut`] after `timeout`; it is stopped then.
+    /// The daemon's own sentence with its exit code, or [`ExitCode::TimedOut`] after `timeout`. The unit is stopped then.
     pub(crate) async fn start(&self, timeout: Duration) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -66,7 +67,7 @@ impl Unit {
             _ = terminate.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::anyhow!("interrupted; nothing was changed, and `warren up` can be run again"),
         };
-        // systemd would try again for ever, but whoever typed `up` was told that it failed.
+        // systemd would restart the daemon for ever, but the user is told that `up` has failed.
         self.stop().await?;
         Err(failure)
     }
@@ -81,13 +82,14 @@ impl Unit {
             let reason = String::from_utf8_lossy(&output.stderr);
             anyhow::bail!("systemd cannot stop {}: {}; see `systemctl status`", self.name, reason.trim());
         }
-        // A unit that failed has nothing more to say once `up` has said why.
+        // `up` says why the unit failed, so systemd need not list it as failed.
         drop(systemctl(&["reset-failed", &self.name]).status().await);
         Ok(())
     }
 
     /// Why the daemon ended before it was ready.
     async fn failure(&self) -> anyhow::Error {
+        // The numbers of `ExitCode`, as systemd reports them.
         let code = match self.property("ExecMainStatus").await.as_deref() {
             Ok("4") => ExitCode::Refused,
             Ok("2") => ExitCode::Usage,
@@ -104,7 +106,7 @@ impl Unit {
         Failure::new(ExitCode::TimedOut, sentence).into()
     }
 
-    /// What the daemon last said of itself, by `STATUS=`.
+    /// The daemon's last `STATUS=` notification.
     async fn sentence(&self) -> Option<String> {
         self.property("StatusText").await.ok().filter(|text| !text.is_empty())
     }
@@ -121,7 +123,7 @@ impl Unit {
 fn systemctl(arguments: &[&str]) -> Command {
     let mut command = Command::new("systemctl");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // What the terminal is sent is for `up`, which then stops the unit.
+    // In a group of its own, so that Ctrl-C reaches `up` alone. `up` then stops the unit.
     command.kill_on_drop(true).process_group(0);
     command
 }

@@ -28,26 +28,27 @@ use warren_daemon::logging::LogSettings;
 use warren_daemon::output;
 use warren_daemon::own_program;
 
-/// How long a user has to keep an SSH session that would be cut.
-const TIME_TO_THINK: Duration = Duration::from_secs(5);
+/// How long a user has to cancel an `up` that would cut the SSH session.
+const TIME_TO_CANCEL: Duration = Duration::from_secs(5);
 
-/// What `warren up` was asked.
+/// The options of `warren up`.
 pub struct UpOptions {
-    /// For the daemon.
+    /// The daemon's log settings.
     pub log: LogSettings,
     /// The profile's file.
     pub profile: PathBuf,
     /// How long to wait for traffic to flow.
     pub timeout: Duration,
-    /// Closes the kill switch although the profile does not ask for it.
+    /// Whether to close the kill switch although the profile does not ask for it.
     pub kill_switch: bool,
 }
 
-/// Starts the daemon, by its systemd unit or else detached from this terminal, and returns when traffic flows through the tunnel.
+/// Starts the daemon and returns when traffic flows through the tunnel. The daemon is a systemd unit where there is one, or a process
+/// that is detached from this terminal.
 ///
 /// # Errors
-/// The reason, after everything the daemon did is undone: [`ExitCode::Refused`] when the exit said no,
-/// [`ExitCode::TimedOut`] when it said nothing. A daemon that an exit had refused before stays as it was, with the host closed.
+/// The reason, after everything that the daemon did is undone: [`ExitCode::Refused`] when the exit refused,
+/// [`ExitCode::TimedOut`] when it did not answer. A daemon that an exit had refused before stays, with the host closed.
 pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result<()> {
     let profile = load_profile(&options.profile)?;
     for setting in &profile.ineffective {
@@ -61,21 +62,24 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
             format!("another `warren up {name}` is starting it already; see `warren status {name}`");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
-    // The daemon takes its lock for itself; held here it would keep the daemon out.
+    // The lock is released at once, as the daemon itself has to take it.
     if directory.lock_of_the_dead().await?.is_none() {
         if retry_refused::is_refused(&directory).await {
-            return retry_refused::up(&directory, name, &options).await;
+            retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
+            print_warnings(&directory).await;
+            return Ok(());
         }
         let sentence =
             format!("{name} is up already; see `warren status {name}`, or `warren down {name}` first");
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     let closes = options.kill_switch || profile.kill_switch.enabled;
+    // Without a kill switch of its own, this profile is blocked by those of other profiles.
     let others = kill_switch::closed_by_others(&directories.runtime, name)?;
     if !closes && !kill_switch::is_closed(&directory)? && !others.is_empty() {
-        output::warn(shut_in(name, &others));
+        output::warn(kill_switch::blocked_by(name, &others));
     }
-    // Closed here, it is found closed and kept so by the daemon.
+    // The daemon finds the kill switch closed and keeps it so.
     let opened_on_failure = closes && close(&profile, &directory).await?;
     if !closes {
         warn_without_firewall(&profile).await?;
@@ -88,23 +92,13 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         kill_switch::remind(name, &directory);
         return outcome;
     }
-    warn(&directory).await;
+    print_warnings(&directory).await;
     Ok(())
 }
 
-/// What to do about kill switches of other profiles, which let nothing of this one out.
-pub(super) fn shut_in(name: &str, others: &[String]) -> String {
-    let [first, ..] = others else { return String::new() };
-    format!(
-        "the kill switch of {} is closed and lets out only what goes to exits of its own profile; run `warren down {first}`, which opens \
-         it, or `warren up {name} --kill-switch`, which has the exit of {name} let out as well",
-        others.join(" and of ")
-    )
-}
-
-/// Says what is not as it should be although traffic flows.
-pub(super) async fn warn(directory: &DaemonDirectory) {
-    // A tunnel that is up needs no answer to stay so.
+/// Prints what is wrong although traffic flows.
+async fn print_warnings(directory: &DaemonDir) {
+    // Without an answer there is nothing to print. The tunnel is up all the same.
     let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
     let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
     for warning in warnings.into_iter().flatten().filter_map(serde_json::Value::as_str) {
@@ -112,17 +106,17 @@ pub(super) async fn warn(directory: &DaemonDirectory) {
     }
 }
 
-/// Closes the kill switch, after a word to those whom it cuts off. Returns whether it was open.
-async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
+/// Closes the kill switch, after a warning to a user whom it cuts off. Returns whether it was open.
+async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
-        let_think(&warning).await;
+        give_time_to_cancel(&warning).await;
     }
     kill_switch::close(profile, directory).await
 }
 
-/// Gives a word to those whom a tunnel without a firewall cuts off.
+/// Warns a user whom a tunnel on a host without nft cuts off.
 async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     if warren_host::has_nft() {
         return Ok(());
@@ -130,17 +124,17 @@ async fn warn_without_firewall(profile: &ClientProfile) -> anyhow::Result<()> {
     let rules = kill_switch::rules(profile).await?;
     if let Some(warning) = SshSession::current().and_then(|session| session.warning_without_firewall(&rules))
     {
-        let_think(&warning).await;
+        give_time_to_cancel(&warning).await;
     }
     Ok(())
 }
 
-async fn let_think(warning: &str) {
-    output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_THINK.as_secs()));
-    tokio::time::sleep(TIME_TO_THINK).await;
+async fn give_time_to_cancel(warning: &str) {
+    output::warn(format!("{warning}; press Ctrl-C within {} s to stop", TIME_TO_CANCEL.as_secs()));
+    tokio::time::sleep(TIME_TO_CANCEL).await;
 }
 
-/// Starts the daemon and waits for it; one that does not come up is ended.
+/// Starts the daemon and waits until traffic flows. Ends a daemon that does not get that far.
 async fn start(
     directories: &Directories,
     options: &UpOptions,
@@ -166,6 +160,7 @@ fn spawn(
     directory: &DaemonDirectory,
 ) -> anyhow::Result<Child> {
     let file = directory.log();
+    // Each start begins a new log, from which `up` reads the daemon's last words.
     let log_file =
         OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&file).with_context(
             || {
@@ -197,6 +192,7 @@ async fn wait(
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut last_status = None;
+    // Watched so that an interrupted `up` can still end the daemon.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     loop {
@@ -213,7 +209,7 @@ async fn wait(
             _ = terminate.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             _ = interrupt.recv() => anyhow::bail!("interrupted; nothing was changed, and `warren up` can be run again"),
             ended = child.wait() => {
-                // What it said last may not have been read yet.
+                // Its last message may not have been read yet.
                 while let Some(message) = socket.received() {
                     last_status = message.status.or(last_status);
                 }
@@ -229,8 +225,9 @@ async fn wait(
     }
 }
 
-/// The daemon's own last words, with its exit code: from its log, or on a full disk as it told them.
-fn failure_of(code: Option<i32>, directory: &DaemonDirectory, told: Option<String>) -> anyhow::Error {
+/// The daemon's own sentence with its exit code: from its log or, where the disk is full, from its last notification.
+fn failure_of(code: Option<i32>, directory: &DaemonDir, notified: Option<String>) -> anyhow::Error {
+    // A daemon that a signal has ended has no code, and counts as failed.
     let is_stopped = code == Some(0);
     let code = match code {
         Some(code) if code == ExitCode::Refused as i32 => ExitCode::Refused,
@@ -243,15 +240,15 @@ fn failure_of(code: Option<i32>, directory: &DaemonDirectory, told: Option<Strin
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     let log = || format!("the client daemon ended; see {}", directory.log().display());
-    let sentence = directory.last_error().or(told).unwrap_or_else(log);
+    let sentence = directory.last_words().or(notified).unwrap_or_else(log);
     Failure::new(code, sentence).into()
 }
 
-/// Ends a daemon that did not come up, which undoes what it did.
+/// Ends a daemon that did not come up. It undoes what it did.
 async fn end(child: &mut Child) -> anyhow::Result<()> {
     let Some(id) = child.id() else { return Ok(()) };
     let Some(id) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else { return Ok(()) };
-    // The daemon may be gone by now.
+    // The daemon may have ended by now.
     let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     if tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         child.kill().await.context("cannot end the client daemon; run `warren down`")?;
@@ -259,13 +256,13 @@ async fn end(child: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A socket that speaks sd_notify(3), as systemd's does.
+/// A socket that receives sd_notify(3) messages, as systemd's does.
 struct NotifySocket {
     path: PathBuf,
     socket: UnixDatagram,
 }
 
-/// What one notification said.
+/// The parts of a notification that `up` acts on.
 #[derive(Debug, Default, PartialEq)]
 struct Notification {
     ready: bool,
@@ -274,7 +271,7 @@ struct Notification {
 
 impl NotifySocket {
     fn bind(path: &Path, _lock: &StartLock) -> anyhow::Result<Self> {
-        // One that a killed `up` left; the lock says that no other one runs.
+        // A killed `up` may have left its socket. The lock shows that no other `up` runs.
         drop(std::fs::remove_file(path));
         let socket = UnixDatagram::bind(path).with_context(|| {
             format!("cannot bind {}; choose a short --runtime-dir that can be written to", path.display())
@@ -289,7 +286,7 @@ impl NotifySocket {
         Ok(Notification::of(&buffer, length))
     }
 
-    /// What has arrived already.
+    /// A notification that has arrived already, if there is one.
     fn received(&self) -> Option<Notification> {
         let mut buffer = [0; 4096];
         let length = self.socket.try_recv(&mut buffer).ok()?;
@@ -344,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn daemon_that_somebody_stopped_is_no_riddle() {
+    fn daemon_that_somebody_stopped_is_reported_as_stopped() {
         let runtime = tempfile::tempdir().unwrap();
         let directory = DaemonDirectory::new(runtime.path(), "home");
         let error = failure_of(Some(0), &directory, Some("cannot reach the exit".to_owned()));
@@ -352,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn daemon_that_could_not_write_its_log_is_heard_all_the_same() {
+    fn last_notification_counts_where_the_log_could_not_be_written() {
         let runtime = tempfile::tempdir().unwrap();
         let directory = DaemonDirectory::new(runtime.path(), "home");
         directory.create().unwrap();

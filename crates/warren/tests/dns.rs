@@ -158,7 +158,7 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     let profile = profile.with("dns", "servers", Value::Array(Vec::new()));
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
-    assert!(up.stderr.contains("names are asked outside the tunnel, of 203.0.113.2,"), "{up:?}");
+    assert!(up.stderr.contains("DNS queries leave outside the tunnel, to 203.0.113.2,"), "{up:?}");
     ask_every_way(&net.client, "192.0.2.1");
     assert!(net.client_queries().udp > before.udp);
     client.down();

@@ -1,12 +1,13 @@
 //! Owns the way to the exits: the race for an address that answers, connections that are being opened, and those of the session.
 //!
-//! A race and a session's connection go the same way through the worker: [`Connections::open`] orders a connection, the worker
-//! gives it an identifier, and its handshake succeeds or it is closed. What this means for the session is returned to the caller.
+//! Connections of the session and of a race are opened alike: [`Connections::open`] orders one from the worker, the worker gives it
+//! an identifier, and then its handshake succeeds or it is closed. The methods return what the session is to be told.
 
 mod close_reasons;
 mod lookups;
 mod ordered;
 mod race;
+mod running_race;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +21,8 @@ use self::close_reasons::end_of;
 pub(super) use self::lookups::{LookupAnswer, Lookups};
 pub(super) use self::ordered::Ordered;
 use self::ordered::OrderedConnections;
-pub(super) use self::race::Purpose;
-use self::race::RunningRace;
+pub(super) use self::running_race::Purpose;
+use self::running_race::RunningRace;
 use crate::diagnose::has_route;
 use crate::exits::{self, Exits, Way};
 use crate::kill_switch::Lockdown;
@@ -43,12 +44,12 @@ pub(super) struct Connections {
     remotes: HashMap<u32, SocketAddr>,
     /// Which attached connections nobody answers, and what to do about it.
     silence: Vigil,
-    /// When to go back to an exit that stands earlier in the profile.
+    /// When to go back to an earlier exit of the profile.
     failback: Homing,
     last_tried: Option<SocketAddr>,
 }
 
-/// One of the session's connections has ended, or could not be opened. The session is to be told.
+/// The end of one of the session's connections, or of the attempt to open it. The session is to be told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) index: u32,
@@ -75,7 +76,7 @@ pub(super) enum Winner {
     OtherWay,
     /// It leads to another exit, where a new session begins.
     OtherExit,
-    /// The exit has answered, but not often enough yet to go back to it.
+    /// An earlier exit has answered, but not often enough yet to go back to it.
     TooEarly,
 }
 
@@ -101,7 +102,7 @@ impl Connections {
         self.exits.exit(self.exits.current())
     }
 
-    /// Where the profile says that the exit in use is.
+    /// The endpoint of the exit in use.
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.exit().endpoint
     }
@@ -128,6 +129,7 @@ impl Connections {
 
     /// The session's connection with an index.
     pub(super) fn with_index(&self, index: u32) -> Option<ConnectionId> {
+        // A session has few connections, so a second map would not pay.
         self.indices.iter().find(|(_, other)| **other == index).map(|(connection, _)| *connection)
     }
 
@@ -142,7 +144,7 @@ impl Connections {
         self.forget_silence();
     }
 
-    /// Expects nothing of the session's connections any more.
+    /// Stops watching whether the session's connections are answered.
     pub(super) fn forget_silence(&mut self) {
         self.silence = Vigil::default();
     }
@@ -157,6 +159,7 @@ impl Connections {
     /// Closes one of the session's connections, or stops trying to open it.
     pub(super) async fn close(&mut self, worker: &WorkerHandle, index: u32, reason: Goodbye) {
         self.ordered.cancel(index);
+        // Until somebody wins, the race is all there is of connection 0.
         if index == 0 && self.races_for(Purpose::Attempt) {
             self.abort_race(worker).await;
         }
@@ -197,6 +200,7 @@ impl Connections {
         if self.last_tried.is_none() || has_route(remote) {
             self.last_tried = Some(remote);
         }
+        // A closed kill switch would drop the first packet.
         if let Err(error) = lockdown.allow_exit(remote).await {
             return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(format!("{error:#}"))));
         }
@@ -208,10 +212,12 @@ impl Connections {
                 )
             }
             Err(error) => {
+                // Descriptors may be free again at the next attempt.
                 let why = format!("cannot open a UDP socket: {error}; check the limit on descriptors");
                 return Ok(self.open_failed(index, ordered, ConnectionEnd::Lost(why)));
             }
         };
+        // A race also tries exits that are not in use, which have keys of their own.
         let place = ordered.racer.map_or(self.exits.current(), |racer| racer.way.exit);
         let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();
         self.ordered.push(index, ordered);
@@ -271,6 +277,7 @@ impl Connections {
         let Some(race) = &mut self.race else { return Closed::Forgotten };
         let Some(way) = race.runners.remove(&connection) else { return Closed::Forgotten };
         tracing::debug!("{} does not answer: {reason}", way.remote);
+        // Definite answers, but unproven: anybody on the path can forge them.
         let is_answer = matches!(reason, CloseReason::WrongPeerKey { .. } | CloseReason::NoCommonProtocol);
         let end = end_of(&self.exits.exit(way.exit).endpoint, reason, had_session);
         let unproven = match &end {
@@ -297,18 +304,19 @@ impl Connections {
         let was_silent = self.silence.is_silent();
         self.silence.answers(Instant::now(), index, answers);
         let is_back = was_silent && !self.silence.is_silent();
+        // The old way works again, so no other is needed.
         if is_back && self.races_for(Purpose::Scout) {
             self.abort_race(worker).await;
         }
         is_back
     }
 
-    /// When silent connections call for something.
+    /// When [`Self::handle_silence`] has something to do.
     pub(super) fn silence_due(&self) -> Option<Instant> {
         self.silence.timeout()
     }
 
-    /// Gives silent connections other ports. Returns whether another way is to be looked for, because all are silent.
+    /// Gives silent connections other ports. Returns whether all are silent, so that another way has to be found.
     pub(super) async fn handle_silence(&mut self, worker: &WorkerHandle) -> bool {
         let mut scouts = false;
         for action in self.silence.handle_timeout(Instant::now()) {
@@ -326,6 +334,7 @@ impl Connections {
         };
         match exits::bind(*remote) {
             Ok(socket) => {
+                // A new port makes NATs and firewalls on the path treat the connection as a new flow.
                 tracing::debug!(index, "another port for a connection that is not answered");
                 worker.send(Command::Rebind { connection, socket }).await;
             }
@@ -333,12 +342,12 @@ impl Connections {
         }
     }
 
-    /// When to ask the exits that stand before the one in use whether they are back.
+    /// When to ask whether an earlier exit of the profile is back.
     pub(super) fn failback_due(&self) -> Option<Instant> {
         self.failback.timeout().filter(|_| self.race.is_none())
     }
 
-    /// They are being asked now.
+    /// The earlier exits are being asked now.
     pub(super) fn asks_for_failback(&mut self, now: Instant) {
         self.failback.asking(now);
     }

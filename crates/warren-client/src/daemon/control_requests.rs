@@ -54,6 +54,7 @@ impl Daemon {
     async fn status(&self) -> Result<serde_json::Value, RequestRefused> {
         let snapshot = self.worker.snapshot().await.unwrap_or_default();
         let exit = self.connections.exit();
+        // A kill switch whose table is gone counts as open, whatever the journal says.
         let opened = self.host.lockdown.trouble().await;
         let client = ClientStatus {
             profile: self.start.name.clone(),

@@ -1,4 +1,4 @@
-//! Owns what people are told about the tunnel: its state, what is wrong, and which messages have been given.
+//! Owns what users see of the tunnel: its state, what is wrong, and which messages were given already.
 
 mod diagnosis;
 mod refusal;
@@ -57,7 +57,7 @@ impl Health {
         self.state
     }
 
-    /// The state that people see, and since when. Trouble on the host comes before the session's state.
+    /// The state that users see, and since when. Trouble on the host takes precedence over the session's state.
     pub(super) fn shown_state(&self) -> (State, Instant) {
         match &self.host_trouble {
             Some(trouble) if self.state != State::Stopping => (State::Error, trouble.since),
@@ -85,12 +85,14 @@ impl Health {
         self.last_error = None;
         self.diagnosis.forget_cause();
         self.warnings.forget();
+        // Tells a waiting `up` or systemd. Later calls change only the status.
         notify::ready("connected");
     }
 
     /// No connection carries traffic, or yet another attempt has failed.
     pub(super) fn down(&mut self, reason: String, goodbye: Option<Goodbye>) {
         if self.state == State::Up {
+            // Only the loss of a tunnel that was up counts, not each attempt to restore it.
             self.reconnects += 1;
             tracing::info!("connection to the exit lost: {reason}");
             self.set_state(State::Reconnecting);
@@ -111,6 +113,7 @@ impl Health {
     }
 
     fn unreachable(&mut self, cause: String) {
+        // While the exits refuse, the status shows the refusal rather than a failed attempt.
         if !self.refusal.is_refused() {
             notify::status(&format!("cannot reach the exit: {cause}"));
         }
@@ -137,7 +140,7 @@ impl Health {
         }
     }
 
-    /// Every exit has refused for good. Returns whether people have been told that already.
+    /// Every exit has refused for good. Returns whether that was reported already.
     pub(super) fn refused(&mut self, now: Instant, reason: Goodbye, sentence: String) -> bool {
         let is_told = self.state == State::Refused && self.refusal.says(&sentence);
         self.refusal.refuse(now, reason, sentence);
@@ -146,13 +149,13 @@ impl Health {
         is_told
     }
 
-    /// Says that the exits have refused. To be called once the host is closed, because people rely on what they are told.
+    /// Reports that the exits have refused. To be called once the host is closed, because users rely on the message.
     pub(super) fn say_refusal(&self, profile: &str, is_told: bool) {
         let Some((sentence, again)) = self.refusal.sentences() else { return };
         if self.host_trouble.is_none() {
             if !is_told {
                 tracing::error!(
-                    "{sentence}; nothing of what belongs into the tunnel leaves until `warren down {profile}`{again}"
+                    "{sentence}; the tunnel's traffic is blocked until `warren down {profile}`{again}"
                 );
             }
             notify::status(&format!("refused: {sentence}"));
@@ -171,7 +174,7 @@ impl Health {
         }
     }
 
-    /// Whether somebody may be waiting for the tunnel, and has been for long enough to be told why.
+    /// Whether the tunnel has been missing for so long that the reason should be found before the attempt ends.
     pub(super) fn is_slow(&self, had_session: bool) -> bool {
         let is_waited_for = match self.state {
             State::Connecting => !had_session,
@@ -188,7 +191,7 @@ impl Health {
         }
     }
 
-    /// Notes what is wrong on the host, and says so if that is news. Returns whether the host is to be looked at again soon.
+    /// Notes what is wrong on the host, and reports a change. Returns whether the host is to be looked at again soon.
     pub(super) fn note_host_trouble(&mut self, trouble: Option<String>) -> bool {
         if self.host_trouble() != trouble.as_deref() {
             match &trouble {
@@ -198,12 +201,13 @@ impl Health {
                 }
                 None => {
                     tracing::info!("the host is as it should be again");
-                    // People see the session's state again from now on.
+                    // Users see the session's state again from now on.
                     self.since = Instant::now();
                     notify::status(self.state.name());
                 }
             }
         }
+        // Trouble keeps its time while its sentence changes, as when a second thing goes wrong.
         let since = self.host_trouble.as_ref().map_or_else(Instant::now, |known| known.since);
         self.host_trouble = trouble.map(|sentence| Trouble { sentence, since });
         self.host_trouble.is_some() && self.state != State::Stopping
@@ -212,3 +216,48 @@ impl Health {
 
 /// An attempt to connect that takes longer is diagnosed before it ends. One that works takes a fraction of this.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use warren_daemon::daemon_dir::DaemonDir;
+
+    use super::*;
+
+    #[test]
+    fn trouble_on_the_host_hides_the_state_of_the_session_until_it_stops() {
+        let mut health = health();
+        health.up(&"192.0.2.1:443".parse().unwrap());
+
+        assert!(health.note_host_trouble(Some("no device".to_owned())), "it is looked at again");
+        assert_eq!((health.shown_state().0, health.state()), (State::Error, State::Up));
+        health.set_state(State::Stopping);
+        assert_eq!(health.shown_state().0, State::Stopping);
+        assert!(!health.note_host_trouble(None));
+    }
+
+    #[test]
+    fn lost_tunnel_counts_as_one_reconnect_however_many_attempts_fail() {
+        let mut health = health();
+        health.up(&"192.0.2.1:443".parse().unwrap());
+
+        (0..3).for_each(|_| health.down("no answer".to_owned(), None));
+
+        assert_eq!((health.reconnects, health.state()), (1, State::Reconnecting));
+        assert_eq!(health.last_error.as_deref(), Some("no answer"));
+    }
+
+    #[test]
+    fn same_refusal_is_news_once() {
+        let mut health = health();
+        let mut refuse =
+            |sentence: &str| health.refused(Instant::now(), Goodbye::Revoked, sentence.to_owned());
+
+        assert!(!refuse("revoked"));
+        assert!(refuse("revoked"));
+        assert!(!refuse("disabled"));
+    }
+
+    fn health() -> Health {
+        Health::new(Refusal::new(DaemonDir::new(std::path::Path::new("/nonexistent"), "home")))
+    }
+}

@@ -62,15 +62,16 @@ impl HostUpkeep {
         self.helper.list_resolvers().await
     }
 
-    /// Makes again what somebody has undone, and follows this host to other networks. Returns what is still wrong.
+    /// Restores what other programs have undone, and follows this host to other networks. Returns what is still wrong.
     pub(super) async fn repair(&mut self, worker: &WorkerHandle, is_refused: bool) -> Vec<String> {
         let mut trouble = Vec::new();
         // The kill switch first: until the rest is repaired, it alone keeps packets from leaving outside.
         let closed = self.lockdown.repair().await;
+        // The device before the plan, since a route needs a device to lead to.
         let device = self.setup.restore_device();
         for repaired in [closed, self.setup.repair().await] {
             match repaired {
-                Ok(repaired) => repaired.iter().for_each(|what| tracing::warn!("{what}; made again")),
+                Ok(repaired) => repaired.iter().for_each(|what| tracing::warn!("{what}; restored")),
                 Err(error) => trouble.push(format!("{error:#}")),
             }
         }

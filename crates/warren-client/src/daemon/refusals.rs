@@ -11,7 +11,7 @@ use warren_control::status::State;
 use warren_daemon::notify;
 
 impl Daemon {
-    /// The exit in use refuses this client for good. Goes on with another, if there is one that might accept it.
+    /// The exit in use refuses this client for good. Goes on with another exit that may accept it, if there is one.
     pub(super) fn goes_on_elsewhere(&mut self, stop: &Stop) -> bool {
         // A newer session of the same key is final at every exit: otherwise two hosts with one key would fight over it.
         let is_final = matches!(stop, Stop::Requested | Stop::Goodbye(Goodbye::Replaced));

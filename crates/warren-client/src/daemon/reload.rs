@@ -1,15 +1,14 @@
-//! Reading the profile again while the tunnel is up: all of what changed takes effect, or nothing.
+//! Reads the profile again while the tunnel is up. All changes take effect, or none.
 
 use anyhow::bail;
 
 use super::Daemon;
-use warren_config::TAKES_RESTART as TRANSPORT;
-use warren_config::{ClientProfile, Endpoint, load_profile};
-use warren_control::RequestRefused;
+use warren_config::{ClientProfile, Endpoint, TAKES_RESTART, load_profile};
+use warren_control::Refusal;
 
 impl Daemon {
-    /// Reads the profile again. The connections stay, and no packet of them is lost.
-    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
+    /// Follows the profile as it is now. The connections stay, and none of their packets is lost.
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
         let answer = self.read_profile().await?;
         if self.health.refusal.follow(self.start.profile.when_refused) {
             self.ask_again().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
@@ -29,6 +28,7 @@ impl Daemon {
 
     async fn take_over(&mut self) -> anyhow::Result<()> {
         let profile = load_profile(&self.start.file)?;
+        // Nothing is changed before the whole profile is known to be usable.
         let changed = what_takes_a_restart(&self.start.profile, &profile);
         if !changed.is_empty() {
             bail!(
@@ -38,7 +38,7 @@ impl Daemon {
             );
         }
         self.host.setup.follow(&profile, self.session.welcome()).await?;
-        // After the routes: nothing is let out that they still led into the tunnel, or lead there now.
+        // After the routes. The kill switch then never allows outside what the routes lead into the tunnel.
         let listed = self.host.listed_resolvers().await;
         self.host.lockdown.follow(&profile, &self.start.directory, &listed).await?;
         self.host.put_off_look();
@@ -58,11 +58,11 @@ fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'
     let changed = [
         ("the private key", before.private_key.public() != after.private_key.public()),
         ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
-        ("[tun]", (&before.tun.device, before.tun.mtu) != (&after.tun.device, after.tun.mtu)),
-        ("prefixes in [routes]", before.routes.prefixes != after.routes.prefixes),
-        // Nothing but a command opens it.
+        ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
+        ("prefixes in [routes]", before.prefixes != after.prefixes),
+        // Only a command opens the kill switch, so removing the setting has no effect by itself.
         ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
-        (TRANSPORT, !before.transport.can_become(&after.transport)),
+        (TAKES_RESTART, !before.transport.can_become(&after.transport)),
     ];
     changed.iter().filter(|(_, changed)| *changed).map(|(name, _)| *name).collect()
 }

@@ -8,7 +8,7 @@ use tokio::task::{JoinError, JoinHandle};
 use warren_session::client::{ClientConfig, ClientSession, ClientState, SessionGrant};
 use warren_session::exit::SessionId;
 
-use super::finished;
+use super::task::finished;
 use crate::probe::Probe;
 use warren_daemon::notify;
 
@@ -77,6 +77,7 @@ impl CurrentSession {
     pub(super) fn start_probe(&mut self, device: Option<String>) -> bool {
         let probe = self.welcome.as_ref().and_then(Probe::of);
         let (Some(probe), Some(device)) = (probe, device) else { return false };
+        // A waiting `up` prints this if no reply comes in time.
         notify::status(&format!("{} does not answer through the tunnel; see the exit's log", probe.gateway));
         self.probe = Some(tokio::spawn(probe.answered(device)));
         true

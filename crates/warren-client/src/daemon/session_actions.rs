@@ -79,7 +79,7 @@ impl Daemon {
         let had_tunnel = self.host.setup.stands();
         let queues = match self.host.setup.apply(&welcome).await {
             Ok(queues) => queues,
-            // Nothing on the host depends on this daemon yet, so it can end.
+            // Without a tunnel, or while `up` waits, the daemon can end: the host is then as it was before.
             Err(error) if !had_tunnel || self.health.refusal.is_waited_for() => return Err(error),
             Err(error) => {
                 self.goes_without(&error).await;

@@ -1,4 +1,4 @@
-//! The daemon's end: connections through the tunnel end first, then the exit is told, then the host is restored.
+//! Stops the daemon: ends connections through the tunnel, says goodbye to the exit, and restores the host, in this order.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use warren_daemon::notify;
 /// How long a stop waits for the worker to send the last packets of the host's connections.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// When nobody answers, this leaves the rest of a second for restoring the host.
+/// Without an answer both waits together leave the rest of a second for restoring the host.
 const _: () = assert!(LAST_WORDS.as_millis() + SHUTDOWN_TIMEOUT.as_millis() <= 700);
 
 impl Daemon {

@@ -8,7 +8,7 @@ use warren_quic::driver::{CloseReason, ConnectionId};
 
 use super::Daemon;
 use super::connections::{Closed, Ended, LookupAnswer, Purpose, Winner, close_quietly};
-use crate::diagnose::Walls;
+use crate::diagnose::KillSwitches;
 use crate::network_events::NetworkEvent;
 use warren_control::status::State;
 use warren_tunnel::{Command, Report};
@@ -16,6 +16,7 @@ use warren_tunnel::{Command, Report};
 impl Daemon {
     pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
         let now = Instant::now();
+        // Workers share the session, so each has to know which of the others' connections can be used.
         self.worker.tell_others(&report).await;
         match report {
             Report::Connecting { index, connection } => {
@@ -46,7 +47,7 @@ impl Daemon {
             }
             Report::Closed { connection, reason } => self.closed(connection, reason).await?,
             Report::DeviceFailed { device, error } => {
-                tracing::warn!("the TUN device failed: {error}; it is made anew");
+                tracing::warn!("the TUN device failed: {error}; recreating it");
                 self.host.setup.device_failed(device);
                 self.look_after_host().await;
             }
@@ -123,7 +124,7 @@ impl Daemon {
         self.run_race().await
     }
 
-    /// Begins what is due in the race, and tells the session if nobody is left to win.
+    /// Begins what is due in the race. Tells the session when every way has failed.
     pub(super) async fn run_race(&mut self) -> anyhow::Result<()> {
         let ended = self.connections.run_race(&self.worker, &mut self.host.lockdown).await?;
         self.tell_session(ended);
@@ -175,10 +176,10 @@ impl Daemon {
     /// Begins to find out why what was tried last does not answer, unless that was done lately.
     pub(super) fn start_diagnosis(&mut self) {
         let Self { start, host, connections, health, .. } = self;
-        health.diagnosis.start(connections.last_tried(), || Walls {
+        health.diagnosis.start(connections.last_tried(), || KillSwitches {
             profile: start.name.clone(),
             is_closed: host.lockdown.is_closed(),
-            others: start.shut_in_by.clone(),
+            others: start.blocked_by.clone(),
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What is wrong with this host's own network, which comes before any question to an exit.
+//! Finds what is wrong with this host's own network. Without a network it makes no sense to ask an exit anything.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,14 +6,14 @@ use warren_host::facts::{OutsideLink, outside_links};
 
 use crate::exits;
 
-/// Addresses of the internet that nobody has (RFC 5737, RFC 3849). Nothing is sent there.
+/// Addresses for documentation (RFC 5737, RFC 3849), which stand for any address of the internet. Nothing is sent there.
 const ANYWHERE: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 443),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 443),
 ];
 
-/// Looks at this host's devices, addresses and routes. The sentence says what keeps it from reaching `remote`, or anybody if
-/// no address is known, and what to do; none if nothing is wrong.
+/// Checks this host's devices, addresses and routes. The sentence says why it cannot reach `remote`, or the internet if no address
+/// is known, and what to do. None if nothing is wrong.
 pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
     let links = outside_links().await.ok()?;
     let source = match remote {
@@ -23,14 +23,15 @@ pub(super) async fn find(remote: Option<SocketAddr>) -> Option<String> {
     sentence(&links, remote, source)
 }
 
-/// Whether this host has a route to an exit's address, outside of tunnels.
+/// Whether this host has a route to an exit's address, outside any tunnel.
 pub(crate) fn has_route(remote: SocketAddr) -> bool {
     source_towards(remote).is_some()
 }
 
-/// The address from which this host would send the carrier there, if it has a route.
+/// The address from which this host would send carrier packets there, if it has a route.
 fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
     let socket = exits::bind(remote).ok()?;
+    // Connecting a UDP socket sends nothing. It makes the kernel choose a route and a source address.
     socket.connect(remote).ok()?;
     socket.local_addr().ok().map(|local| local.ip())
 }
@@ -38,6 +39,7 @@ fn source_towards(remote: SocketAddr) -> Option<IpAddr> {
 fn sentence(links: &[OutsideLink], remote: Option<SocketAddr>, source: Option<IpAddr>) -> Option<String> {
     let to = remote.map_or_else(|| "the internet".to_owned(), |remote| remote.to_string());
     if let Some(source) = source {
+        // The kernel keeps the routes of a device that has lost its carrier, so a route alone proves nothing.
         let link = links.iter().find(|link| link.addresses.contains(&source))?;
         return (!link.has_carrier).then(|| {
             format!(

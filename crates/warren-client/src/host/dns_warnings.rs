@@ -1,13 +1,14 @@
-//! Whether this host can look names up while all its traffic goes through a tunnel that sets no resolver.
+//! Warnings about resolvers that a full tunnel does not reach, or that are asked outside it.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use warren_host::dns::{self, DnsFacts, Servers};
 
-/// What keeps names from being found, and what to do; none if nothing does.
+/// The warning that a full tunnel sets no resolver and does not reach this host's own. None if one is reached.
 ///
-/// `named` are the resolvers that stay in use, without those on this host itself. Where it `is_guarded`, no query gets outside.
+/// `named` are the resolvers that stay in use, without those on this host itself. Where the host `is_guarded`, no query leaves outside
+/// the tunnel.
 pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarded: bool) -> Option<String> {
     if !dns::is_full(facts.include)
         || named.is_empty()
@@ -26,13 +27,12 @@ pub(super) fn without_resolver(facts: &DnsFacts<'_>, named: &[IpAddr], is_guarde
         }
     };
     Some(format!(
-        "names may not be found: {why}, and through the tunnel this host's own, {}, cannot be reached; {ADVICE}",
+        "names may not be found: {why}, and this host's own resolvers, {}, cannot be reached through the tunnel; {ADVICE}",
         listed(named)
     ))
 }
 
-/// That the exit names resolvers that this host reaches on its own networks alone, where no query gets; none if it reaches one by
-/// the tunnel.
+/// The warning that the exit's resolvers are on this host's own networks, where no query may go. None if the tunnel reaches one.
 ///
 /// `facts` have this host's own networks among the exclusions.
 pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<String> {
@@ -40,25 +40,26 @@ pub(super) fn exits_outside(facts: &DnsFacts<'_>, chosen: &[IpAddr]) -> Option<S
         return None;
     }
     Some(format!(
-        "names may not be found: the exit names {}, which is on a network of this host, and no query leaves outside the tunnel; {ADVICE}",
+        "names may not be found: the exit names {}, which is on a network of this host, and DNS queries may not leave outside the tunnel; {ADVICE}",
         listed(chosen)
     ))
 }
 
-/// That a network of the LAN holds listed resolvers, which are reached by the tunnel nevertheless; none if it holds none.
+/// The warning that a network of the LAN has the addresses of listed resolvers, which are reached through the tunnel all the same. None
+/// if it has none of them.
 pub(super) fn claimed_by_lan(claimed: &[IpAddr]) -> Option<String> {
     let first = claimed.first()?;
     Some(format!(
-        "a network of the LAN holds the address of {}, which servers in [dns] of the profile lists; names are asked there through the \
+        "a network of the LAN holds the address of {}, which servers in [dns] of the profile lists; DNS queries to it go through the \
          tunnel alone; if that resolver is on the LAN, add \"{}\" to exclude in [routes] of the profile and run `warren reload`",
         listed(claimed),
         IpNet::from(*first)
     ))
 }
 
-/// That names are asked outside a full tunnel although nobody wished for that, and what to do; none if they are not.
+/// The warning that queries leave outside a full tunnel, although nobody asked for that. None if they do not.
 ///
-/// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself; `facts` have the exclusions of the
+/// `asked` are the resolvers that this host asks while the tunnel is up, without those on itself. `facts` have the exclusions of the
 /// profile alone.
 pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<String> {
     let is_excluded = |resolver: &&IpAddr| facts.exclude.iter().any(|network| network.contains(*resolver));
@@ -72,20 +73,20 @@ pub(super) fn asked_outside(facts: &DnsFacts<'_>, asked: &[IpAddr]) -> Option<St
         return None;
     }
     Some(format!(
-        "names are asked outside the tunnel, of {}, since exclude in [routes] of the profile holds it; set servers = [\"9.9.9.9\"] in [dns] of \
-         the profile, or take that network out of exclude, and run `warren reload`",
+        "DNS queries leave outside the tunnel, to {}, because exclude in [routes] of the profile covers it; set servers = [\"9.9.9.9\"] in [dns] of \
+         the profile, or remove that network from exclude, and run `warren reload`",
         outside.join(", ")
     ))
 }
 
-/// Whether a resolver is reached by the tunnel, or is outside of it. Through an exit only the internet is reached, unless the
-/// profile includes a network by name.
+/// Whether a resolver can be reached, through the tunnel or outside it. Through the tunnel only addresses of the internet are reached,
+/// and private networks that the profile includes by name.
 fn is_reachable(facts: &DnsFacts<'_>, resolver: IpAddr, is_guarded: bool) -> bool {
     let is_named =
         facts.include.iter().any(|network| network.prefix_len() > 0 && network.contains(&resolver));
     let (has_lease, is_private) = match resolver {
         IpAddr::V4(address) => (facts.has_ipv4, address.is_private() || address.is_link_local()),
-        // A link-local one is asked by its link, past any table.
+        // The kernel sends to a link-local address on its link, whatever the routing tables say.
         IpAddr::V6(address) if address.is_unicast_link_local() => return !is_guarded,
         IpAddr::V6(address) => (facts.has_ipv6, address.is_unique_local()),
     };
@@ -99,8 +100,8 @@ fn listed(resolvers: &[IpAddr]) -> String {
     resolvers.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-const ADVICE: &str = "set servers = [\"9.9.9.9\"] in [dns] of the profile and run `warren reload`, or have it set in [dns] of the \
-                      exit's exit.toml";
+const ADVICE: &str = "set servers = [\"9.9.9.9\"] in [dns] of the profile and run `warren reload`, or have the exit's operator set it in \
+                      [dns] of exit.toml";
 
 #[cfg(test)]
 mod tests {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_that_names_a_resolver_of_the_lan_is_told_of() {
+    fn exit_that_names_a_resolver_of_the_lan_causes_a_warning() {
         let (full, lan) = (networks(&["0.0.0.0/0"]), networks(&["192.168.1.0/24"]));
         let facts = DnsFacts { exclude: &lan, ..facts(&Servers::Exit, &full) };
 
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn resolver_that_the_profile_excludes_is_told_of_in_a_full_tunnel() {
+    fn resolver_that_the_profile_excludes_causes_a_warning_in_a_full_tunnel() {
         let (full, split) = (networks(&["0.0.0.0/1", "128.0.0.0/1"]), networks(&["10.0.0.0/8"]));
         let exclude = networks(&["203.0.113.0/24", "10.1.0.0/16"]);
         let asked = addresses(&["203.0.113.2", "9.9.9.9"]);
         let facts = facts(&Servers::Exit, &full);
 
         let said = asked_outside(&DnsFacts { exclude: &exclude, ..facts.clone() }, &asked).unwrap();
-        assert!(said.contains("of 203.0.113.2, since exclude"), "{said}");
+        assert!(said.contains("to 203.0.113.2, because exclude"), "{said}");
         assert_eq!(asked_outside(&facts, &asked), None);
         let by_name = networks(&["0.0.0.0/0", "203.0.113.2/32"]);
         let inside = DnsFacts { include: &by_name, exclude: &exclude, ..facts.clone() };

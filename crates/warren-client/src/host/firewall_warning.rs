@@ -1,14 +1,14 @@
-//! What does not work on a client's host without nft, and what is said about it.
+//! The warning about what does not work on a client's host without nft.
 
 use ipnet::IpNet;
 use warren_host::dns;
 
-/// What a tunnel to these networks lacks without a firewall, and what to do; none if this host has nft.
+/// The warning for a tunnel to these networks. None if this host has nft.
 pub(crate) fn missing(include: &[IpNet]) -> Option<String> {
     if warren_host::has_nft() { None } else { warning(include) }
 }
 
-/// What a tunnel to these networks lacks without a firewall, and what to do.
+/// The warning for a tunnel to these networks on a host without nft. None if the tunnel takes no traffic.
 pub(super) fn warning(include: &[IpNet]) -> Option<String> {
     if include.is_empty() {
         return None;
@@ -19,6 +19,6 @@ pub(super) fn warning(include: &[IpNet]) -> Option<String> {
     };
     Some(format!(
         "nft is missing: connections from outside to this host, such as SSH, are answered through the tunnel and so break{names}, and \
-         containers get nothing through the tunnel; install nftables, then run `warren down` and `warren up`"
+         containers cannot use the tunnel; install nftables, then run `warren down` and `warren up`"
     ))
 }

@@ -1,31 +1,18 @@
-//! The host's resolvers while the tunnel stands: which they are, and whether names can be looked up.
+//! The host's resolvers while the tunnel is up: which they are, and whether they can be reached.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use warren_host::GuestNetwork;
 use warren_host::dns::{self, DnsFacts, Servers};
 use warren_session::client::SessionGrant;
 
 use super::standing::is_guarded;
-use super::{HostSetup, RouteSettings, dns_warnings};
-
-impl RouteSettings {
-    /// What goes through the tunnel beside this LAN: what the profile includes, and each listed resolver that the LAN would take out
-    /// of it.
-    pub(super) fn include_beside(&self, lan: &[IpNet], guests: &[GuestNetwork]) -> Vec<IpNet> {
-        let claimed = dns::claimed(&self.include, &self.exclude, lan, &self.servers);
-        // A container or a virtual machine on this host is no LAN's.
-        let is_guest = |server: &IpAddr| guests.iter().any(|guest| guest.network.contains(server));
-        let claimed = claimed.into_iter().filter(|server| !is_guest(server)).map(IpNet::from);
-        self.include.iter().copied().chain(claimed).collect()
-    }
-}
+use super::{HostSetup, dns_warnings};
 
 impl HostSetup {
-    /// Makes the host's programs ask the tunnel's resolvers, once its routes lead there.
+    /// Makes the host's programs ask the tunnel's resolvers. To be called once its routes lead there.
     ///
-    /// `anew` sets them although they are set already: what systemd-resolved knows of a device goes with it.
+    /// `anew` sets them again although they are set already, because systemd-resolved forgets them with a device that was deleted.
     pub(super) async fn set_dns(&mut self, servers: Vec<IpAddr>, anew: bool) -> anyhow::Result<()> {
         if servers.is_empty() {
             self.restore_dns().await?;
@@ -64,9 +51,9 @@ impl HostSetup {
         }
     }
 
-    /// Notes whether names can be looked up, and inside the tunnel, and says so if that is news.
-    pub(super) async fn look_at_names(&mut self, welcome: &SessionGrant) {
-        self.note_claimed();
+    /// Checks whether names can be looked up, and inside the tunnel. Warns when the answer has changed for the worse.
+    pub(super) async fn check_resolvers(&mut self, welcome: &SessionGrant) {
+        self.check_claimed_resolvers();
         let listed = match &self.helper {
             Some(helper) => helper.list_resolvers().await,
             None => Vec::new(),
@@ -79,6 +66,7 @@ impl HostSetup {
         let is_guarded = standing.is_some_and(|standing| is_guarded(&self.settings, &standing.facts));
         let include = standing.map_or(&self.settings.include, |standing| &standing.facts.include);
         let with_lan = DnsFacts { include, ..self.dns_facts(welcome, lan) };
+        // Rules that keep queries inside also keep them from a LAN's resolver, which is reached otherwise.
         let unreached = match servers.is_empty() {
             true => dns_warnings::without_resolver(&with_lan, &listed, is_guarded),
             false if is_guarded => dns_warnings::exits_outside(&with_lan, &servers),
@@ -86,21 +74,22 @@ impl HostSetup {
         };
         let outside = || dns_warnings::asked_outside(&self.dns_facts(welcome, &self.settings.exclude), asked);
         let trouble = if is_guarded { unreached } else { outside().or(unreached) };
-        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.names_trouble) {
+        if let Some(sentence) = trouble.as_ref().filter(|_| trouble != self.dns_warning) {
             tracing::warn!("{sentence}");
         }
-        self.names_trouble = trouble;
+        self.dns_warning = trouble;
     }
 
-    /// Notes whether the LAN has the address of a listed resolver, and says so if that is news.
-    pub(super) fn note_claimed(&mut self) {
+    /// Checks whether the LAN has the address of a listed resolver. Warns when the answer has changed for the worse.
+    pub(super) fn check_claimed_resolvers(&mut self) {
+        // The plan includes them after the profile's own networks.
         let listed = self.settings.include.len();
         let include = self.standing.iter().flat_map(|standing| &standing.facts.include);
         let claimed: Vec<IpAddr> = include.skip(listed).map(IpNet::addr).collect();
         let claimed = dns_warnings::claimed_by_lan(&claimed);
-        if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.claimed) {
+        if let Some(sentence) = claimed.as_ref().filter(|_| claimed != self.claimed_warning) {
             tracing::warn!("{sentence}");
         }
-        self.claimed = claimed;
+        self.claimed_warning = claimed;
     }
 }

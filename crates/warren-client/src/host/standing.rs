@@ -1,46 +1,47 @@
-//! What stands on the host as long as a tunnel does: its device, and what is applied around it.
+//! What is in place on the host while the tunnel is up: the device, and the plan that is applied around it.
 
 use std::net::IpAddr;
 
 use warren_host::client_plan::{self, ClientPlanFacts as PlanFacts};
 use warren_host::{Applied, Band, Bypass, CARRIER_MARK, Host, Missing, Plan, RulePlace, dns};
 
-use super::RouteSettings;
+use super::route_settings::RouteSettings;
 use crate::device::{TunDevice, Void};
 
+/// What is in place on the host now.
 pub(super) struct Standing {
     pub(super) device: TunDevice,
-    /// What takes the tunnel's packets while that device is away.
+    /// Discards the tunnel's packets while that device is away.
     pub(super) void: Void,
     pub(super) host: Host,
     pub(super) applied: Applied,
-    /// What the plan was made of; a Welcome that gives the same needs no new one.
+    /// The facts that the plan was made from.
     pub(super) facts: PlanFacts,
-    /// The resolvers that were chosen along with it.
+    /// The resolvers that were chosen for the same Welcome.
     pub(super) servers: Vec<IpAddr>,
 }
 
 impl Standing {
-    /// Turns what is applied into `plan`. Returns what was missing of a device that was made anew.
+    /// Turns what is applied into `plan`. Returns what had to be restored around a device that was recreated.
     pub(super) async fn change(&mut self, plan: &Plan, device_is_new: bool) -> anyhow::Result<Vec<Missing>> {
         let mut made = Vec::new();
         if device_is_new {
-            // All of it, in the plan's order: routes cannot lead to a device that is down.
+            // The whole plan, in its order: a route cannot lead to a device that is down.
             made = self.host.repair(plan, &mut self.applied).await?.repaired;
         }
         self.host.change(&mut self.applied, plan).await?;
         Ok(made)
     }
 
-    /// Chooses priorities in front of rules of other programs that lead around the tunnel. Returns what is wrong if there are
-    /// none.
+    /// Chooses priorities in front of other programs' rules that lead around the tunnel. Returns a sentence for the user if none are
+    /// free.
     pub(super) async fn stay_in_front(&mut self) -> anyhow::Result<Option<String>> {
         let facts = &mut self.facts;
         let place = self.host.place(&facts.tunnel(), facts.slot, facts.band).await?;
         match in_front(&place) {
             Ok(band) => {
                 if band != facts.band {
-                    say_what_is_behind(&place.bypasses);
+                    warn_of_bypasses(&place.bypasses);
                 }
                 facts.band = band;
                 Ok(None)
@@ -49,11 +50,11 @@ impl Standing {
         }
     }
 
-    /// Makes the device that nobody reads anew if somebody has taken it away.
+    /// Recreates the discarding device if another program has taken it away.
     pub(super) fn restore_void(&mut self) {
-        // Without it its routes are missing, which the plan's repair says.
+        // A failure needs no message here: the plan's repair reports the missing routes.
         if let Err(error) = self.void.restore(self.facts.mtu) {
-            tracing::debug!("no device in the place of {}: {error:#}", self.void.name());
+            tracing::debug!("cannot recreate {}: {error:#}", self.void.name());
         }
         self.facts.void = Some(self.void.name().clone());
     }
@@ -63,7 +64,7 @@ impl Standing {
     }
 }
 
-/// The plan of routes and, in a full tunnel, the guard of names.
+/// The plan of routes and rules. In a full tunnel it has the rules that keep DNS queries inside.
 pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -> Plan {
     let mut plan = client_plan::client(facts);
     if is_guarded(settings, facts) {
@@ -72,12 +73,16 @@ pub(super) fn plan(profile: &str, settings: &RouteSettings, facts: &PlanFacts) -
     plan
 }
 
-/// Whether no query leaves outside, whatever networks the LAN has. Without a firewall there is no nft.
+/// Whether firewall rules keep DNS queries from leaving outside the tunnel, whatever networks the LAN has. A host without nft cannot
+/// have them.
 pub(super) fn is_guarded(settings: &RouteSettings, facts: &PlanFacts) -> bool {
     facts.firewall.is_some() && dns::needs_guard(&settings.include, &settings.exclude, &settings.servers)
 }
 
-/// The band in front of everything that leads around the tunnel.
+/// The band of priorities in front of all rules that lead around the tunnel.
+///
+/// # Errors
+/// When no priority is free. The error says what to do.
 pub(super) fn in_front(place: &RulePlace) -> anyhow::Result<Band> {
     let Some(band) = place.band else {
         let (what, remedy) = match place.bypasses.first() {
@@ -92,8 +97,8 @@ pub(super) fn in_front(place: &RulePlace) -> anyhow::Result<Band> {
     Ok(band)
 }
 
-pub(super) fn say_what_is_behind(bypasses: &[Bypass]) {
+pub(super) fn warn_of_bypasses(bypasses: &[Bypass]) {
     for bypass in bypasses {
-        tracing::warn!("{bypass}, but for Warren's rules, which are put in front of it; {}", bypass.remedy());
+        tracing::warn!("{bypass}; Warren's rules are put in front of it; {}", bypass.remedy());
     }
 }

@@ -1,20 +1,20 @@
-//! DNS messages as far as one question for addresses takes them (RFC 1035 section 4).
+//! Writes DNS queries for addresses and reads their answers (RFC 1035 section 4).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Types of records that hold an address.
+/// The types of records that hold an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordType {
     A = 1,
     Aaaa = 28,
 }
 
-/// Length of a message's header in bytes.
+/// The length of a message's header in bytes.
 const HEADER: usize = 12;
-/// Names are followed through compression this often; a message cannot hold more labels.
+/// The most labels of a name: 255 bytes hold no more (RFC 1035 section 2.3.4).
 const MOST_LABELS: usize = 128;
 
-/// Writes a query; `None` when the name cannot stand in one.
+/// Writes a query. None when the name cannot be written into one.
 pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u8>> {
     let recursion_desired = 0x01;
     let mut message = vec![id[0], id[1], recursion_desired, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -22,8 +22,8 @@ pub(super) fn query(id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<u
     Some(message)
 }
 
-/// Reads the addresses from the answer to [`query`]; `None` when it is not that. A server that knows no such name has
-/// none.
+/// Reads the addresses from the answer to [`query`]. None when the message is not that answer. The list is empty when the server
+/// does not know the name.
 pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordType) -> Option<Vec<IpAddr>> {
     let question = question(name, record)?;
     let header: [u8; HEADER] = message.get(..HEADER)?.try_into().ok()?;
@@ -45,7 +45,7 @@ pub(super) fn addresses(message: &[u8], id: [u8; 2], name: &str, record: RecordT
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         let data = rest.get(10..10 + length)?;
         rest = rest.get(10 + length..)?;
-        // An alias's target is answered along with it, so every address in the answer is the name's.
+        // An answer for an alias brings its target's records too, so every address in it belongs to the name.
         if [c0, c1] == [0, 1] && u16::from_be_bytes([t0, t1]) == record as u16 {
             found.extend(address(data));
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_the_question_is_nothing() {
+    fn message_that_does_not_answer_the_question_is_ignored() {
         let message = answer(0, &[(1, &[192, 0, 2, 7])]);
         let read = |message: &[u8], id, name| addresses(message, id, name, RecordType::A);
         assert!(read(&message, [7, 8], "exit.example.net").is_some());

@@ -1,49 +1,54 @@
-//! `warren up` for a daemon that an exit has refused: it asks again, and the host stays closed meanwhile.
+//! `warren up` for a daemon that an exit has refused. The daemon asks the exit again, and the host stays closed meanwhile.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{UpOptions, warn};
 use crate::kill_switch;
 use warren_control::status::{State, Status};
 use warren_control::{AskError, Request, ask};
 use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
-/// Between two looks at what the daemon has reached.
+/// The time between two requests for the daemon's status.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether a profile's daemon runs and an exit has refused it.
-pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
+/// Whether a profile's daemon runs and has been refused.
+pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
     status(directory).await.is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
 }
 
-/// Has the daemon ask again, and returns when traffic flows.
+/// Has the daemon ask its exits again, and returns when traffic flows.
 ///
 /// # Errors
-/// As a first `up` has them; the daemon goes on.
-pub(super) async fn up(directory: &DaemonDirectory, name: &str, options: &UpOptions) -> anyhow::Result<()> {
-    if options.kill_switch && !kill_switch::is_closed(directory)? {
+/// The same as for a first `up`. The daemon goes on.
+pub(super) async fn up(
+    directory: &DaemonDir,
+    name: &str,
+    closes_kill_switch: bool,
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    if closes_kill_switch && !kill_switch::is_closed(directory)? {
         let sentence = format!(
             "{name} runs and an exit has refused it; to close its kill switch, run `warren down {name}` first"
         );
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     }
     ask(&directory.socket(), &Request::Retry).await?;
-    let deadline = Instant::now() + options.timeout;
+    let deadline = Instant::now() + timeout;
     loop {
         let status = match status(directory).await {
+            // A profile that was changed to when_refused = "open" lets the daemon end at another refusal.
             Err(AskError::NotRunning) => {
-                let ended = "it ended before traffic flowed; run `warren up` again to connect".to_owned();
-                let sentence = directory.last_error().unwrap_or(ended);
+                let ended =
+                    "the daemon ended before traffic flowed; run `warren up` again to connect".to_owned();
+                let sentence = directory.last_words().unwrap_or(ended);
                 return Err(Failure::new(ExitCode::Failed, sentence).into());
             }
             asked => asked?,
         };
         let client = status.client.as_ref();
         if status.state == State::Up {
-            warn(directory).await;
             return Ok(());
         }
         if let Some(refused) = client.and_then(|client| client.refused.as_ref()) {
@@ -51,7 +56,7 @@ pub(super) async fn up(directory: &DaemonDirectory, name: &str, options: &UpOpti
             return Err(Failure::new(ExitCode::Refused, sentence).into());
         }
         if Instant::now() >= deadline {
-            let seconds = options.timeout.as_secs_f64();
+            let seconds = timeout.as_secs_f64();
             let why = client.and_then(|client| client.last_error.clone());
             let why = why.unwrap_or_else(|| "the exit does not answer".to_owned());
             let sentence = format!("no tunnel within {seconds} s: {why}; {}", stays_closed(name));
@@ -62,7 +67,7 @@ pub(super) async fn up(directory: &DaemonDirectory, name: &str, options: &UpOpti
 }
 
 fn stays_closed(name: &str) -> String {
-    format!("what belongs into the tunnel stays closed until `warren down {name}`")
+    format!("the tunnel's traffic stays blocked until `warren down {name}`")
 }
 
 async fn status(directory: &DaemonDirectory) -> Result<Status, AskError> {

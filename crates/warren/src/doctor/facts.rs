@@ -16,10 +16,9 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
 use super::read;
-use crate::proc_net::{self, egress_device, networks_of_this_host};
-use crate::runtime::block_on;
-use warren_client::{Answer, kill_switch, knock};
-use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
+use crate::cli::exit_init::networks_of_this_host;
+use warren_client::{ExitAnswer, check_exit, kill_switch};
+use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::status::Status;
 use warren_control::{Request, ask};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
@@ -165,7 +164,7 @@ pub(super) struct Egress {
 pub(super) struct KnownExit {
     pub(super) profile: String,
     pub(super) endpoint: String,
-    pub(super) answer: Result<Answer, String>,
+    pub(super) answer: Result<ExitAnswer, String>,
 }
 
 /// The exit that is set up here.
@@ -324,7 +323,7 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
     let answers = async |exit: &RemoteExit| KnownExit {
         profile: profile.name.to_string(),
         endpoint: exit.endpoint.to_string(),
-        answer: knock(exit, &profile.private_key).await,
+        answer: runtime.block_on(check_exit(exit, &profile.private_key)),
     };
     let all = block_on(async {
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! What the end of a connection to an exit means for the session, and what a person is told of it.
+//! Turns the end of a connection to an exit into what the session is told, with a sentence for the user.
 
 use warren_quic::driver::CloseReason;
 use warren_session::client::ConnectionEnd;
@@ -6,7 +6,7 @@ use warren_session::goodbye::Goodbye;
 
 use warren_config::Endpoint;
 
-/// Nothing but a Goodbye can be final, and that only of an exit that has proven its key: anybody on the path can forge the rest.
+/// Only a Goodbye can be final, and only from an exit that has proven its key. Anybody on the path can forge the rest.
 pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool) -> ConnectionEnd {
     match reason {
         CloseReason::Peer { code, reason } => match u32::try_from(code).ok().and_then(Goodbye::from_code) {
@@ -17,21 +17,21 @@ pub(super) fn end_of(endpoint: &Endpoint, reason: CloseReason, had_session: bool
             }
         },
         CloseReason::WrongPeerKey { presented } if had_session => ConnectionEnd::Lost(format!(
-            "{endpoint} shows another key than the profile's now: {presented}; if its operator has changed it, correct public_key in the \
-             profile and run `warren down` and `warren up`; the client goes on trying, as somebody on the way may have forged it"
+            "{endpoint} now shows another key than the profile's: {presented}; if its operator has changed it, correct public_key in the \
+             profile and run `warren down` and `warren up`; the client keeps trying, as somebody on the path may have forged it"
         )),
         CloseReason::WrongPeerKey { presented } => ConnectionEnd::Lost(format!(
             "{endpoint} showed another key than the profile's: {presented}; compare it with what \
              `warren status exit` shows there, and correct public_key in the profile if it is the exit's"
         )),
         CloseReason::NoCommonProtocol if had_session => ConnectionEnd::Lost(format!(
-            "{endpoint} does not speak Warren's protocol any more; look what runs there; the client goes on trying"
+            "{endpoint} does not speak Warren's protocol any more; check what runs there; the client keeps trying"
         )),
         CloseReason::NoCommonProtocol => ConnectionEnd::Lost(format!(
             "{endpoint} does not speak Warren's protocol; check the endpoint in the profile"
         )),
         CloseReason::TimedOut => ConnectionEnd::Lost(format!(
-            "{endpoint} no longer answers; the client goes on trying; check that the exit runs, and that UDP reaches it"
+            "{endpoint} no longer answers; the client keeps trying; check that the exit runs, and that UDP reaches it"
         )),
         CloseReason::Reset => ConnectionEnd::Lost(format!(
             "{endpoint} no longer knows the connection, as after a restart; the client connects again by itself"
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_end_is_told_with_what_follows_and_none_but_a_goodbye_can_end_the_client() {
+    fn every_end_has_advice_and_only_a_goodbye_can_end_the_client() {
         let endpoint: Endpoint = "exit.example.net:443".parse().unwrap();
         let presented = PrivateKey::generate().unwrap().public();
         let reasons = [

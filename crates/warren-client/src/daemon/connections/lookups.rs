@@ -66,5 +66,5 @@ impl Lookups {
 }
 
 /// The end of the message for a failed look-up while the kill switch is closed.
-const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself and is shut in by the closed kill switch: set the exit's address as \
+const LOCAL_RESOLVER_BLOCKED: &str = ", whose resolver runs on this host itself and is blocked by the closed kill switch: set the exit's address as \
                                       endpoint in the profile, or name the network's own resolver in /etc/resolv.conf";

@@ -1,61 +1,17 @@
-//! The race for a way to an exit: addresses are tried one after the other, and the first that answers wins.
+//! Starts, runs and judges races for a way to an exit.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use warren_quic::driver::ConnectionId;
 use warren_session::client::{ConnectionEnd, Race};
 
 use super::ordered::Ordered;
+use super::running_race::{Purpose, RunningRace};
 use super::{Connections, Ended, LookupAnswer, Winner, close_quietly};
 use crate::exits::Way;
 use crate::kill_switch::Lockdown;
 use warren_tunnel::WorkerHandle;
-
-/// What a race is run for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::daemon) enum Purpose {
-    /// The session has no connection 0.
-    Attempt,
-    /// The session's connections are silent, and another way may work.
-    Scout,
-    /// An exit that stands before the one in use may be back.
-    Failback,
-}
-
-/// A race under way.
-pub(super) struct RunningRace {
-    pub(super) number: u64,
-    purpose: Purpose,
-    race: Race<Way>,
-    begun: Instant,
-    /// The places of the exits that take part, in order.
-    places: Vec<usize>,
-    /// The places of the exits whose names are being looked up.
-    awaited: BTreeSet<usize>,
-    /// The way in use, which takes no part.
-    excluded: Option<Way>,
-    pub(super) runners: HashMap<ConnectionId, Way>,
-    /// Why the latest way failed.
-    failure: Option<ConnectionEnd>,
-}
-
-impl RunningRace {
-    /// A way has failed.
-    pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
-        self.race.failed(way);
-        self.failure = Some(end);
-    }
-
-    /// Why nobody has won.
-    fn into_failure(self) -> ConnectionEnd {
-        self.failure.unwrap_or_else(|| {
-            ConnectionEnd::Lost(
-                "there is no address to connect to; check endpoint in [[exit]] of the profile".to_owned(),
-            )
-        })
-    }
-}
 
 impl Connections {
     /// Whether a race is under way for this purpose.
@@ -76,7 +32,9 @@ impl Connections {
             Purpose::Failback => self.exits.preferred(),
             Purpose::Attempt | Purpose::Scout => self.exits.order(now),
         };
+        // A scout looks for another way than the silent one, whose connections stay.
         let excluded = self.way.filter(|_| purpose == Purpose::Scout);
+        // The look-ups may bring further addresses, so the race does not end before they do.
         let mut race = Race::new(true);
         for (rank, place) in places.iter().enumerate() {
             self.exits.enter(&mut race, *place, rank, now, excluded);
@@ -119,7 +77,7 @@ impl Connections {
         self.race.as_ref()?.race.due()
     }
 
-    /// Begins what is due. Returns the end of connection 0 when the session waits for it and nobody is left to win.
+    /// Begins what is due. Returns the end of connection 0 when the session waits for it and every way has failed.
     ///
     /// # Errors
     /// When this process may not mark its sockets.
@@ -173,5 +131,45 @@ impl Connections {
         for connection in race.runners.into_keys() {
             close_quietly(worker, connection).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Lookups;
+    use super::*;
+    use crate::exits::Exits;
+    use crate::lookup::NameServers;
+
+    #[test]
+    fn winner_gives_the_session_a_connection_another_way_or_another_exit() {
+        let mut connections = connections();
+        let (first, second) = (way(0, "192.0.2.1:443"), way(1, "192.0.2.2:443"));
+
+        assert_eq!(connections.judge_winner(Purpose::Attempt, first), Winner::Awaited);
+        assert_eq!(connections.judge_winner(Purpose::Scout, first), Winner::OtherWay);
+        assert_eq!(connections.judge_winner(Purpose::Attempt, second), Winner::OtherExit);
+        assert_eq!(connections.judge_winner(Purpose::Scout, second), Winner::OtherExit);
+    }
+
+    #[test]
+    fn client_goes_back_to_an_exit_that_has_answered_several_times() {
+        let mut connections = connections();
+        connections.exits.use_exit(1);
+        connections.failback.uses(Instant::now(), 1);
+        let first = way(0, "192.0.2.1:443");
+
+        let winners = [(); 3].map(|()| connections.judge_winner(Purpose::Failback, first));
+
+        assert_eq!(winners, [Winner::TooEarly, Winner::TooEarly, Winner::OtherExit]);
+    }
+
+    fn connections() -> Connections {
+        let exits = Exits::at(&["192.0.2.1:443", "192.0.2.2:443"]);
+        Connections::new(exits, Lookups::new(NameServers::default()))
+    }
+
+    fn way(exit: usize, remote: &str) -> Way {
+        Way { exit, remote: remote.parse().unwrap() }
     }
 }

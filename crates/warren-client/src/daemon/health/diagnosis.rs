@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::daemon::finished;
-use crate::diagnose::{Walls, diagnose};
+use crate::daemon::task::finished;
+use crate::diagnose::{KillSwitches, diagnose};
 
 /// The diagnosis under way, and what the last one found.
 #[derive(Default)]
@@ -19,12 +19,16 @@ pub(in crate::daemon) struct Diagnosis {
 
 impl Diagnosis {
     /// Begins to find out why `tried` does not answer, unless that was done lately.
-    pub(in crate::daemon) fn start(&mut self, tried: Option<SocketAddr>, walls: impl FnOnce() -> Walls) {
+    pub(in crate::daemon) fn start(
+        &mut self,
+        tried: Option<SocketAddr>,
+        kill_switches: impl FnOnce() -> KillSwitches,
+    ) {
         let now = Instant::now();
         let is_due = self.begun.is_none_or(|last| now.duration_since(last) >= EVERY);
         if is_due && self.running.is_none() {
             self.begun = Some(now);
-            self.running = Some(tokio::spawn(diagnose(tried, walls())));
+            self.running = Some(tokio::spawn(diagnose(tried, kill_switches())));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Owns what the exits have refused, and who is told: the `up` that started this daemon, or the log and the status.
+//! Owns the exits' refusals. They are reported to the `up` that started this daemon, or in the log and the status.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 /// How often the exits are asked again: an operator who enables a client need not tell its user.
 const ASK_EVERY: Duration = Duration::from_secs(300);
 
-/// The `up` that waits is told of unproven answers after this many, over this long. A single one is easily forged.
+/// A waiting `up` hears of unproven answers once there were this many, over this long. A single one is easily forged.
 const UNPROVEN_ANSWERS: u32 = 3;
 const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
-/// The refusals of the exits, and of whoever answers in their place.
+/// The refusals of the exits, and answers that are not proven to be theirs.
 pub(in crate::daemon) struct Refusal {
     directory: DaemonDir,
     /// Whether an `up` has started this daemon, and neither traffic has flowed yet nor every exit has refused.
@@ -69,8 +69,8 @@ impl Refusal {
         self.refused.is_some()
     }
 
-    /// Somebody has answered in an exit's place, or the exit is not the one that the profile names. The daemon keeps trying, but
-    /// tells a waiting `up` once that has gone on for a while.
+    /// An answer came that is not proven to be the exit's: another key, or another protocol. The daemon keeps trying, but tells a
+    /// waiting `up` once that has gone on for a while.
     pub(in crate::daemon) fn take_unproven(&mut self, now: Instant, sentence: String) {
         if self.unproven.are_many(now) && self.is_waited_for() {
             self.last_word = Some(sentence);
@@ -118,7 +118,7 @@ impl Refusal {
     pub(super) fn sentences(&self) -> Option<(&str, String)> {
         let Refused { sentence, ask_at, .. } = self.refused.as_ref()?;
         let again = match ask_at {
-            Some(_) => format!("; it is asked again every {} min", ASK_EVERY.as_secs() / 60),
+            Some(_) => format!("; the exit is asked again every {} min", ASK_EVERY.as_secs() / 60),
             None => String::new(),
         };
         Some((sentence, again))

@@ -1,0 +1,54 @@
+//! A race under way: addresses are tried one after the other, and the first that answers wins.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+use warren_quic::driver::ConnectionId;
+use warren_session::client::{ConnectionEnd, Race};
+
+use crate::exits::Way;
+
+/// What a race is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::daemon) enum Purpose {
+    /// The session has no connection 0.
+    Attempt,
+    /// The session's connections are silent, and another way may work.
+    Scout,
+    /// An earlier exit of the profile may be back.
+    Failback,
+}
+
+/// A race under way.
+pub(super) struct RunningRace {
+    pub(super) number: u64,
+    pub(super) purpose: Purpose,
+    pub(super) race: Race<Way>,
+    pub(super) begun: Instant,
+    /// The places of the exits that take part, in order.
+    pub(super) places: Vec<usize>,
+    /// The places of the exits whose names are being looked up.
+    pub(super) awaited: BTreeSet<usize>,
+    /// The way in use, which takes no part.
+    pub(super) excluded: Option<Way>,
+    pub(super) runners: HashMap<ConnectionId, Way>,
+    /// Why the latest way failed.
+    pub(super) failure: Option<ConnectionEnd>,
+}
+
+impl RunningRace {
+    /// A way has failed.
+    pub(super) fn failed(&mut self, way: &Way, end: ConnectionEnd) {
+        self.race.failed(way);
+        self.failure = Some(end);
+    }
+
+    /// Why every way has failed.
+    pub(super) fn into_failure(self) -> ConnectionEnd {
+        self.failure.unwrap_or_else(|| {
+            ConnectionEnd::Lost(
+                "there is no address to connect to; check endpoint in [[exit]] of the profile".to_owned(),
+            )
+        })
+    }
+}

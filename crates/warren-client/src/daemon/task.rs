@@ -1,0 +1,11 @@
+//! Waiting for a task that may not be running.
+
+use tokio::task::{JoinError, JoinHandle};
+
+/// Waits for a task's end, or for ever. Nothing is lost when the wait is given up.
+pub(super) async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match task {
+        Some(task) => task.await,
+        None => std::future::pending().await,
+    }
+}
