@@ -41,9 +41,9 @@ pub async fn client_close(directories: &Directories, file: &Path, watch: bool) -
 }
 
 /// Closes the kill switch if no daemon runs. Returns false if one does.
-async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     // The lock keeps a daemon from starting and `cleanup` from running meanwhile. Its file also marks the directory as a daemon's.
-    let Some(_lock) = directory.lock_of_the_dead().await? else { return Ok(false) };
+    let Some(_lock) = directory.lock_after_kill().await? else { return Ok(false) };
     kill_switch::close(profile, directory).await?;
     Ok(true)
 }
@@ -52,7 +52,7 @@ async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result
 /// guard too.
 struct Guard {
     profile: ClientProfile,
-    directory: DaemonDir,
+    directory: DaemonDirectory,
     /// The networks that this host was on at the last look.
     networks: Option<Vec<IpNet>>,
     /// What was last reported about the kill switch.

@@ -52,7 +52,7 @@ pub(crate) struct ClientStart {
     /// Where the profile was read from.
     pub file: PathBuf,
     /// The caller holds its lock.
-    pub directory: DaemonDir,
+    pub directory: DaemonDirectory,
     /// The profile's kill switch, closed before anything else was done.
     pub lockdown: Lockdown,
     /// The other profiles whose kill switches were closed at the start.
@@ -99,7 +99,7 @@ impl Daemon {
             connections: profile.transport.connections,
             name: start.name.clone(),
             features: 0,
-            prefixes: profile.prefixes.clone(),
+            prefixes: profile.routes.prefixes.clone(),
         };
         let setup = HostSetup::new(
             profile,

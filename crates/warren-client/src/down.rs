@@ -65,7 +65,7 @@ async fn restore_dns(state_dir: &Path, name: &str) -> Result<Vec<String>, DnsErr
 
 /// Stops a daemon that no systemd unit has started, and waits until it and its helper have ended. Returns whether there was one, and
 /// its lock if it ever had one. The lock keeps another daemon from starting while the caller undoes what is left.
-async fn stop(directory: &DaemonDir, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
+async fn stop(directory: &DaemonDirectory, name: &str) -> anyhow::Result<(bool, Option<DaemonLock>)> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     let mut was_running = false;
     loop {

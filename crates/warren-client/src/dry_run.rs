@@ -49,7 +49,7 @@ pub async fn dry_run(directories: &Directories, file: &Path, kill_switch: bool) 
             name = profile.name
         ));
     }
-    if let Some(sentence) = firewall_warning::missing(&profile.include) {
+    if let Some(sentence) = firewall_warning::missing(&profile.routes.include) {
         output::warn(sentence);
     }
     let welcome = example(&profile);

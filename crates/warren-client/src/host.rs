@@ -71,11 +71,11 @@ impl HostSetup {
         let name = profile.name.as_str().to_owned();
         Self {
             device: DeviceSettings {
-                name: profile.device.clone(),
+                name: profile.tun.device.clone(),
                 offload: profile.transport.tun_offload,
                 queues: usize::from(profile.transport.workers()),
             },
-            mtu: profile.mtu,
+            mtu: profile.tun.mtu,
             settings: RouteSettings::of(profile),
             firewall_table: client_plan::firewall_table(&name),
             journal,

@@ -42,7 +42,7 @@ impl Lockdown {
     ///
     /// # Errors
     /// When it is to be closed and cannot be.
-    pub async fn of(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<Self> {
+    pub async fn of(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<Self> {
         // A closed kill switch stays closed, even if the profile no longer asks for one.
         if !profile.kill_switch.enabled && !is_closed(directory)? {
             return Ok(Self::default());
@@ -196,7 +196,7 @@ impl Lockdown {
 ///
 /// # Errors
 /// When it cannot be closed, or a daemon holds it.
-pub async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+pub async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let was_open = !is_closed(directory)?;
     let rules = rules(profile).await?;
     closed(profile, directory, rules).await?;
@@ -239,9 +239,9 @@ pub fn is_closed(directory: &DaemonDirectory) -> anyhow::Result<bool> {
 /// When the runtime directory or a journal cannot be read.
 pub fn closed_by_others(runtime_dir: &Path, name: &str) -> anyhow::Result<Vec<String>> {
     let mut closed = Vec::new();
-    for (other, directory) in daemon_dir::all(runtime_dir)? {
+    for (other, directory) in daemon_directory::all(runtime_dir)? {
         // The exit's directory is among those of the profiles, and has no kill switch.
-        if other != name && other != daemon_dir::EXIT && is_closed(&directory)? {
+        if other != name && other != daemon_directory::EXIT && is_closed(&directory)? {
             closed.push(other);
         }
     }
@@ -259,7 +259,7 @@ pub(crate) fn blocked_by(name: &str, others: &[String]) -> String {
 }
 
 /// Warns that a kill switch is still closed, if it is.
-pub fn remind(name: &str, directory: &DaemonDir) {
+pub fn remind(name: &str, directory: &DaemonDirectory) {
     // A needless reminder does less harm than a missing one, so an unreadable journal counts as closed.
     if is_closed(directory).unwrap_or(true) {
         output::warn(format!(

@@ -34,12 +34,12 @@ pub async fn client_run(
         let _ = rustix::process::setsid();
     } else {
         // `up` has printed them already.
-        for setting in &profile.not_yet {
+        for setting in &profile.ineffective {
             output::warn(setting.to_string());
         }
     }
     let name = profile.name.as_str();
-    let directory = DaemonDir::new(&directories.runtime, name);
+    let directory = DaemonDirectory::new(&directories.runtime, name);
     directory.create()?;
     let Some(lock) = directory.lock_after_kill().await? else {
         let sentence =
@@ -55,7 +55,7 @@ pub async fn client_run(
     refuse_taken_device(&profile, file)?;
     // The helper starts before the sandbox, in which no program can be started.
     let (helper, process) = Helper::start(directories, log, name, &lock)?;
-    helper.run_nft();
+    helper.install_as_nft_runner();
     let start = ClientStart {
         name: name.to_owned(),
         blocked_by: kill_switch::closed_by_others(&directories.runtime, name)?,
@@ -82,7 +82,11 @@ pub async fn client_run(
 }
 
 /// Undoes what a killed daemon of this profile left on the host, and the resolvers that killed daemons of any profile set.
-async fn clean_up_own(directories: &Directories, directory: &DaemonDir, name: &str) -> anyhow::Result<()> {
+async fn clean_up_own(
+    directories: &Directories,
+    directory: &DaemonDirectory,
+    name: &str,
+) -> anyhow::Result<()> {
     let recovered = warren_host::recover(&directory.journal()).await?;
     if !recovered.undone.is_empty() {
         tracing::info!("removed what a killed daemon of {name} had left");
@@ -95,7 +99,7 @@ async fn clean_up_own(directories: &Directories, directory: &DaemonDir, name: &s
 
 /// Refuses to start while another program's device has the name that the profile asks for.
 fn refuse_taken_device(profile: &ClientProfile, file: &Path) -> anyhow::Result<()> {
-    let Some(device) = &profile.device else { return Ok(()) };
+    let Some(device) = &profile.tun.device else { return Ok(()) };
     if !device_watch::exists(device)? {
         return Ok(());
     }

@@ -63,7 +63,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
         return Err(Failure::new(ExitCode::Failed, sentence).into());
     };
     // The lock is released at once, as the daemon itself has to take it.
-    if directory.lock_of_the_dead().await?.is_none() {
+    if directory.lock_after_kill().await?.is_none() {
         if retry_refused::is_refused(&directory).await {
             retry_refused::up(&directory, name, options.kill_switch, options.timeout).await?;
             print_warnings(&directory).await;
@@ -97,7 +97,7 @@ pub async fn up(directories: &Directories, options: UpOptions) -> anyhow::Result
 }
 
 /// Prints what is wrong although traffic flows.
-async fn print_warnings(directory: &DaemonDir) {
+async fn print_warnings(directory: &DaemonDirectory) {
     // Without an answer there is nothing to print. The tunnel is up all the same.
     let Ok(status) = ask(&directory.socket(), &Request::Status).await else { return };
     let warnings = status.get("warnings").and_then(serde_json::Value::as_array);
@@ -107,7 +107,7 @@ async fn print_warnings(directory: &DaemonDir) {
 }
 
 /// Closes the kill switch, after a warning to a user whom it cuts off. Returns whether it was open.
-async fn close(profile: &ClientProfile, directory: &DaemonDir) -> anyhow::Result<bool> {
+async fn close(profile: &ClientProfile, directory: &DaemonDirectory) -> anyhow::Result<bool> {
     let rules = kill_switch::rules(profile).await?;
     let warning = SshSession::current().and_then(|session| session.warning(&rules));
     if let Some(warning) = warning.filter(|_| !kill_switch::is_closed(directory).unwrap_or(false)) {
@@ -226,7 +226,7 @@ async fn wait(
 }
 
 /// The daemon's own sentence with its exit code: from its log or, where the disk is full, from its last notification.
-fn failure_of(code: Option<i32>, directory: &DaemonDir, notified: Option<String>) -> anyhow::Error {
+fn failure_of(code: Option<i32>, directory: &DaemonDirectory, notified: Option<String>) -> anyhow::Error {
     // A daemon that a signal has ended has no code, and counts as failed.
     let is_stopped = code == Some(0);
     let code = match code {
@@ -240,7 +240,7 @@ fn failure_of(code: Option<i32>, directory: &DaemonDir, notified: Option<String>
         return Failure::new(ExitCode::Failed, sentence).into();
     }
     let log = || format!("the client daemon ended; see {}", directory.log().display());
-    let sentence = directory.last_words().or(notified).unwrap_or_else(log);
+    let sentence = directory.last_error().or(notified).unwrap_or_else(log);
     Failure::new(code, sentence).into()
 }
 

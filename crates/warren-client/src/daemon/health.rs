@@ -219,7 +219,7 @@ const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
-    use warren_daemon::daemon_dir::DaemonDir;
+    use warren_daemon::daemon_directory::DaemonDirectory;
 
     use super::*;
 
@@ -258,6 +258,6 @@ mod tests {
     }
 
     fn health() -> Health {
-        Health::new(Refusal::new(DaemonDir::new(std::path::Path::new("/nonexistent"), "home")))
+        Health::new(Refusal::new(DaemonDirectory::new(std::path::Path::new("/nonexistent"), "home")))
     }
 }

@@ -6,7 +6,7 @@ use warren_session::client::Stop;
 use warren_session::goodbye::Goodbye;
 
 use super::Daemon;
-use warren_control::Refusal;
+use warren_control::RequestRefused;
 use warren_control::status::State;
 use warren_daemon::notify;
 
@@ -26,7 +26,7 @@ impl Daemon {
 
     /// Every exit refuses this client for good. Stays, with the host closed, if the profile wants that.
     pub(super) async fn stays_closed(&mut self, stop: &Stop) -> bool {
-        let (when_refused, state) = (self.start.profile.when_refused, self.health.state());
+        let (when_refused, state) = (self.start.profile.routes.when_refused, self.health.state());
         let Some(reason) = self.health.refusal.stays_for(stop, when_refused, state) else { return false };
         self.connections.abort_race(&self.worker).await;
         let is_told = self.health.refused(Instant::now(), reason, self.connections.refusal_of(reason));
@@ -51,10 +51,10 @@ impl Daemon {
     }
 
     /// Answers an `up` for a daemon that the exits have refused. The profile is read first, since it may be why they did.
-    pub(super) async fn retry(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn retry(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
         if self.health.refusal.is_refused() {
-            self.ask_again().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+            self.ask_again().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
             self.health.refusal.forget();
             let had_session = self.session.welcome().is_some();
             self.health.set_state(if had_session { State::Reconnecting } else { State::Connecting });

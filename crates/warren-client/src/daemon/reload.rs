@@ -4,14 +4,14 @@ use anyhow::bail;
 
 use super::Daemon;
 use warren_config::{ClientProfile, Endpoint, TAKES_RESTART, load_profile};
-use warren_control::Refusal;
+use warren_control::RequestRefused;
 
 impl Daemon {
     /// Follows the profile as it is now. The connections stay, and none of their packets is lost.
-    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, Refusal> {
+    pub(super) async fn reload(&mut self) -> Result<serde_json::Value, RequestRefused> {
         let answer = self.read_profile().await?;
-        if self.health.refusal.follow(self.start.profile.when_refused) {
-            self.ask_again().await.map_err(|error| Refusal::new(format!("{error:#}")))?;
+        if self.health.refusal.follow(self.start.profile.routes.when_refused) {
+            self.ask_again().await.map_err(|error| RequestRefused::new(format!("{error:#}")))?;
         }
         Ok(answer)
     }
@@ -23,7 +23,7 @@ impl Daemon {
             Err(error) => tracing::error!("the profile stays as it was: {error:#}"),
         }
         self.health.reload_error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        outcome.map(|()| serde_json::Value::Null).map_err(|error| Refusal::new(format!("{error:#}")))
+        outcome.map(|()| serde_json::Value::Null).map_err(|error| RequestRefused::new(format!("{error:#}")))
     }
 
     async fn take_over(&mut self) -> anyhow::Result<()> {
@@ -58,8 +58,8 @@ fn what_takes_a_restart(before: &ClientProfile, after: &ClientProfile) -> Vec<&'
     let changed = [
         ("the private key", before.private_key.public() != after.private_key.public()),
         ("endpoint in [[exit]]", endpoints(before).ne(endpoints(after))),
-        ("[tun]", (&before.device, before.mtu) != (&after.device, after.mtu)),
-        ("prefixes in [routes]", before.prefixes != after.prefixes),
+        ("[tun]", (&before.tun.device, before.tun.mtu) != (&after.tun.device, after.tun.mtu)),
+        ("prefixes in [routes]", before.routes.prefixes != after.routes.prefixes),
         // Only a command opens the kill switch, so removing the setting has no effect by itself.
         ("enabled in [kill_switch]", before.kill_switch.enabled && !after.kill_switch.enabled),
         (TAKES_RESTART, !before.transport.can_become(&after.transport)),

@@ -109,7 +109,9 @@ impl Daemon {
 
     /// The exit's operator decides which networks behind this host are routed here.
     fn warn_of_refused_prefixes(&self, welcome: &SessionGrant) {
-        for prefix in self.start.profile.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix)) {
+        for prefix in
+            self.start.profile.routes.prefixes.iter().filter(|prefix| !welcome.prefixes.contains(prefix))
+        {
             tracing::warn!(
                 "the exit does not route {prefix} here; its operator allows it with: warren exit client set NAME --prefix {prefix}"
             );

@@ -20,9 +20,9 @@ pub(super) struct RouteSettings {
 impl RouteSettings {
     pub(super) fn of(profile: &ClientProfile) -> Self {
         Self {
-            include: profile.include.clone(),
-            exclude: profile.exclude.clone(),
-            lan: profile.lan,
+            include: profile.routes.include.clone(),
+            exclude: profile.routes.exclude.clone(),
+            lan: profile.routes.lan,
             servers: profile.dns.clone(),
         }
     }

@@ -14,7 +14,7 @@ use warren_daemon::exit_code::{ExitCode, Failure};
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether a profile's daemon runs and has been refused.
-pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
+pub(super) async fn is_refused(directory: &DaemonDirectory) -> bool {
     status(directory).await.is_ok_and(|status| status.client.is_some_and(|client| client.refused.is_some()))
 }
 
@@ -23,7 +23,7 @@ pub(super) async fn is_refused(directory: &DaemonDir) -> bool {
 /// # Errors
 /// The same as for a first `up`. The daemon goes on.
 pub(super) async fn up(
-    directory: &DaemonDir,
+    directory: &DaemonDirectory,
     name: &str,
     closes_kill_switch: bool,
     timeout: Duration,
@@ -42,7 +42,7 @@ pub(super) async fn up(
             Err(AskError::NotRunning) => {
                 let ended =
                     "the daemon ended before traffic flowed; run `warren up` again to connect".to_owned();
-                let sentence = directory.last_words().unwrap_or(ended);
+                let sentence = directory.last_error().unwrap_or(ended);
                 return Err(Failure::new(ExitCode::Failed, sentence).into());
             }
             asked => asked?,

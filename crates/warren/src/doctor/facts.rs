@@ -16,9 +16,10 @@ use warren_quic::socket::{self, SocketConfig, UdpOffload};
 
 use super::path::{self, Path};
 use super::read;
-use crate::cli::exit_init::networks_of_this_host;
+use crate::proc_net::{self, egress_device, networks_of_this_host};
+use crate::runtime::block_on;
 use warren_client::{ExitAnswer, check_exit, kill_switch};
-use warren_config::{ClientProfile, ExitConfig, RemoteExit, load_exit, load_profile, profile_names};
+use warren_config::{ClientProfile, ExitSettings, RemoteExit, load_exit, load_profile, profile_names};
 use warren_control::status::Status;
 use warren_control::{Request, ask};
 use warren_daemon::daemon_directory::{self, DaemonDirectory, EXIT};
@@ -323,7 +324,7 @@ fn exits_of(profile: &ClientProfile) -> Vec<KnownExit> {
     let answers = async |exit: &RemoteExit| KnownExit {
         profile: profile.name.to_string(),
         endpoint: exit.endpoint.to_string(),
-        answer: runtime.block_on(check_exit(exit, &profile.private_key)),
+        answer: check_exit(exit, &profile.private_key).await,
     };
     let all = block_on(async {
         let mut all = Vec::new();

@@ -7,7 +7,7 @@ use warren_session::goodbye::Goodbye;
 
 use warren_config::WhenRefused;
 use warren_control::status::{RefusedStatus, State};
-use warren_daemon::daemon_dir::DaemonDir;
+use warren_daemon::daemon_directory::DaemonDirectory;
 use warren_daemon::exit_code::{ExitCode, Failure};
 
 /// How often the exits are asked again: an operator who enables a client need not tell its user.
@@ -19,7 +19,7 @@ const UNPROVEN_FOR: Duration = Duration::from_secs(2);
 
 /// The refusals of the exits, and answers that are not proven to be theirs.
 pub(in crate::daemon) struct Refusal {
-    directory: DaemonDir,
+    directory: DaemonDirectory,
     /// Whether an `up` has started this daemon, and neither traffic has flowed yet nor every exit has refused.
     is_first_try: bool,
     refused: Option<Refused>,
@@ -53,7 +53,7 @@ impl UnprovenAnswers {
 }
 
 impl Refusal {
-    pub(in crate::daemon) fn new(directory: DaemonDir) -> Self {
+    pub(in crate::daemon) fn new(directory: DaemonDirectory) -> Self {
         let is_first_try = directory.is_being_started();
         Self { directory, is_first_try, refused: None, unproven: UnprovenAnswers::default(), last_word: None }
     }
@@ -230,6 +230,6 @@ mod tests {
 
     /// Of a daemon that no `up` waits for.
     fn refusal() -> Refusal {
-        Refusal::new(DaemonDir::new(std::path::Path::new("/nonexistent"), "home"))
+        Refusal::new(DaemonDirectory::new(std::path::Path::new("/nonexistent"), "home"))
     }
 }
