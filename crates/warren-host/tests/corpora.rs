@@ -21,7 +21,8 @@ fn rulesets_for_the_helper() {
 proptest::proptest! {
     #![proptest_config(Config::with_cases(20_000))]
 
-    /// What an attacker would write, in any order: most of it is refused, and what is taken is about this profile's tables.
+    /// Pieces of nftables text that an attacker might write, in any order. Most rulesets are refused; an accepted one
+    /// touches only this profile's tables.
     #[test]
     fn pieces_of_rulesets_for_the_helper(pieces in vec(select(PIECES), 0..12)) {
         nft_ruleset::run(pieces.concat().as_bytes());

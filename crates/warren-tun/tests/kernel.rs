@@ -1,4 +1,4 @@
-//! Queues against the kernel: each test has a network namespace of its own, which needs root.
+//! TUN queues against the kernel. Each test has its own network namespace, which needs root.
 #![allow(
     clippy::indexing_slicing,
     clippy::print_stdout,
@@ -165,7 +165,7 @@ fn what_answers_a_write_to_the_bulk_lane_is_overtaken_by_what_answers_one_to_the
             queue.write(lane, VirtioNetHeader::default(), &[&request]).unwrap();
         };
         for (bulk, other) in [(PEER, OTHER_PEER), (OTHER_PEER, PEER)] {
-            // The kernel knows where a flow belongs once the first write is over, and answers during it.
+            // The kernel learns a flow's queue from the first write. It replies while a write is in progress.
             write(&mut queue, Lane::Bulk, bulk, 0);
             write(&mut queue, Lane::Prompt, other, 0);
             for _ in 0..2 {
@@ -261,9 +261,9 @@ fn without_the_capability_the_error_says_what_is_needed() {
     });
 }
 
-/// Runs a test on a thread of its own in a new network namespace, within a tokio runtime.
+/// Runs a test inside a tokio runtime, on its own thread in a new network namespace.
 ///
-/// Without root it says so and returns; in CI it fails instead.
+/// Without root the test prints a line and returns; in CI it fails.
 fn in_namespace(test: impl AsyncFnOnce()) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "this test needs root");
@@ -274,7 +274,7 @@ fn in_namespace(test: impl AsyncFnOnce()) {
     let name = format!("wt-{}-tun{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     run("ip", &["netns", "add", &name]);
     let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
-    // The thread keeps the namespace; its name is not needed once it is entered.
+    // The thread keeps the namespace alive. Its name is not needed after entering it.
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     run("ip", &["netns", "delete", &name]);
 
@@ -285,21 +285,21 @@ fn config(queues: usize, offload: bool) -> DeviceConfig {
     DeviceConfig { name: "warren0".into(), mtu: MTU, queues, bulk_lane: true, offload }
 }
 
-/// Makes a device of one queue, up and with the kernel's address.
+/// Makes a device with one queue, up and with the kernel's address.
 fn one_queue(offload: bool) -> (Device, Queue) {
     let (device, mut queues) = create(&config(1, offload)).unwrap();
     bring_up(&device);
     (device, queues.remove(0))
 }
 
-/// Brings the device up with its IPv4 address; without IPv6, so that it stays quiet.
+/// Brings the device up with its IPv4 address. IPv6 is off, so that the device stays quiet.
 fn bring_up(device: &Device) {
     run("ip", &["link", "set", device.name(), "addrgenmode", "none"]);
     run("ip", &["address", "add", "10.9.0.1/24", "dev", device.name()]);
     run("ip", &["link", "set", device.name(), "up"]);
 }
 
-/// Waits until the device is gone: another test's fork holds a copy of its descriptors until it execs.
+/// Waits until the device is gone. A child that another test has forked holds copies of its descriptors until exec.
 fn assert_gone(device: &Device) {
     let gone = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -308,7 +308,7 @@ fn assert_gone(device: &Device) {
     assert!(gone, "{:?}", shown(device));
 }
 
-/// What `ip link show` says of the device while it exists.
+/// The output of `ip link show` for the device while it exists.
 fn shown(device: &Device) -> Option<String> {
     let output = Command::new("ip").args(["-o", "link", "show", device.name()]).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
@@ -319,7 +319,7 @@ fn run(command: &str, arguments: &[&str]) {
     assert!(status.success(), "{command} {arguments:?}: {status}");
 }
 
-/// Reads until `wanted` finds something in a packet, for five seconds at most.
+/// Reads packets until `wanted` returns a value, for at most five seconds.
 async fn read_until<T>(queue: &mut Queue, mut wanted: impl FnMut(VirtioNetHeader, &[u8]) -> Option<T>) -> T {
     let mut buffer = vec![0; READ_BUFFER_BYTES];
     let found = async {
@@ -333,7 +333,7 @@ async fn read_until<T>(queue: &mut Queue, mut wanted: impl FnMut(VirtioNetHeader
     tokio::time::timeout(Duration::from_secs(5), found).await.expect("nothing of the kind was read in 5 s")
 }
 
-/// Answers the handshake of a connection of the kernel's and returns the first packet with data of a 64 KiB write.
+/// Answers the handshake of a TCP connection that the kernel opens. Returns the first data packet of a 64 KiB write.
 async fn first_data_of_a_connection(queue: &mut Queue) -> (VirtioNetHeader, Vec<u8>) {
     let connecting = std::thread::spawn(|| TcpStream::connect((std::net::Ipv4Addr::from(PEER), 80)).unwrap());
     let (port, sequence) = read_until(queue, |_, packet| {

@@ -1,12 +1,12 @@
-//! Merged writes against the kernel: what the coalescer makes of one host's packets, another host receives intact.
+//! Merged writes against the kernel: a receiving host gets every coalesced packet of the sending host intact.
 //!
 //! ```text
 //!   sender 10.9.1.1 == TUN == this test == TUN == gateway 10.9.2.1 -- veth -- 10.9.2.2 receiver
 //!          fd09:1::1                                      fd09:2::1           fd09:2::2
 //! ```
 //!
-//! The gateway's veth computes no checksums (`tx off`), so its kernel completes them before the receiver verifies them;
-//! between namespaces with offloads on, nobody would. Needs root.
+//! The gateway's veth computes no checksums (`tx off`), so its kernel completes them before the receiver verifies them.
+//! Between namespaces with offloads on, no kernel would verify them. Needs root.
 #![allow(
     clippy::indexing_slicing,
     clippy::print_stdout,
@@ -40,7 +40,7 @@ const RECEIVER: [&str; 2] = ["10.9.2.2", "fd09:2::2"];
 const PORT: u16 = 5_000;
 /// Bytes that a TCP test sends each way.
 const STREAM: usize = 16 << 20;
-/// Datagrams of a UDP test, as many as a receive buffer holds, and the payload of most.
+/// Datagrams of a UDP test (a receive buffer holds this many), and the payload of most of them.
 const DATAGRAMS: usize = 80;
 const DATAGRAM: usize = 1_000;
 
@@ -108,7 +108,7 @@ fn the_receiver_does_verify_checksums() {
     assert!(net.receiver.checksum_errors() > 0);
 }
 
-/// Sends a stream from sender to receiver and back, over IPv4 and IPv6.
+/// Sends a stream from sender to receiver and back, over IPv4 and over IPv6.
 fn tcp_both_ways(checksums: Checksums) {
     let Some(mut net) = Net::new(checksums) else { return };
     for receiver in RECEIVER {
@@ -141,7 +141,7 @@ fn receive_stream(stream: &mut TcpStream) -> Vec<u8> {
     received
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that differ by position and by seed.
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
     let byte = |index: usize| ((index * 31 + seed * 17) ^ (index >> 8)).to_le_bytes()[0];
     (0..length).map(byte).collect()
@@ -160,12 +160,12 @@ fn unspecified(family_of: &str) -> IpAddr {
     if family_of.contains(':') { "::".parse().unwrap() } else { "0.0.0.0".parse().unwrap() }
 }
 
-/// How packets come to the coalescer, and leave it.
+/// The checksums of packets that enter the coalescer and leave it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Checksums {
     Partial,
     Whole,
-    /// Partial, and not what the coalescer made them.
+    /// Partial, but spoilt after the coalescer wrote them.
     Wrong,
 }
 
@@ -228,7 +228,7 @@ impl Net {
         })
     }
 
-    /// Carries packets both ways until the thread has ended, for 60 seconds at most.
+    /// Carries packets both ways until the thread has ended, for at most 60 seconds.
     fn relay_until<T>(&mut self, thread: &JoinHandle<T>) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let runtime = Rc::clone(&self.runtime);
@@ -258,7 +258,7 @@ impl Net {
                 self.writes += 1;
                 self.merged += u64::from(write.header.gso_type != GSO_NONE);
                 let mut parts = write.parts.to_vec();
-                // The second of three parts is the checksum field, and no pseudo-header's sum is 0.
+                // The checksum field is the second of three parts. A pseudo-header's sum is never 0.
                 if self.checksums == Checksums::Wrong && parts.len() == 3 {
                     parts[1] = &[0, 0];
                 }
@@ -270,7 +270,7 @@ impl Net {
     }
 }
 
-/// What a few reads of a TUN brought, cut into packets as if for the carrier.
+/// Packets of a few TUN reads, segmented as for the carrier.
 struct Batch(Vec<(Flags, Vec<u8>)>);
 
 impl Batch {
@@ -303,7 +303,7 @@ fn complete(packet: &mut [u8]) {
     packet[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// A network namespace of its own; dropping it removes it.
+/// A network namespace that is removed on drop.
 #[derive(Debug)]
 struct Namespace {
     name: String,
@@ -335,7 +335,7 @@ impl Namespace {
         })
     }
 
-    /// Runs something in the namespace; sockets and devices made there stay there.
+    /// Runs a closure in the namespace. Sockets and devices that it makes stay there.
     fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         self.thread(work).join().unwrap()
     }
@@ -362,7 +362,7 @@ impl Namespace {
         run("ip", &all);
     }
 
-    /// Packets of TCP and UDP that this host dropped for their checksum.
+    /// TCP and UDP packets that this host dropped because of a wrong checksum.
     fn checksum_errors(&self) -> u64 {
         let arguments = ["netns", "exec", &self.name, "nstat", "-asz", "--json"];
         let output = Command::new("ip").args(arguments).output().unwrap();

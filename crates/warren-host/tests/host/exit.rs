@@ -1,4 +1,4 @@
-//! An exit's plan: its firewall table, forwarding, and what they leave behind (nothing).
+//! An exit's plan: its firewall table and forwarding, and a host that is unchanged afterwards.
 
 use warren_host::{
     Host, OnLink, Plan, Step, Surroundings, TableFamily,
@@ -110,7 +110,7 @@ fn forwarding_of_a_device_stays_the_exits_when_somebody_renames_it() {
     host.block_on(|| async {
         let mut warren = Host::open(host.journal()).await.unwrap();
         let applied = warren.apply(&exit(&exit_host(&host))).await.unwrap();
-        // Another device has the name then, which forwards for somebody else.
+        // The LAN device is renamed. A new device takes its old name and forwards for somebody else.
         host.run("ip link set lan0 down");
         host.run("ip link set lan0 name wan9");
         host.run("ip link add lan0 type bridge");
@@ -435,7 +435,7 @@ pub(crate) fn exit_host_here() -> ExitHost {
     }
 }
 
-/// Asked by a thread of its own, as the caller's may be a runtime's.
+/// Runs on a thread of its own, because the calling thread may already belong to a runtime.
 fn surroundings_here() -> Surroundings {
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Daemons that are killed at any moment: what they leave is undone exactly.
+//! Daemons that are killed at any moment: whatever they leave behind is undone exactly.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -42,7 +42,7 @@ fn table_goes_with_a_killed_exit_before_anybody_cleans_up() {
     wait_until("the table is gone", || !host.succeeds("nft list table inet warren_exit"));
 }
 
-/// Not a test: the daemon that the tests above start and kill.
+/// Not a test of its own: the daemon that the tests above start and kill.
 #[test]
 fn daemon() {
     let Ok(role) = std::env::var("WARREN_TEST_DAEMON") else { return };
@@ -61,7 +61,8 @@ fn daemon() {
     });
 }
 
-/// Kills a daemon that goes up and down without pause, at moments spread over its rounds, and compares.
+/// Kills a daemon that applies and undoes its plan without pause, at moments spread over its rounds, and compares the
+/// host.
 fn kill_and_recover(role: &str, tun: &str) {
     if !is_root() {
         return;
@@ -108,7 +109,7 @@ fn client_plan() -> Plan {
     })
 }
 
-/// This test binary again, inside the namespace, as a process that can be killed.
+/// A copy of this test binary that runs inside the namespace and can be killed.
 struct Daemon(Child);
 
 impl Daemon {
@@ -133,7 +134,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It has ended already unless the test failed.
+        // The process has already ended unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,6 +1,6 @@
-//! Plans on real hosts: each test has network namespaces of its own and needs root.
+//! Plans on real hosts. Each test makes its own network namespaces and needs root.
 #![forbid(unsafe_code)]
-// Helpers of tests fail the test where they stand.
+// Test helpers panic on failure.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod client;

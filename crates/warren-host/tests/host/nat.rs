@@ -5,7 +5,7 @@
 //!  c0 10.66.0.2 -------- exit0 10.66.0.1
 //!                        wan0 203.0.113.1 ------------ wan1 203.0.113.2, private network 192.168.77.1
 //! ```
-//! The link between client and exit stands for the tunnel; addresses of IPv6 are alike.
+//! The link between client and exit stands for the tunnel. IPv6 addresses follow the same pattern.
 
 use std::{
     io::{Read, Write},
@@ -74,7 +74,7 @@ fn source_port_of_nat_is_never_a_listen_port() {
     });
 }
 
-/// Shows that the test before this one can fail.
+/// Negative control: shows that the test before this one can fail.
 #[test]
 fn source_port_that_is_no_listen_port_is_kept() {
     if !is_root() {
@@ -138,7 +138,7 @@ fn nothing_unasked_reaches_a_client() {
     let open = Plan { steps };
 
     net.exit.with_plan(&closed, || assert!(!net.internet.succeeds(&ping("10.66.0.2"))));
-    // Without the firewall it does, so the route to the client is right.
+    // Without the firewall the host does reach the client, so the route to the client is right.
     net.exit.with_plan(&open, || assert!(net.internet.succeeds(&ping("10.66.0.2"))));
 }
 
@@ -172,7 +172,7 @@ fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
         }
         assert!(net.client.succeeds(&ping("203.0.113.2")), "what is allowed is reached");
     });
-    // The same without knowing of the links.
+    // The same exit, but without the list of on-link networks.
     net.with_exit(
         &ExitHost {
             surroundings: Surroundings { links: Vec::new(), ..net.exit_host().surroundings },
@@ -214,7 +214,7 @@ fn clients_ask_a_resolver_on_the_exits_own_link_for_names_and_for_nothing_else()
     });
 }
 
-/// An error is related to a flow of others too, if it quotes one.
+/// With `ct state related`, an ICMP error that quotes another client's flow would pass.
 #[test]
 fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
     if !is_root() {
@@ -231,7 +231,7 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
         let exit = net.exit.inside(|| [exits, gateway].map(|end| UdpSocket::bind(end).unwrap()));
         let neighbour = net.internet.inside(|| UdpSocket::bind(neighbours).unwrap());
         let client = net.client.inside(|| UdpSocket::bind(clients).unwrap());
-        // Flows that were answered.
+        // Flows that have been answered.
         for (from, to, answers) in [(&exit[0], neighbours, &neighbour), (&exit[1], clients, &client)] {
             from.send_to(b"hello", to).unwrap();
             let (_, back) = answers.recv_from(&mut [0; 16]).unwrap();
@@ -241,7 +241,7 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
         too_big(&net.client, neighbours.0, (neighbours, exits));
         too_big(&net.client, exits.0, (exits, neighbours));
         too_big(&net.client, gateway.0, (gateway, clients));
-        // Behind them, on the same way.
+        // The ping follows the forged errors on the same path, so they have arrived once it is answered.
         assert!(net.client.succeeds(&ping("10.66.0.1")));
         let lowered = [
             path_mtu_is_lowered(&net.internet, exits.0),
@@ -258,7 +258,7 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
         assert_eq!(forge(), [false, false, true], "an error about a flow to the client itself is taken");
     });
 
-    // The control: whatever is related is let through.
+    // The control: a ruleset that also accepts related packets.
     let mut open = exit(&host);
     let Some(Step::Nftables { ruleset, .. }) = open.steps.first_mut() else {
         panic!("the table comes first")
@@ -320,7 +320,7 @@ fn what_is_not_the_internet_is_closed_and_what_is_within_it_is_open() {
             let from = net.client.inside(|| UdpSocket::bind(any).unwrap());
             from.send_to(b"hello", to).unwrap();
         }
-        // Behind them, on the same way.
+        // The ping follows the packets on the same path, so they have arrived once it is answered.
         assert!(net.client.succeeds(&ping("203.0.113.2")) && net.client.succeeds(&ping("2001:db8:1::2")));
     };
 
@@ -404,7 +404,7 @@ fn addresses_that_find_no_place_among_those_whose_flows_are_counted_have_none() 
     });
 }
 
-/// Addresses of the internet here.
+/// The addresses that stand for the internet in these tests.
 fn internet() -> Vec<IpNet> {
     ["203.0.113.0/24", "2001:db8:1::/64"].map(|network| network.parse().unwrap()).to_vec()
 }
@@ -440,7 +440,7 @@ impl Net {
         net
     }
 
-    /// The internet here has addresses of documents, on the exit's link.
+    /// The internet host has documentation addresses and is on the exit's link.
     fn exit_host(&self) -> ExitHost {
         ExitHost { mtu: 1400, allow: internet(), ..self.exit.inside(exit_host_here) }
     }
@@ -449,7 +449,7 @@ impl Net {
         self.exit.with_plan(&exit(host), meanwhile);
     }
 
-    /// Exchanges a datagram between the client's `port` and a server, and returns the sender that the server saw.
+    /// Exchanges a datagram between the client's `port` and a server. Returns the source address that the server saw.
     fn source_seen(&self, server: IpAddr, port: u16) -> SocketAddr {
         let patience = Some(Duration::from_secs(2));
         let server = self.internet.inside(|| UdpSocket::bind((server, 0)).unwrap());
@@ -469,7 +469,7 @@ impl Net {
         seen
     }
 
-    /// The same by TCP, from any port.
+    /// The same over TCP, from any port.
     fn source_seen_by_tcp(&self, server: IpAddr) -> SocketAddr {
         let listener = self.internet.inside(|| TcpListener::bind((server, 0)).unwrap());
         let address = listener.local_addr().unwrap();
@@ -489,7 +489,8 @@ impl Net {
     }
 }
 
-/// Sends from `host` that a packet of the flow was too big for a path of 600 bytes (RFC 1191).
+/// Sends an ICMP error from `host`, which says that a packet of the flow was too big for a path MTU of 600 bytes (RFC
+/// 1191).
 fn too_big(host: &Namespace, to: Ipv4Addr, flow: ((Ipv4Addr, u16), (Ipv4Addr, u16))) {
     let ((source, source_port), (destination, destination_port)) = flow;
     let mut quoted = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0];
@@ -512,7 +513,7 @@ fn too_big(host: &Namespace, to: Ipv4Addr, flow: ((Ipv4Addr, u16), (Ipv4Addr, u1
     });
 }
 
-/// Of RFC 1071.
+/// The internet checksum of RFC 1071.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);

@@ -1,4 +1,4 @@
-//! Network namespaces that go when the test does, and code that runs inside them.
+//! Network namespaces that are deleted when the test ends, and ways to run code inside them.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tempfile::TempDir;
 use warren_host::{DeviceName, Host, Plan, snapshot};
 
-/// Whether the test can run. Without root it says so in one line, and fails where a test must not be skipped.
+/// Whether the test can run. Without root it prints a line; where tests must not be skipped, it fails.
 pub(crate) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -46,26 +46,26 @@ impl Namespace {
         &self.name
     }
 
-    /// Where the host in this namespace has its journal.
+    /// The path of the journal of the host in this namespace.
     pub(crate) fn journal(&self) -> PathBuf {
         self.directory.path().join("journal")
     }
 
-    /// Runs a command line inside, which must succeed.
+    /// Runs a command inside the namespace and fails unless it succeeds.
     pub(crate) fn run(&self, command: &str) -> String {
         let words: Vec<&str> =
             ["ip", "netns", "exec", &self.name].into_iter().chain(command.split_whitespace()).collect();
         run(&words)
     }
 
-    /// Whether a command line succeeds inside.
+    /// Whether a command succeeds inside the namespace.
     pub(crate) fn succeeds(&self, command: &str) -> bool {
         let output =
             Command::new("ip").args(["netns", "exec", &self.name]).args(command.split_whitespace()).output();
         output.unwrap().status.success()
     }
 
-    /// Runs `body` on a thread that is inside.
+    /// Runs `body` on a thread inside the namespace.
     pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let entered = scope.spawn(|| {
@@ -80,7 +80,7 @@ impl Namespace {
         })
     }
 
-    /// Runs what `body` makes to its end, inside.
+    /// Runs the future that `body` returns to completion inside the namespace.
     pub(crate) fn block_on<T: Send, F: Future<Output = T>>(&self, body: impl FnOnce() -> F + Send) -> T {
         self.inside(|| {
             tokio::runtime::Builder::new_current_thread()
@@ -95,7 +95,7 @@ impl Namespace {
         snapshot::take(Some(&self.name)).unwrap()
     }
 
-    /// Fails with the difference if the namespace is not as it was.
+    /// Fails with the difference if the namespace's state has changed.
     pub(crate) fn assert_is(&self, before: &str, when: &str) {
         let difference = snapshot::difference(before, &self.snapshot());
         assert!(difference.is_empty(), "{when}:\n{difference}");
@@ -125,8 +125,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Joins two namespaces by a pair of devices, both up. They have no link-local addresses, which would come and settle
-/// at a moment of the kernel's choice.
+/// Joins two namespaces by a veth pair with both ends up. The devices have no link-local addresses, because the kernel
+/// would add and settle them at an unpredictable moment.
 pub(crate) fn join(one: (&Namespace, &str), other: (&Namespace, &str)) {
     let (one, device) = one;
     let (other, peer) = other;
@@ -137,14 +137,14 @@ pub(crate) fn join(one: (&Namespace, &str), other: (&Namespace, &str)) {
     }
 }
 
-/// Makes two joined devices a tunnel: what one sends, the other gets, and no neighbour is asked for.
+/// Makes two joined devices act as a tunnel: point-to-point, without neighbour discovery.
 pub(crate) fn as_tunnel(one: (&Namespace, &str), other: (&Namespace, &str)) {
     for (namespace, device) in [one, other] {
         namespace.run(&format!("ip link set {device} arp off address 02:00:00:00:57:61"));
     }
 }
 
-/// A host with things of others on it: a LAN, a rule, a route in a table, a firewall table; and a TUN device.
+/// A host that others use as well (a LAN, a rule, a route in a table, a firewall table), with a TUN device.
 pub(crate) fn lived_in_host(tun: &str) -> (Namespace, Namespace) {
     let host = Namespace::new("host");
     let lan = Namespace::new("lan");

@@ -1,4 +1,4 @@
-//! No input makes anything panic, and etherparse agrees on what was found.
+//! No input causes a panic, and etherparse agrees with what the parser found.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use warren_packet::virtio::{self, VirtioNetHeader};
 
 use crate::build::super_packet;
 
-/// Bytes that are often nearly a packet: anything, or a packet with a few bytes changed or cut off, whose outer
-/// lengths are mostly set right so that what lies deeper is reached.
+/// Bytes that are often nearly a packet: random bytes, or a packet with a few bytes changed or cut off. The outer
+/// lengths are mostly corrected, so that the parser reaches the inner headers.
 pub(crate) fn nearly_a_packet() -> impl Strategy<Value = Vec<u8>> {
     let anything = prop::collection::vec(any::<u8>(), 0..200);
     let changes = prop::collection::vec((0..200usize, any::<u8>()), 0..6);

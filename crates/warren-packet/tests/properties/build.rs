@@ -1,4 +1,4 @@
-//! Packets to test with, made byte by byte, and the kernel's part in completing checksums.
+//! Builds test packets byte by byte, and completes checksums as the kernel does.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use warren_packet::virtio::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSU
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
-/// A super-packet as a TUN device hands it over, with what is true of it.
+/// A super-packet as a TUN device delivers it, with the facts that a test checks.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperPacket {
     pub(crate) header: VirtioNetHeader,
@@ -19,7 +19,7 @@ pub(crate) struct SuperPacket {
     pub(crate) payload: usize,
     /// The addresses that the transport checksum covers.
     pub(crate) checksum_addresses: (IpAddr, IpAddr),
-    /// Whether those are the IP header's own.
+    /// Whether the checksum covers the IP header's own addresses.
     pub(crate) plain: bool,
 }
 
@@ -28,7 +28,7 @@ impl SuperPacket {
         if self.header.gso_type == GSO_UDP_L4 { UDP } else { TCP }
     }
 
-    /// Makes it UDP without a checksum.
+    /// Turns the packet into UDP without a checksum.
     pub(crate) fn without_checksum(mut self) -> Self {
         let field = self.transport + 6;
         self.bytes[field..field + 2].fill(0);
@@ -36,7 +36,7 @@ impl SuperPacket {
     }
 }
 
-/// Any TCP or UDP super-packet over IPv4 with options or IPv6 with extension headers, checksum partial.
+/// Any TCP or UDP super-packet with a partial checksum, over IPv4 with options or IPv6 with extension headers.
 pub(crate) fn super_packet() -> impl Strategy<Value = SuperPacket> {
     let payload = prop_oneof![
         1 => Just(Vec::new()),
@@ -45,7 +45,7 @@ pub(crate) fn super_packet() -> impl Strategy<Value = SuperPacket> {
     ];
     (ip(), transport(), payload, 1..3_000u16, any::<bool>()).prop_map(
         |(ip, transport, payload, gso_size, ecn)| {
-            // A few hundred segments are enough.
+            // Keeps the packet to a few hundred segments.
             let gso_size = gso_size.max(u16::try_from(payload.len() / 256).unwrap());
             assemble(&ip, &transport, &payload, gso_size, ecn)
         },
@@ -54,9 +54,9 @@ pub(crate) fn super_packet() -> impl Strategy<Value = SuperPacket> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
-    /// The whole of the IP headers; lengths and protocol are filled in later.
+    /// All IP headers. Lengths and protocol are filled in later.
     header: Vec<u8>,
-    /// Where the protocol number of what follows stands.
+    /// Offset of the last next-header (protocol) field.
     protocol_at: usize,
     checksum_addresses: (IpAddr, IpAddr),
     plain: bool,
@@ -97,7 +97,7 @@ pub(crate) fn ipv4() -> impl Strategy<Value = Ip> {
 
 fn ipv6() -> impl Strategy<Value = Ip> {
     const KINDS: [(u8, u8, usize, bool); 6] = [
-        // next header value, fourth byte, length in bytes, whether addresses stay plain
+        // next header value, fourth byte, length in bytes, whether the addresses stay plain
         (0, 0, 8, true),
         (0, 0, 64, true),
         (60, 0, 16, false),
@@ -117,7 +117,7 @@ fn ipv6() -> impl Strategy<Value = Ip> {
             header.extend_from_slice(&destination);
             let (mut protocol_at, mut plain) = (6, true);
             for (kind, fourth, length, stays_plain) in extensions {
-                // etherparse takes hop-by-hop options only as the first header, and each kind once.
+                // etherparse accepts hop-by-hop options only as the first header, and each kind once.
                 if header[6] == 0 && protocol_at != 6 && kind == 0 {
                     continue;
                 }
@@ -183,7 +183,7 @@ fn assemble(ip: &Ip, transport: &Transport, payload: &[u8], gso_size: u16, ecn: 
         header: VirtioNetHeader {
             flags: NEEDS_CSUM,
             gso_type: if ecn && protocol == TCP { gso_type | GSO_ECN } else { gso_type },
-            header_length: 1, // a hint, and a wrong one
+            header_length: 1, // only a hint, and a wrong one
             gso_size,
             checksum_start: u16::try_from(start).unwrap(),
             checksum_offset,
@@ -207,7 +207,7 @@ pub(crate) fn ipv4_packet(protocol: u8, transport: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A plain IPv6 packet with the given bytes behind its fixed header.
+/// A plain IPv6 packet with the given bytes after its fixed header.
 pub(crate) fn ipv6_packet(next_header: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     let mut bytes = vec![0x60, 0, 0, 0, length[0], length[1], next_header, 64];
@@ -224,13 +224,13 @@ pub(crate) fn tcp_header(sequence_number: u32) -> Vec<u8> {
     header
 }
 
-/// A UDP header for a payload of `length` bytes with a checksum field of 1, so that it is not "none".
+/// A UDP header for a payload of `length` bytes. The checksum field is 1, because 0 would mean "no checksum".
 pub(crate) fn udp_header(length: u16) -> Vec<u8> {
     let [l0, l1] = (8 + length).to_be_bytes();
     vec![0x30, 0x39, 0, 53, l0, l1, 0, 1]
 }
 
-/// Does what the kernel does with `NEEDS_CSUM`: completes the checksum whose field holds the pseudo-header's sum.
+/// Completes a `NEEDS_CSUM` checksum as the kernel does: the field holds the pseudo-header's sum.
 pub(crate) fn complete(header: VirtioNetHeader, packet: &mut [u8]) {
     let start = usize::from(header.checksum_start);
     let field = start + usize::from(header.checksum_offset);
@@ -241,7 +241,7 @@ pub(crate) fn complete(header: VirtioNetHeader, packet: &mut [u8]) {
     packet[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// RFC 1071 as written; each part is padded to whole words.
+/// The sum of RFC 1071, written literally. Each part is padded to whole words.
 pub(crate) fn ones_sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for word in parts.iter().flat_map(|part| part.chunks(2)) {
@@ -259,7 +259,7 @@ pub(crate) fn pseudo_header_sum((source, destination): (IpAddr, IpAddr), protoco
     ones_sum(&[&octets(source), &octets(destination), &[0, protocol], &length.to_be_bytes()])
 }
 
-/// Checks with etherparse that the packet is whole and its transport checksum covers `addresses`.
+/// Checks with etherparse that the packet is complete and its transport checksum covers `addresses`.
 pub(crate) fn assert_checksums(packet: &[u8], addresses: (IpAddr, IpAddr)) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
@@ -294,6 +294,6 @@ pub(crate) fn assert_checksums(packet: &[u8], addresses: (IpAddr, IpAddr)) {
         ),
         other => panic!("not TCP or UDP: {other:?}"),
     };
-    // TCP may spell a zero checksum either way.
+    // TCP may write a zero checksum as 0x0000 or 0xffff.
     assert_eq!(expected % 0xffff, found % 0xffff);
 }

@@ -1,4 +1,4 @@
-//! Coalescing undoes segmenting, and no peer can make it do worse than leave packets as they are.
+//! Coalescing undoes segmentation. The worst that a peer can do is to keep packets from being merged.
 
 use std::collections::HashMap;
 
@@ -21,14 +21,14 @@ fn cut(super_packet: &SuperPacket) -> Vec<Packet> {
     packets
 }
 
-/// Whether Linux's GRO, too, would put the packets of this super-packet together again.
+/// Whether Linux's GRO would also merge the segments of this super-packet.
 fn is_mergeable(packet: &SuperPacket) -> bool {
     let no_options = packet.transport == if packet.bytes[0] >> 4 == 4 { 20 } else { 40 };
     let allowed = |flags: u8| flags & !0x49 == 0x10;
     no_options && packet.plain && (packet.protocol() != TCP || allowed(packet.bytes[packet.transport + 13]))
 }
 
-/// Super-packets with the flags that TCP mostly sends.
+/// Super-packets with common TCP flags.
 fn usual_super_packet() -> impl Strategy<Value = SuperPacket> {
     let flags =
         prop_oneof![4 => Just(Some(0x10)), 2 => Just(Some(0x18)), 1 => Just(Some(0x50)), 1 => Just(None)];
@@ -40,8 +40,8 @@ fn usual_super_packet() -> impl Strategy<Value = SuperPacket> {
     })
 }
 
-/// Packets of several flows as peers and networks make them: in order or not, lost, repeated, changed, with the
-/// checksum partial or whole, and not always right.
+/// Packets of several flows as peers and networks produce them: reordered, lost, duplicated or changed. Checksums are
+/// partial or complete, and sometimes wrong.
 fn traffic() -> impl Strategy<Value = Vec<Packet>> {
     let flow = (usual_super_packet(), any::<bool>()).prop_map(|(packet, whole)| {
         let packets = cut(&packet).into_iter().take(40);
@@ -80,8 +80,8 @@ fn traffic() -> impl Strategy<Value = Vec<Packet>> {
     )
 }
 
-/// Each flow's packets in order, as the receiving host gets them. What RFC 6864 lets change is zero: identification,
-/// and with it the header's checksum, of a packet that may not be fragmented.
+/// Each flow's packets in order, as the receiving host gets them. Fields that RFC 6864 allows to change are zeroed: the
+/// identification of a packet that must not be fragmented, and with it the header checksum.
 fn by_flow(packets: impl Iterator<Item = Vec<u8>>) -> HashMap<FiveTuple, Vec<Vec<u8>>> {
     let mut flows: HashMap<_, Vec<_>> = HashMap::new();
     for mut bytes in packets {
@@ -92,7 +92,7 @@ fn by_flow(packets: impl Iterator<Item = Vec<u8>>) -> HashMap<FiveTuple, Vec<Vec
             bytes[4..6].fill(0);
             bytes[10..12].fill(0);
         }
-        // TCP may spell a zero checksum either way.
+        // TCP may write a zero checksum as 0x0000 or 0xffff.
         if let Some(field) = tcp_checksum
             && bytes.get(field..field + 2) == Some(&[0, 0])
         {

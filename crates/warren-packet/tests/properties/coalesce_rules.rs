@@ -1,4 +1,4 @@
-//! What merges and what does not, case by case.
+//! Which packets merge and which do not, case by case.
 
 use warren_packet::DropReason;
 use warren_packet::coalesce::{Coalescer, Merge, Outcome};
@@ -44,13 +44,13 @@ fn with_ip_checksum(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Changes a packet, and sets the header checksum right.
+/// Changes a packet and corrects the IP header checksum.
 fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     change(&mut packet);
     with_ip_checksum(packet)
 }
 
-/// Sets the lengths of a packet right that was cut or grew.
+/// Cuts or extends a packet and corrects its lengths.
 fn resized(mut packet: Vec<u8>, length: usize) -> Vec<u8> {
     packet.resize(length, 0xaa);
     let (at, ip_length, transport) =
@@ -63,7 +63,7 @@ fn resized(mut packet: Vec<u8>, length: usize) -> Vec<u8> {
     with_ip_checksum(packet)
 }
 
-/// How many packets each write has when all packets are flagged.
+/// The number of packets in each write, if all packets have partial checksums.
 fn merged(packets: &[Vec<u8>]) -> Vec<u64> {
     sizes(&write(packets))
 }
@@ -144,7 +144,7 @@ fn other_tcp_flags_stand_alone() {
 
 #[test]
 fn headers_that_differ_are_not_merged() {
-    // Traffic class, TTL, and of TCP acknowledgement, reserved bits, window, urgent pointer and ports.
+    // Traffic class and TTL; for TCP the acknowledgement, reserved bits, window, urgent pointer and ports.
     let tcp = [8, 11, 14, 15, 18, 19, 0, 1, 2, 3];
     for (make, start, ip_bytes) in [
         (tcp4 as fn(u8) -> Vec<u8>, IPV4, &[1, 8, 12, 15, 16, 19][..]),
@@ -231,7 +231,8 @@ fn the_identification_counts_up_or_stays_where_fragmenting_is_forbidden() {
 fn udp_without_a_checksum_or_with_a_length_of_its_own_stands_alone() {
     for make in [udp4 as fn(u8) -> Vec<u8>, udp6] {
         let start = make(0).len() - 108;
-        // In both cases the sum over the whole packet stays right: what goes from a field is added to the payload.
+        // The sum over the whole packet stays right in both cases: the value removed from a field is added to the
+        // payload.
         let without = |index| {
             let mut packet = whole(changed(make(index), |packet| packet[start + 8..].fill(0))).bytes;
             let checksum = [packet[start + 6], packet[start + 7]];
@@ -309,7 +310,7 @@ fn a_write_has_at_most_64_parts_and_64_kib() {
     assert_eq!(merged(&(0..100).map(large).collect::<Vec<_>>()), [46, 46, 8]);
     let written = write(&(0..46).map(large).collect::<Vec<_>>());
     assert_eq!(written[0].bytes.len(), 48 + 46 * 1_400);
-    // Two packets of 32 KiB each would be 65,512 bytes with a header, one byte too many.
+    // Two packets of 32 KiB would make 65,512 bytes with a header: one byte too many.
     assert_eq!(merged(&[resized(udp6(0), 32_779), resized(udp6(1), 32_780)]), [1, 1]);
     assert_eq!(merged(&[resized(udp6(0), 32_780), resized(udp6(1), 32_779)]), [2]);
     assert_eq!(merged(&[resized(udp6(0), 32_780), resized(udp6(1), 32_780)]), [1, 1]);
@@ -347,7 +348,7 @@ fn a_flow_that_cannot_go_on_takes_no_other_flows_place() {
 fn nothing_overtakes_a_packet_of_its_flow() {
     let pure_ack = changed(resized(tcp4(1), 40), |packet| packet[IPV4 + 7] = 0);
     assert_eq!(merged(&[tcp4(0), pure_ack, tcp4(1), tcp4(2)]), [1, 1, 2]);
-    // A fragment may be of any flow between its addresses, and of no other.
+    // A fragment may belong to any flow between its two addresses, but to no flow of other addresses.
     let fragment = Packet::whole(changed(udp4(9), |packet| packet[6] = 0x20));
     let elsewhere = |index| Packet::partial(changed(udp4(index), |packet| packet[19] ^= 1));
     let partial = |index| Packet::partial(udp4(index));

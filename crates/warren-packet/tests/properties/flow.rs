@@ -1,4 +1,4 @@
-//! Flows keep to one connection in both directions and spread over all of them.
+//! A flow stays on one connection in both directions, and flows spread over all connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ fn next(address: IpAddr, by: u16) -> IpAddr {
     }
 }
 
-/// Flows that differ as little as real ones do.
+/// Flows that differ as little as real flows do.
 fn family(first: FiveTuple, kind: u8, index: u16) -> FiveTuple {
     let mut tuple = first;
     match kind {
@@ -39,14 +39,14 @@ fn family(first: FiveTuple, kind: u8, index: u16) -> FiveTuple {
         0 => tuple.source_port = first.source_port.wrapping_add(index),
         // Many clients behind one address range, one service.
         1 => tuple.source = next(first.source, index),
-        // A ping to many hosts: one identifier.
+        // A ping to many hosts with one identifier.
         2 => {
             tuple.destination = next(first.destination, index);
             tuple.destination_port = first.source_port;
         }
-        // Linux steps ephemeral ports by two.
+        // Linux increments ephemeral ports by two.
         3 => tuple.source_port = first.source_port.wrapping_add(index.wrapping_mul(2)),
-        // An ICMP identifier in both ports, counted up.
+        // An ICMP identifier in both ports, counting up.
         4 => {
             tuple.source_port = first.source_port.wrapping_add(index);
             tuple.destination_port = tuple.source_port;
@@ -59,7 +59,7 @@ fn family(first: FiveTuple, kind: u8, index: u16) -> FiveTuple {
     tuple
 }
 
-/// The sum of squared deviations over the mean; for even spread its mean is `n - 1`, its variance `2 (n - 1)`.
+/// The chi-squared statistic. For an even spread its mean is `n - 1` and its variance `2 (n - 1)`.
 fn chi_squared(counts: &[u32], flows: u16) -> f64 {
     let mean = f64::from(flows) / counts.len() as f64;
     counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum()
@@ -85,7 +85,7 @@ proptest! {
                 by_index[tuple.connection_index(connections) as usize] += 1;
                 by_remainder[(tuple.symmetric_hash() % connections) as usize] += 1;
             }
-            // Once in ten million by chance.
+            // Exceeded once in ten million runs by chance.
             let limit = if connections == 4 { 36.0 } else { 90.0 };
             prop_assert!(chi_squared(&by_index, FLOWS) < limit, "{by_index:?}");
             prop_assert!(chi_squared(&by_remainder, FLOWS) < limit, "{by_remainder:?}");

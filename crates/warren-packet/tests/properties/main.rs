@@ -1,4 +1,4 @@
-//! Properties of the crate's public functions, with etherparse as the judge of what a valid packet is.
+//! Properties of the crate's public functions. etherparse decides what a valid packet is.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod build;

@@ -1,4 +1,4 @@
-//! What tells senders how much a path carries: the MSS of a SYN, and the answer to a packet that is too big.
+//! How senders learn the path MTU: by the MSS of a SYN, and by the answer to a packet that is too big.
 
 use etherparse::{Icmpv4Type, Icmpv6Type, SlicedPacket, TcpHeader, TcpOptionElement, TransportSlice};
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
@@ -9,7 +9,7 @@ use warren_packet::too_big::too_big;
 
 use crate::any_input::nearly_a_packet;
 
-/// A TCP packet with valid checksums, or with that of TCP left partial.
+/// A TCP packet with valid checksums, or with a partial TCP checksum.
 fn tcp(is_v6: bool, syn: bool, options: &[TcpOptionElement], payload: &[u8], partial: bool) -> Vec<u8> {
     let mut tcp = TcpHeader::new(443, 40_000, 7, 1_000);
     tcp.syn = syn;
@@ -52,7 +52,7 @@ fn mss_of(packet: &[u8]) -> Option<u16> {
     })
 }
 
-/// The TCP checksum that is there, and the one that should be.
+/// The TCP checksum in the packet, and the correct one.
 fn checksums(packet: &[u8]) -> (u16, u16) {
     let sliced = SlicedPacket::from_ip(packet).unwrap();
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("no TCP") };

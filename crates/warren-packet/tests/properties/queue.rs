@@ -1,4 +1,5 @@
-//! The queue loses nothing without saying so, reorders no flow, holds no more than its limit, and lets nobody wait for a bulk.
+//! The queue reports every loss, keeps each flow in order and stays within its limit. A sparse flow never waits behind
+//! a bulk flow.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A framed IPv4 packet that says which it is of its flow.
+/// A framed IPv4 packet that carries its number within the flow.
 fn framed(flow: u32, number: u32, length: usize, ecn: u8) -> BytesMut {
     let mut framed = BytesMut::with_capacity(length + 1);
     framed.put_u8(0);
@@ -89,7 +90,7 @@ proptest! {
             prop_assert!(marked <= signals.marked);
             prop_assert_eq!(pushed, popped + full + signals.dropped + queue.packets() as u64);
         }
-        // Emptied without waiting, it gives the rest.
+        // Drained without waiting, the queue returns all remaining packets.
         while queue.pop(now, &mut signals).is_some() {
             popped += 1;
         }
@@ -107,7 +108,7 @@ proptest! {
             }
         }
         let mut signals = Signals::default();
-        // Past their first rounds, in which all of them are new.
+        // Skips the first rounds, in which every flow counts as new.
         for _ in 0..bulk_flows * 50 {
             queue.pop(now, &mut signals);
         }
@@ -142,7 +143,7 @@ fn a_standing_queue_is_held_short_by_drops_and_by_marks() {
         let mut queue = FlowQueue::new(usize::MAX);
         let start = Instant::now();
         let mut signals = Signals::default();
-        // A sender that does not yield: twice what leaves.
+        // A sender that does not slow down: it offers twice the drain rate.
         for number in 0..2_000 {
             let now = start + Duration::from_millis(1) * number;
             queue.push(1, framed(1, 2 * number, 1_380, ecn), now);

@@ -1,11 +1,11 @@
-//! In no stretch of time does more pass than the burst and what the rate gives, and who stays below the rate loses nothing.
+//! In any period at most the burst plus the rate's share passes. A sender below the rate loses nothing.
 
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use warren_packet::rate_limit::{BURST_TIME, MINIMUM_BURST, RateLimiter};
 
-/// Packets: microseconds since the one before, and bytes.
+/// Packets: microseconds since the previous packet, and size in bytes.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, usize)>> {
     prop::collection::vec((0..20_000_u64, 1..=65_535_usize), 1..300)
 }
@@ -33,7 +33,7 @@ proptest! {
             for (until, bytes) in &passed[first..] {
                 sum += bytes;
                 let earned = u128::from(rate) * u128::from(until - from) / 8_000_000;
-                // Each packet's time is rounded down to the nanosecond.
+                // Each packet's time is rounded down to a nanosecond.
                 prop_assert!(sum <= burst(rate) + earned + 1 + u128::from(rate) * 300 / 8_000_000_000);
             }
         }

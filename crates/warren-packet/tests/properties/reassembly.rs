@@ -1,4 +1,4 @@
-//! Packets survive being cut into fragments, whatever happens to those on the way, and each is counted once.
+//! Packets survive fragmentation, whatever happens to the fragments on the way. Each packet is counted once.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use warren_packet::datagram::{
 };
 use warren_packet::reassembly::{Assembler, Limits};
 
-/// The datagrams of one packet, which is handed over in two parts as a segment is.
+/// The datagrams of one packet, which is passed in two parts as a segment is.
 fn datagrams(fragmenter: &mut Fragmenter, flags: Flags, packet: &[u8], max_datagram: usize) -> Vec<Vec<u8>> {
     let (head, tail) = packet.split_at(packet.len() / 3);
     fragmenter
@@ -38,7 +38,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A packet and the room of a datagram, in which 64 or fewer fragments of it have place.
+/// A packet and a datagram size that splits it into at most 64 fragments.
 fn packet_and_room() -> impl Strategy<Value = (Vec<u8>, usize)> {
     packet().prop_flat_map(|packet| {
         let least = FRAGMENT_OVERHEAD + packet.len().div_ceil(MAX_FRAGMENTS);
@@ -46,7 +46,7 @@ fn packet_and_room() -> impl Strategy<Value = (Vec<u8>, usize)> {
     })
 }
 
-/// `items` in an order that `seed` decides.
+/// `items` in an order that depends on `seed`.
 fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
     let mut state = seed | 1;
     for last in (1..items.len()).rev() {
@@ -120,7 +120,7 @@ proptest! {
                 _ => {}
             }
             if (flags, said) == (0x10, total) && edges.contains(&start) {
-                continue; // it could stand in for true fragments, and nothing would tell
+                continue; // it could replace a genuine fragment without anything to show it
             }
             let mut datagram = vec![flags, 0, 0, 0, 0];
             datagram.extend_from_slice(&said.to_be_bytes());
@@ -137,7 +137,8 @@ proptest! {
             match assembler.insert(now, fragment) {
                 Ok(None) => {}
                 Ok(Some(whole)) => {
-                    // What began with a forged total or flag is another packet, made of nothing but forged bytes.
+                    // A first fragment with a forged total or flag starts another packet, which holds only forged
+                    // bytes.
                     let is_forged = fragment.total != total || fragment.flags != Flags::NONE;
                     prop_assert!(is_forged || whole.packet == packet);
                     completed += 1;
@@ -163,12 +164,12 @@ proptest! {
         let (mut completed, mut refused, mut expired) = (0, 0, 0);
         let mut newest = 0;
         for (step, part, milliseconds, tell) in events {
-            // Mostly near the newest id, now and then far ahead or far behind.
+            // Mostly near the newest ID, sometimes far ahead or far behind.
             let id = if step < 2_000 { newest + step % 8 } else { (newest + 1_400).saturating_sub(step) };
             let id = id.min(4_000);
             newest = newest.max(id);
             inserted.insert(id);
-            // 5 parts, of which the second disagrees about the total.
+            // Part 4 repeats the second of three parts, but claims another total.
             let total = if part == 4 { 6_001 } else { 6_000 };
             let payload = vec![part; 2_000];
             let offset = 2_000 * u16::from(part % 3);

@@ -1,4 +1,4 @@
-//! What a peer's packet must be before the kernel sees it.
+//! What the receiver requires of a peer's packet before it reaches the kernel.
 
 use proptest::prelude::*;
 use warren_packet::DropReason;

@@ -1,4 +1,4 @@
-//! Cutting super-packets.
+//! Cutting super-packets into segments.
 
 use proptest::prelude::*;
 use warren_packet::ip::Malformed;
@@ -19,7 +19,7 @@ struct Packet {
     partial: bool,
 }
 
-/// Cuts and copies; on an error nothing may have been emitted.
+/// Cuts the super-packet and copies the segments. On an error no segment may have been emitted.
 fn cut(header: VirtioNetHeader, bytes: &[u8]) -> Result<Vec<Packet>, Malformed> {
     let mut packets = Vec::new();
     let result = segment(header, bytes, &mut |segment| {
@@ -42,7 +42,7 @@ fn partial_at(checksum_start: u16, checksum_offset: u16) -> VirtioNetHeader {
     VirtioNetHeader { flags: NEEDS_CSUM, checksum_start, checksum_offset, ..VirtioNetHeader::default() }
 }
 
-/// Runs a segment through the receiver and its kernel.
+/// Passes a segment through the receiver and its kernel.
 fn received(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.bytes.clone();
     let flags = warren_packet::datagram::Flags::new(packet.partial);
@@ -62,7 +62,7 @@ fn be16(bytes: &[u8]) -> u16 {
     u16::from_be_bytes(bytes.try_into().unwrap())
 }
 
-/// Zeroes whatever may differ from segment to segment.
+/// Zeroes the bytes that may differ from segment to segment.
 fn constant_part(super_packet: &SuperPacket, bytes: &[u8]) -> Vec<u8> {
     let mut header = bytes[..super_packet.payload].to_vec();
     let varying: &[_] = if header[0] >> 4 == 4 { &[2..6, 10..12] } else { std::slice::from_ref(&(4..6)) };

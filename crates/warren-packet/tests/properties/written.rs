@@ -1,4 +1,4 @@
-//! What a coalescer wrote, judged as the kernel would, and cut into packets again.
+//! A coalescer's writes: checked as the kernel checks them, and cut into packets again.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use warren_packet::coalesce::{Coalescer, MAX_PARTS, Merge, Outcome};
@@ -11,7 +11,7 @@ use warren_packet::virtio::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CS
 
 use crate::build::{assert_checksums, complete};
 
-/// A packet as it comes from a peer.
+/// A packet as received from a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
@@ -27,7 +27,7 @@ impl Packet {
         Self { bytes, partial: true }
     }
 
-    /// What the receiving host's applications see: the packet with its checksum completed; `None` if it is refused.
+    /// The packet as the receiving host's applications see it, with its checksum completed. `None` if it is refused.
     pub(crate) fn delivered(&self) -> Option<Vec<u8>> {
         let mut bytes = self.bytes.clone();
         let header = accept(Flags::new(self.partial), &mut bytes).ok()?;
@@ -38,7 +38,7 @@ impl Packet {
     }
 }
 
-/// One write, its parts put together.
+/// One write with its parts joined.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Written {
     pub(crate) header: VirtioNetHeader,
@@ -46,7 +46,7 @@ pub(crate) struct Written {
     pub(crate) packets: u64,
 }
 
-/// Pushes a batch and flushes it; what is refused must be what `accept` refuses, and nothing else may be missing.
+/// Pushes a batch and flushes it. Refused packets must be those that `accept` refuses; no other packet may be missing.
 pub(crate) fn coalesce(merge: Merge, batch: &[Packet]) -> Vec<Written> {
     let mut coalescer = Coalescer::new(merge);
     let (mut pushed, mut pushed_bytes) = (0, 0);
@@ -81,7 +81,7 @@ impl Written {
         self.header.gso_type != GSO_NONE
     }
 
-    /// Cuts it as the kernel of a receiving host does; every packet has its checksum complete.
+    /// Cuts the write as a receiving host's kernel does. Every resulting packet has a complete checksum.
     pub(crate) fn cut(&self) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         segment(self.header, &self.bytes, &mut |segment| {
@@ -93,7 +93,8 @@ impl Written {
         packets
     }
 
-    /// Holds it to what `tun_get_user` and `virtio_net_hdr_to_skb` of the kernel ask, and to etherparse.
+    /// Checks the write against the rules of the kernel's `tun_get_user` and `virtio_net_hdr_to_skb`, and with
+    /// etherparse.
     pub(crate) fn assert_valid(&self) {
         let header = self.header;
         assert!(IpPacket::parse(&self.bytes).is_ok());
@@ -121,7 +122,7 @@ impl Written {
         complete(header, &mut completed);
         if !self.is_merged() {
             assert_eq!((self.packets, header.gso_size), (1, 0));
-            // A flagged packet's own IP header checksum may be wrong; the kernel looks at that.
+            // A flagged packet may carry a wrong IP header checksum, which the kernel verifies itself.
             return;
         }
         assert_checksums(&completed, (packet.source(), packet.destination()));
