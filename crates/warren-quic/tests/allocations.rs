@@ -1,4 +1,4 @@
-//! In steady state hardly anything is allocated for a datagram, QUIC's own part included.
+//! In steady state hardly any memory is allocated per datagram, including QUIC's own part.
 
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
@@ -21,7 +21,8 @@ use warren_quic::{
     settings::{Driver, TransportSettings},
 };
 
-/// Datagrams before counting starts: every buffer has found its size by then, and the congestion window too.
+/// Datagrams that are sent before counting starts. By then every buffer and the congestion window have reached their
+/// size.
 const WARM_UP: u64 = 100_000;
 const COUNTED: u64 = 200_000;
 const SIZE: usize = 1_400;
@@ -51,11 +52,12 @@ async fn a_datagram_costs_less_than_a_twentieth_of_an_allocation_on_both_sides_t
         (per_datagram(allocations, &ALLOCATIONS), per_datagram(bytes, &ALLOCATED_BYTES));
     println!("{allocations:.4} allocations and {bytes:.1} bytes allocated per datagram, both sides together");
     assert!(allocations <= 0.05, "{allocations}");
-    // Receive buffers and transmits are used again: none is copied or made anew for a datagram.
+    // Receive buffers and transmits are reused: no datagram is copied or newly allocated.
     assert!(bytes <= 50.0, "{bytes}");
 }
 
-/// A client's and an exit's worker, as the tunnel's: turns that poll, take what came and let go of it, send and flush.
+/// A client's and an exit's worker, as in the tunnel: each turn polls, takes and releases received datagrams, sends and
+/// flushes.
 struct Workers {
     pair: Pair,
     connection: ConnectionId,
@@ -115,7 +117,7 @@ impl Workers {
     }
 }
 
-/// Memory for datagrams to send: by the time that the last slab is full, those of the first have left.
+/// Memory for outgoing datagrams: when the last slab is full, the datagrams of the first slab have left.
 struct Arena {
     slabs: [BytesMut; 4],
 }

@@ -1,4 +1,4 @@
-//! The caps of sending act, can change while a connection runs, and never ask the kernel for more than it takes.
+//! The caps on sending work, can change while a connection runs, and never exceed what the kernel accepts.
 
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
@@ -26,7 +26,7 @@ fn settings(caps: (usize, usize), mtu: u16) -> TransportSettings {
         initial_mtu: mtu,
         min_mtu: mtu,
         max_mtu: mtu,
-        // Nothing but the caps and the kernel limits what is sent at once.
+        // Only the caps and the kernel limit a single send.
         congestion: Congestion::Off.into(),
         datagram_send_buffer: Some(4 * 1024 * 1024),
         datagram_receive_buffer: 64 * 1024 * 1024,
@@ -110,7 +110,7 @@ async fn without_segmentation_every_datagram_is_a_send(drivers: Drivers) {
     assert!(pair.exit.endpoint.socket_stats().bytes_received > 500_000);
 }
 
-/// The sends that came after `before`.
+/// The sends counted after `before`.
 fn since(mut now: SocketStats, before: &SocketStats) -> SocketStats {
     for (now, before) in now.segments_per_send.iter_mut().zip(&before.segments_per_send) {
         *now -= before;

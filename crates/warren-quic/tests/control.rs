@@ -64,7 +64,7 @@ async fn the_control_stream_carries_more_than_its_window_over_time(drivers: Driv
 async fn a_peer_that_takes_no_control_bytes_loses_the_connection(drivers: Drivers) {
     let mut pair = Pair::new(drivers, &TransportSettings::default());
     let (at_client, _) = pair.connect().await;
-    // The exit is not polled in between, so that it reads nothing: its window and then the backlog fill up.
+    // The exit is not polled meanwhile and reads nothing, so its window and then the backlog fill up.
     let refused = (0..200).find_map(|_| pair.client.endpoint.send_control(at_client, &pattern(1_000)).err());
     assert!(matches!(refused, Some(SendError::Closed(_))), "{refused:?}");
     pair.until("it is closed", |pair| !pair.client.closed.is_empty()).await;
@@ -153,7 +153,7 @@ async fn a_silent_exit_resets_its_old_connections_as_well(drivers: Drivers) {
 }
 
 async fn assert_reset_after_restart(drivers: Drivers, silent: bool) {
-    // Each process has its own.
+    // Each process has its own `Strangers`.
     let settings = || TransportSettings { strangers: Strangers::new(silent), ..Default::default() };
     let exit_key = PrivateKey::generate().unwrap();
     let listen = loopback_socket();
@@ -165,7 +165,7 @@ async fn assert_reset_after_restart(drivers: Drivers, silent: bool) {
             .unwrap(),
     );
     let id = client.endpoint.connect(loopback_socket(), address, &[exit_key.public()]).unwrap();
-    // The exit has completed the handshake once it acknowledges probes.
+    // An exit that acknowledges MTU probes has completed the handshake.
     wait(&mut client, |client| client.endpoint.stats(id).is_some_and(|stats| stats.mtu > 1_400)).await;
 
     first.kill();
@@ -189,7 +189,7 @@ async fn wait(side: &mut Side, mut holds: impl FnMut(&mut Side) -> bool) {
     tokio::time::timeout(common::PATIENCE, holds).await.unwrap();
 }
 
-/// An exit in a runtime of its own, which can vanish as a killed process does: without a word.
+/// An exit in its own runtime, which can vanish silently like a killed process.
 struct Killable {
     stop: oneshot::Sender<()>,
     thread: thread::JoinHandle<()>,
@@ -211,7 +211,7 @@ impl Killable {
             runtime.block_on(async {
                 tokio::select! { () = forever => {}, _ = stopped => {} }
             });
-            // The tasks that could still send something go first.
+            // Ends the tasks first, because they could still send something.
             drop(runtime);
         });
         Self { stop, thread }

@@ -1,4 +1,4 @@
-//! Datagrams: in order, and each is delivered, given back or a counted drop.
+//! Datagrams stay in order. Each datagram is delivered, given back or counted as dropped.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -69,7 +69,7 @@ async fn a_full_buffer_gives_the_datagram_back_and_tells_when_there_is_room(driv
     let mut pair = Pair::new(drivers, &TransportSettings::default());
     let (at_client, at_exit) = pair.connect().await;
     let mut taken = 0;
-    // Nothing runs in between, so that the buffer must fill up.
+    // Nothing else runs meanwhile, so the buffer must fill up.
     let refused = loop {
         match pair.client.endpoint.send_datagram(at_client, numbered(taken, 1_000)) {
             Ok(()) => taken += 1,
@@ -78,7 +78,7 @@ async fn a_full_buffer_gives_the_datagram_back_and_tells_when_there_is_room(driv
     };
     let SendError::Blocked(datagram) = refused else { panic!("{refused}") };
     assert_eq!((number(&datagram), datagram.len()), (taken, 1_000));
-    // What it sends in a few milliseconds, which on a busy machine is little.
+    // At most a few milliseconds' worth of sending, which is little on a busy machine.
     assert!((4..=140).contains(&taken), "the buffer holds one drive at most: {taken}");
     assert!(pair.client.writable.is_empty());
     pair.until("there is room", |pair| pair.client.writable == [at_client]).await;
@@ -131,7 +131,7 @@ async fn datagrams_that_find_the_receive_buffer_full_push_out_older_ones_and_are
     let mut pair = Pair::with(drivers.client(client), drivers.exit(exit), loopback_socket());
     let (at_client, at_exit) = pair.connect().await;
     let mut taken = 0;
-    // The exit's worker is busy: noq receives, but nobody polls.
+    // The exit's worker is busy: noq receives, but the worker does not poll.
     let client_runs = async {
         let mut tick = tokio::time::interval(Duration::from_millis(2));
         std::future::poll_fn(|cx| {
@@ -163,7 +163,7 @@ async fn one_receive_buffer_is_enough_and_more_can_be_had_at_run_time(drivers: D
     let settings = TransportSettings { receive_batches: ReceiveBatches::new(1), ..Default::default() };
     let batches = settings.receive_batches.clone();
     let mut pair = Pair::new(drivers, &settings);
-    // A client's connections have a socket each, and share the buffers.
+    // Each of a client's connections has its own socket; all of them share the receive buffers.
     let names = [pair.connect().await, pair.connect().await, pair.connect().await];
     for (round, limit) in [1, 2, 32].into_iter().enumerate() {
         batches.set(limit);
@@ -251,7 +251,7 @@ async fn a_client_that_changes_its_address_keeps_its_connection(drivers: Drivers
     let before = pair.exit.stats(at_exit).remote;
 
     relay.move_to(Ipv4Addr::new(127, 0, 0, 2));
-    // Queued for the old path, whose MTU the new one starts below.
+    // These datagrams are queued for the old path's MTU. The new path starts with a smaller one.
     let mut taken = 0;
     while pair.exit.endpoint.send_datagram(at_exit, numbered(taken, 1_400)).is_ok() {
         taken += 1;

@@ -1,4 +1,5 @@
-//! An exit whose places for handshakes are all taken by somebody who knows its key, proves his addresses and finishes none.
+//! An attacker occupies all of an exit's places for handshakes. The attacker knows the exit's key, proves the addresses
+//! and finishes no handshake.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "common/attacker.rs"]
@@ -20,7 +21,7 @@ use warren_quic::{
 
 test_every_driver!(a_client_connects_to_an_exit_whose_places_are_all_taken);
 
-/// Handshakes under way at most.
+/// The most handshakes that may be in progress.
 const PLACES: usize = 384;
 const NETWORKS: usize = 64;
 const SOURCE: [u8; 8] = [0x5c; 8];
@@ -49,7 +50,7 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
         let before = strangers.turned_away(Turned::Displaced);
         pair.connect().await;
         assert!(strangers.turned_away(Turned::Displaced) > before, "another handshake gave way");
-        // The place that the client has left is taken again.
+        // The attacker takes the place again that the client has vacated.
         for socket in &sockets[..2] {
             begin(socket, &pair, begun, &frames);
             begun += 1;
@@ -61,7 +62,7 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
     assert!(strangers.handshakes().in_flight <= PLACES);
 }
 
-/// Begins a handshake.
+/// Starts a handshake.
 fn begin(socket: &UdpSocket, pair: &Pair, number: u64, frames: &[Vec<u8>]) {
     let attempt = attacker([&[0xd1; 12][..], &number.to_be_bytes()].concat());
     let token = proof(pair.exit_key, &attempt.destination);
@@ -70,7 +71,7 @@ fn begin(socket: &UdpSocket, pair: &Pair, number: u64, frames: &[Vec<u8>]) {
     }
 }
 
-/// Follows each Retry that came to a socket, and leaves the rest without an answer.
+/// Follows each Retry that a socket received, and ignores all other packets.
 fn prove(socket: &UdpSocket, frames: &[Vec<u8>]) {
     let (mut buffer, any) = ([0; 2_048], attacker(Vec::new()));
     while let Ok((length, exit)) = socket.recv_from(&mut buffer) {
@@ -85,7 +86,7 @@ fn attacker(destination: Vec<u8>) -> Attacker {
     Attacker { destination, source: SOURCE }
 }
 
-/// The token of who knows the exit's key, as `docs/silent-mode.md` has it.
+/// The token that proves knowledge of the exit's key, as documented in `docs/silent-mode.md`.
 fn proof(key: PublicKey, first_id: &[u8]) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &key.0);
     hmac::sign(&key, &[b"warren/1 initial proof", first_id].concat()).as_ref()[..16].to_vec()

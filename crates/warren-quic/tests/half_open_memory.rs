@@ -1,4 +1,4 @@
-//! What a handshake that somebody begins and does not finish takes of an exit's memory.
+//! The memory that a half-open handshake takes of an exit.
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
@@ -24,15 +24,15 @@ use warren_quic::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Fewer than those from which on addresses must be proven.
+/// Fewer handshakes than those after which addresses must be proven.
 const HANDSHAKES: usize = 48;
-/// Before them, so that buffers and tables have found their size.
+/// Handshakes before counting starts, so that buffers and tables have reached their size.
 const WARM_UP: usize = 16;
 
-/// A receive buffer alone has 64 KiB, and is not to be kept by what came in it.
+/// A receive buffer alone has 64 KiB. A half-open handshake must not keep one alive.
 const MOST: usize = 100 * 1_024;
 
-/// One test, since whatever else ran in this process would be counted too.
+/// The file's only test, because another test in the same process would be counted too.
 #[tokio::test]
 async fn a_half_open_handshake_keeps_no_receive_buffer() {
     let strangers = Strangers::new(true);
@@ -56,7 +56,7 @@ async fn a_half_open_handshake_keeps_no_receive_buffer() {
     assert!(each < MOST, "{each} bytes");
 }
 
-/// Begins a handshake.
+/// Starts a handshake.
 fn begin(socket: &UdpSocket, pair: &Pair, number: usize, frames: &[Vec<u8>]) {
     let attempt = attacker([&[0xd1; 12][..], &(number as u64).to_be_bytes()].concat());
     let key = hmac::Key::new(hmac::HMAC_SHA256, &pair.exit_key.0);

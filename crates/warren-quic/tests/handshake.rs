@@ -1,4 +1,4 @@
-//! Who may talk to whom, and how each refusal is told.
+//! Who may connect to whom, and how each refusal is reported.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -161,7 +161,7 @@ async fn a_silent_exit_takes_a_crowd_in_as_well(drivers: Drivers) {
     assert_eq!(strangers.turned_away(Turned::NoProof), 0);
 }
 
-/// All come from one network.
+/// Connects `number` clients, all from one network.
 async fn take_in_a_crowd(drivers: Drivers, number: usize, strangers: &Strangers) {
     let settings = TransportSettings { strangers: strangers.clone(), ..Default::default() };
     let mut pair = Pair::new(drivers, &settings);
@@ -179,7 +179,7 @@ async fn an_idle_connection_lets_its_worker_sleep(drivers: Drivers) {
     let settings = TransportSettings { keep_alive: None, ..Default::default() };
     let mut pair = Pair::new(drivers, &settings);
     pair.connect().await;
-    // MTU discovery and the last acknowledgements.
+    // Lets MTU discovery and the last acknowledgements finish.
     pair.run_for(Duration::from_millis(500)).await;
     let mut polls = 0;
     let idle = poll_fn(|cx| {

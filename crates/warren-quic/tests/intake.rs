@@ -1,4 +1,5 @@
-//! An exit that takes less than what comes in: who brings too much loses it, and everything is handed over or counted.
+//! An exit that receives more than it can process. The loud client loses its excess datagrams, and each datagram is
+//! delivered or counted.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -14,9 +15,9 @@ use warren_quic::{
     socket::{SocketConfig, bind},
 };
 
-/// How long the exit deals with what one poll brings, as with a slow TUN device.
+/// The time that the exit spends on the results of one poll, as with a slow TUN device.
 const SLOW: Duration = Duration::from_millis(5);
-/// Datagrams of one step: before the exit can know that it is behind, and after.
+/// Datagrams in one step: before the exit can notice that it falls behind, and afterwards.
 const FIRST: u64 = 30;
 const THEN: u64 = 150;
 const SIZE: usize = 1_100;
@@ -29,7 +30,7 @@ async fn who_brings_more_than_an_exit_takes_loses_it_and_nobody_else_does() {
         udp_gso: false,
         ..TransportSettings::default()
     };
-    // Room for somewhat more than a step.
+    // Room for slightly more than one step.
     let address = (Ipv4Addr::LOCALHOST, 0).into();
     let listen = bind(SocketConfig { buffer_bytes: 256 * 1024, ..SocketConfig::new(address) }).unwrap();
     let mut pair = Pair::with(settings.clone(), settings.clone(), listen);
@@ -51,7 +52,7 @@ async fn who_brings_more_than_an_exit_takes_loses_it_and_nobody_else_does() {
     let delivered = |pair: &Pair, by: ConnectionId| {
         pair.exit.datagrams.iter().filter(|(connection, _)| *connection == by).count() as u64
     };
-    // Only the exit wakes itself by now.
+    // From here on only the exit wakes itself.
     let drained = poll_fn(|cx| {
         pair.exit.poll(cx);
         pair.exit.endpoint.flush(cx);
@@ -77,7 +78,7 @@ async fn who_brings_more_than_an_exit_takes_loses_it_and_nobody_else_does() {
     assert!(pair.exit.closed.is_empty());
 }
 
-/// Both clients send what they have, and the exit takes what one poll brings.
+/// Both clients send their datagrams, and the exit processes the results of one poll.
 async fn step(pair: &mut Pair, other: &mut Side) {
     for _ in 0..4 {
         poll_fn(|cx| {
@@ -89,7 +90,7 @@ async fn step(pair: &mut Pair, other: &mut Side) {
         })
         .await;
     }
-    // The runtime has to see what came.
+    // Lets the runtime notice the received datagrams.
     sleep(Duration::from_millis(1)).await;
     poll_fn(|cx| {
         pair.exit.poll_once(cx);

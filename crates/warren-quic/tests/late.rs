@@ -1,4 +1,4 @@
-//! A datagram that thousands have overtaken is delivered all the same, and once.
+//! A datagram that thousands of others have overtaken is still delivered, and only once.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -8,12 +8,13 @@ use std::{iter::repeat_n, sync::atomic::Ordering, time::Duration};
 use common::{Drivers, Pair, Way, number, relay::Relay};
 use warren_quic::settings::{Congestion, TransportSettings};
 
-/// A path that does not take a datagram with two of them.
+/// A path MTU that is too small for two datagrams in one packet.
 const MTU: usize = 1_200;
 const SIZE: usize = 1_000;
-/// Packet numbers behind the newest one that are told apart (patch `late-packets`), less what noq skips.
+/// How far behind the newest packet number the exit still tells packets apart (patch `late-packets`), less the numbers
+/// that noq skips.
 const REACH: usize = 8_000;
-/// A connection's first keys are for a thousand packets at most, and soon forgotten.
+/// A connection's first keys serve at most a thousand packets and are soon discarded.
 const FIRST_KEYS: usize = 1_000;
 
 test_every_driver!(
@@ -34,7 +35,7 @@ async fn what_more_have_overtaken_counts_as_repeated(drivers: Drivers) {
     assert!(delivered.into_iter().eq(1..=REACH as u64 + 400));
 }
 
-/// Numbers of what the exit got, in the order it did: one that `others` overtook, them, and nothing else, in all `expected`.
+/// Numbers of the `expected` datagrams that the exit received, in order. `others` datagrams overtake the first one.
 async fn delivered_beside_a_late_one(drivers: Drivers, others: usize, expected: usize) -> Vec<u64> {
     let settings = TransportSettings { congestion: Congestion::Off.into(), ..TransportSettings::default() };
     let mut pair = Pair::new(drivers, &settings);
@@ -47,7 +48,7 @@ async fn delivered_beside_a_late_one(drivers: Drivers, others: usize, expected: 
     relay.overtaken_by.store(others, Ordering::Relaxed);
     pair.send_all(Way::Up, at_client, repeat_n(SIZE, 1 + others)).await;
     pair.until("what is not repeated has come", |pair| pair.exit.datagrams.len() >= expected).await;
-    // For what should not come.
+    // Leaves time for datagrams that must not arrive.
     pair.run_for(Duration::from_millis(100)).await;
     pair.exit.datagrams.iter().map(|(_, datagram)| number(datagram)).collect()
 }

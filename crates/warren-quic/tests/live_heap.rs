@@ -1,4 +1,4 @@
-//! What comes and goes leaves nothing on the heap: sessions, refused keys and reloads of the clients (scorecard R7).
+//! Sessions, refused keys and client reloads that come and go leave nothing on the heap (scorecard R7).
 
 #![allow(clippy::print_stdout, reason = "the figures are part of what the test shows")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
@@ -35,22 +35,22 @@ use warren_session::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// `WARREN_OPERATIONS=10000` is the scorecard's.
+/// The scorecard's figure is `WARREN_OPERATIONS=10000`.
 const OPERATIONS: usize = 1_000;
 
 const OPERATIONS_WITH_LEAK: usize = 600;
 
-/// Every buffer and table has found its size by the end of as many as this part of them.
+/// Every buffer and table has reached its size after this fraction (a fifth) of the operations.
 const WARM_UP: usize = 5;
 
-/// The exit rests after so many operations, for longer than a closed connection stays (three probe timeouts); else tables would grow
-/// as long as a fast machine closes more of them meanwhile than it did before.
+/// The exit rests after this many operations, for longer than a closed connection stays (three probe timeouts).
+/// Otherwise tables would grow while a fast machine closes ever more connections within that time.
 const REST_EVERY: usize = 50;
 const REST: Duration = Duration::from_millis(200);
 
 const GROWTH: usize = 64 * 1024;
 
-/// One test, since whatever else ran in this process would be counted too.
+/// The file's only test, because another test in the same process would be counted too.
 #[tokio::test]
 async fn sessions_refused_keys_and_reloads_leave_nothing_on_the_heap() {
     let asked = std::env::var("WARREN_OPERATIONS").ok();
@@ -64,7 +64,7 @@ async fn sessions_refused_keys_and_reloads_leave_nothing_on_the_heap() {
     );
     assert!(grown <= GROWTH.cast_signed(), "{grown} bytes");
 
-    // The same with a leak: a client of each session and each refused key is kept.
+    // The control: the same with a leak, in which the client of each session and of each refused key is kept.
     let mut kept = Vec::new();
     let leaked = world.growth(OPERATIONS_WITH_LEAK, |_| usize::MAX, |client| kept.push(client)).await;
     println!("{leaked} bytes more with {} clients kept", kept.len());
@@ -83,7 +83,7 @@ impl World {
         Self { exit: Exit::new(&enrolled.public()), enrolled, stranger }
     }
 
-    /// By how many bytes the heap grows after the warm-up.
+    /// The growth of the heap in bytes after the warm-up.
     async fn growth(
         &mut self,
         operations: usize,
@@ -100,7 +100,7 @@ impl World {
         self.settle(enough(before)).await.cast_signed() - before.cast_signed()
     }
 
-    /// The next of the operations; one that needed a client gives it back.
+    /// Runs operation `number`. Returns the client if the operation used one.
     async fn operate(&mut self, number: usize) -> Option<ClientSession> {
         if number.is_multiple_of(REST_EVERY) {
             self.rest(REST).await;
@@ -129,15 +129,16 @@ impl World {
         }
     }
 
-    /// Lets the exit alone do what it still has to.
+    /// Lets the exit alone finish its pending work.
     async fn rest(&mut self, time: Duration) {
         drop(timeout(time, poll_fn(|cx| self.exit.turn(cx))).await);
     }
 
-    /// The bytes in use once the exit is done with who has gone; a slow machine gets the time to come down to `enough`.
+    /// The bytes in use once the exit has cleaned up after departed clients. A slow machine gets time to come down to
+    /// `enough`.
     async fn settle(&mut self, enough: usize) -> usize {
         let mut least = usize::MAX;
-        // Closed connections are there for three probe timeouts.
+        // Closed connections stay for three probe timeouts.
         for round in 0..100 {
             if round >= 12 && least <= enough {
                 break;
@@ -173,7 +174,7 @@ impl Exit {
         Self { endpoint, inbox: Inbox::new(), sessions, address, key }
     }
 
-    /// Takes over a clients' file in which a client has come or gone, and the key file as it was.
+    /// Applies a clients' file in which a client was added or removed, with the key file unchanged.
     fn reload(&mut self, number: usize) {
         let mut edited: ClientRegistry =
             toml::from_str(&toml::to_string(self.sessions.registry()).unwrap()).unwrap();
@@ -185,13 +186,13 @@ impl Exit {
             edited.add(Enrolled::new("guest", key, SystemTime::UNIX_EPOCH)).unwrap();
         }
         self.sessions.adopt(Instant::now(), edited).unwrap();
-        // Removed keys are remembered for good, which is no leak.
+        // Removed keys are remembered forever. This is by design and not a leak.
         gone.into_iter().for_each(|key| self.sessions.allow_key(key));
         self.endpoint.set_identities(std::slice::from_ref(&self.key)).unwrap();
         self.carry_out();
     }
 
-    /// Does what there is to do; never ready, because others decide when they have seen enough.
+    /// Does the pending work. Never ready: the caller decides when to stop.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.endpoint.poll(cx, &mut self.inbox).is_ready() {
             let now = Instant::now();
@@ -233,7 +234,7 @@ impl Exit {
     }
 }
 
-/// A client's process, from its start to its end.
+/// A client's process from start to end.
 struct Client {
     endpoint: Endpoint,
     inbox: Inbox,
@@ -253,7 +254,7 @@ impl Client {
         Self { endpoint, inbox, session, exit: (address, exit), connections }
     }
 
-    /// Lets both sides run until something holds.
+    /// Lets both sides run until a condition holds.
     async fn until(&mut self, exit: &mut Exit, holds: impl Fn(&Self, &Exit) -> bool) {
         let waiting = poll_fn(|cx| {
             self.turn(cx);

@@ -1,4 +1,4 @@
-//! Connections that are over answer late packets for a while, in which many may come and go: only so many are kept.
+//! Closed connections answer late packets for a while. Many may accumulate in that time, so their number is limited.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -29,7 +29,7 @@ async fn an_exit_keeps_some_of_the_connections_that_are_over() {
             pair.exit.endpoint.close(id, 0, "");
         }
     }
-    // Without a pause, in which those that are over would go by themselves.
+    // Without a pause, because closed connections would expire in it.
     poll_fn(|cx| {
         let mut polls_left = 1_000;
         while pair.exit.closed.len() < MANY && polls_left > 0 {
@@ -50,7 +50,7 @@ async fn an_exit_keeps_some_of_the_connections_that_are_over() {
     pair.until("all others are gone", |pair| connections(&pair.exit.endpoint) == 1).await;
 }
 
-/// Connections that an endpoint has, those that are over among them.
+/// The endpoint's connections, including closed ones.
 fn connections(endpoint: &Endpoint) -> usize {
     let all = format!("{endpoint:?}");
     let (_, count) = all.split_once("connections: ").unwrap();

@@ -1,4 +1,5 @@
-//! Which of its keys an exit proves that has two: the one that the client pins, which only the proof in its first packet tells.
+//! An exit with two keys proves the one that the client pins. Only the proof in the client's first packet tells which
+//! one that is.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "common/attacker.rs"]
@@ -37,7 +38,7 @@ async fn an_exit_proves_the_pinned_key_also_to_who_must_prove_its_address_first(
     for silent in [true, false] {
         let mut exit = TwoKeys::new(drivers, silent);
         let [first, second, other] = exit.public;
-        // More than one network may have under way without a proof of the address.
+        // More handshakes than one network may have in progress without address validation.
         let crowd = loopback_socket();
         for number in 0..70 {
             let attacker = Attacker::new(number);
@@ -110,7 +111,7 @@ impl TwoKeys {
     }
 }
 
-/// The token of who knows the exit's key, as `docs/silent-mode.md` has it.
+/// The token that proves knowledge of the exit's key, as documented in `docs/silent-mode.md`.
 fn proof(key: PublicKey, first_id: &[u8]) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &key.0);
     hmac::sign(&key, &[b"warren/1 initial proof", first_id].concat()).as_ref()[..16].to_vec()

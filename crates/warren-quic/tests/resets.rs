@@ -1,4 +1,5 @@
-//! Which connection IDs an exit resets: those of connections that have ended, and none of a live one, wherever somebody asks.
+//! Which connection IDs an exit resets: those of ended connections. It never resets the ID of a live connection, at any
+//! listener.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -32,10 +33,11 @@ async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(driver
 
     assert_eq!(world.asked_everywhere(&id).await, []);
 
-    // The control: once the connection has ended, the listener that gave the ID out resets it, and still no other.
+    // The control: after the connection has ended, the listener that issued the ID resets it, and no other listener
+    // does.
     world.workers[0].endpoint.close(at_exit, 0, "");
     world.until_reset(&id).await;
-    // The same ID is not answered again for a second.
+    // The exit answers the same ID at most once per second.
     world.run_for(Duration::from_millis(1_100)).await;
     assert_eq!(world.asked_everywhere(&id).await, [world.addresses[0][0]]);
 }
@@ -46,7 +48,7 @@ async fn an_id_that_an_open_connection_has_retired_is_not_reset(drivers: Drivers
     let retired = world.tap.id();
     world.client.endpoint.rebind(at_client, loopback_socket()).unwrap();
     world.until("the client goes on with another ID", |world| world.tap.id() != retired).await;
-    // What retires the old one is on its way.
+    // The frame that retires the old ID is still in flight.
     world.run_for(Duration::from_millis(200)).await;
 
     assert_eq!(world.asked_everywhere(&retired).await, []);
@@ -55,7 +57,7 @@ async fn an_id_that_an_open_connection_has_retired_is_not_reset(drivers: Drivers
     world.until_reset(&retired).await;
 }
 
-/// noq's driver takes leave when it is dropped; Warren's is forgotten as by a kill.
+/// Only Warren's driver: dropping it is like a kill. noq's driver closes its connections when it is dropped.
 #[tokio::test]
 async fn ids_of_an_earlier_process_are_reset_at_every_listener_of_their_worker() {
     let mut world = World::new(Drivers { client: Driver::Warren, exit: Driver::Warren });
@@ -77,7 +79,7 @@ async fn who_repeats_an_id_leaves_resets_to_others() {
     world.restart();
     let exit = world.addresses[0][0];
     let (repeater, asker) = (Asker::new(exit), Asker::new(exit));
-    // The control: the exit resets who repeats it.
+    // The control: the repeater gets a reset.
     world.until("it is answered", |_| repeater.asks(&repeated, 20)).await;
 
     for id in others {
@@ -91,7 +93,8 @@ async fn who_repeats_an_id_leaves_resets_to_others() {
     }
 }
 
-/// A client, an exit of two workers that each listen at an IPv4 and an IPv6 address, and a tap on the way to the first of these.
+/// A client, an exit of two workers that each listen on an IPv4 and an IPv6 address, and a tap in front of the first
+/// listener.
 struct World {
     drivers: Drivers,
     identity: PrivateKey,
@@ -118,7 +121,7 @@ impl World {
         world
     }
 
-    /// Forgets every worker at once, and starts another process at the same addresses.
+    /// Drops all workers at once, and starts another process at the same addresses.
     fn restart(&mut self) {
         self.workers.clear();
         let strangers = Strangers::new(true);
@@ -140,7 +143,7 @@ impl World {
         }
     }
 
-    /// Connects to the first listener of the first worker, and waits until the tap has learnt an ID.
+    /// Connects to the first listener of the first worker, and waits until the tap has learned an ID.
     async fn connect(&mut self) -> (ConnectionId, ConnectionId) {
         let key = self.identity.public();
         let at_client = self.client.endpoint.connect(loopback_socket(), self.tap.address(), &[key]).unwrap();
@@ -153,14 +156,14 @@ impl World {
         (at_client, self.workers[0].connected[0].0)
     }
 
-    /// The ID of one more connection, by a way of its own.
+    /// The ID of another connection, which runs through a tap of its own.
     async fn another_id(&mut self) -> Vec<u8> {
         self.tap = Tap { exit: self.tap.exit, ..Tap::new() };
         self.connect().await;
         self.tap.id()
     }
 
-    /// Has somebody repeat an ID for a while, some thousand times a second.
+    /// Has the repeater ask with an ID for a while, several thousand times a second.
     async fn repeat(&mut self, repeater: &Asker, id: &[u8], time: Duration) {
         let start = Instant::now();
         self.until("the time is over", |_| {
@@ -170,7 +173,7 @@ impl World {
         .await;
     }
 
-    /// Sends a packet with this ID to every listener. Returns those that answered, once all have looked at it.
+    /// Sends a packet with this ID to every listener. Returns the listeners that answered, once all have processed it.
     async fn asked_everywhere(&mut self, id: &[u8]) -> Vec<SocketAddr> {
         let received = |world: &Self| -> u64 {
             world.workers.iter().map(|worker| worker.endpoint.socket_stats().datagrams_received).sum()
@@ -179,12 +182,12 @@ impl World {
         let askers: Vec<Asker> = self.addresses.concat().into_iter().map(Asker::new).collect();
         askers.iter().for_each(|asker| asker.ask(id));
         self.until("all was received", |world| received(world) >= before + askers.len() as u64).await;
-        // Other packets count as well.
+        // Other packets count as well, so this leaves time for the answers.
         self.run_for(Duration::from_millis(50)).await;
         askers.iter().filter(|asker| asker.is_answered()).map(|asker| asker.exit).collect()
     }
 
-    /// Asks the listener that gave the ID out until it answers.
+    /// Asks the listener that issued the ID until it answers.
     async fn until_reset(&mut self, id: &[u8]) {
         let asker = Asker::new(self.addresses[0][0]);
         self.until("its listener resets it", |_| {
@@ -216,7 +219,7 @@ impl World {
     }
 }
 
-/// Passes on what a client and an exit say to each other, and reads the IDs that the client's packets go to.
+/// Relays packets between a client and an exit, and reads the destination IDs of the client's packets.
 struct Tap {
     front: UdpSocket,
     back: UdpSocket,
@@ -226,7 +229,7 @@ struct Tap {
 }
 
 impl Tap {
-    /// Bytes of an exit's connection IDs.
+    /// Bytes of an exit's connection ID.
     const ID: usize = 12;
 
     fn new() -> Self {
@@ -238,7 +241,7 @@ impl Tap {
         self.front.local_addr().unwrap()
     }
 
-    /// The ID that the client's latest packet with a short header went to.
+    /// The destination ID of the client's latest packet with a short header.
     fn id(&self) -> Vec<u8> {
         self.id.clone().unwrap()
     }
@@ -258,7 +261,7 @@ impl Tap {
     }
 }
 
-/// Somebody who has seen a connection ID and asks a listener with it.
+/// An observer who has seen a connection ID and sends it to a listener.
 struct Asker {
     socket: UdpSocket,
     exit: SocketAddr,
@@ -272,13 +275,13 @@ impl Asker {
         Self { socket, exit }
     }
 
-    /// Sends what looks like a packet of a connection, whose keys the asker does not have.
+    /// Sends a packet that looks like one of the connection, without having its keys.
     fn ask(&self, id: &[u8]) {
         let packet = [&[0x40][..], id, &[0x5a; 300]].concat();
         self.socket.send(&packet).unwrap();
     }
 
-    /// Asks so many times, and returns whether there was an answer.
+    /// Asks `times` times. Returns whether an answer came.
     fn asks(&self, id: &[u8], times: usize) -> bool {
         (0..times).for_each(|_| self.ask(id));
         self.is_answered()

@@ -1,4 +1,4 @@
-//! A connection that nobody answers for a while: what waited in it is not sent any more.
+//! A connection that gets no answer for a while: datagrams that waited in it are dropped.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -11,11 +11,12 @@ use warren_quic::{
     settings::{Driver::Warren, TransportSettings},
 };
 
-/// What the path carries.
+/// The path MTU.
 const PATH: usize = 1_472;
-/// Numbers from here on are of what is sent after the silence.
+/// Datagrams sent after the silence are numbered from here on.
 const FRESH: u64 = 1_000_000;
-/// The loss probes that a connection sends before it hears that the path is back may take so many of the old ones with them.
+/// At most this many old datagrams may arrive, carried by loss probes that are sent before the path is known to be
+/// back.
 const PROBED: usize = 8;
 
 #[tokio::test]
@@ -61,7 +62,7 @@ async fn what_waited_through_a_silence_is_dropped_and_counted_and_what_is_fresh_
     assert!(pair.client.closed.is_empty());
 }
 
-/// Sends until the connection takes no more.
+/// Sends until the connection is blocked.
 fn fill(pair: &mut Pair, connection: ConnectionId, taken: &mut u64) {
     while pair.client.endpoint.send_datagram(connection, numbered(*taken, 1_000)).is_ok() {
         *taken += 1;

@@ -1,4 +1,4 @@
-//! What somebody learns of an exit who does not know its key: nothing, if it is silent.
+//! A silent exit reveals nothing to anybody who does not know its key.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -35,7 +35,7 @@ async fn a_silent_exit_answers_no_probe_and_any_other_does(drivers: Drivers) {
             noise.send_to(&probe, pair.exit_address).unwrap();
         }
 
-        // What was sent before this handshake is dealt with before it is done.
+        // Packets sent before this handshake are processed before it completes.
         pair.connect().await;
 
         for (scanner, answered) in [(&plain, !silent), (&of_another_version, !silent), (&noise, false)] {
@@ -63,7 +63,7 @@ async fn a_proof_that_somebody_else_has_shown_is_worth_nothing(drivers: Drivers)
     assert_eq!(strangers.turned_away(Turned::Replayed), initials.len() as u64);
 }
 
-/// RFC 9000 section 8.1, whatever is repeated.
+/// RFC 9000 section 8.1, including retransmissions.
 async fn what_is_said_to_an_address_that_nobody_has_proven_is_three_times_what_came(drivers: Drivers) {
     let mut pair = pair(drivers, &Strangers::new(false));
     let initials = initials_for(&mut pair, drivers, PrivateKey::generate().unwrap().public()).await;
@@ -86,7 +86,7 @@ fn pair(drivers: Drivers, strangers: &Strangers) -> Pair {
     Pair::new(drivers, &TransportSettings { strangers: strangers.clone(), ..Default::default() })
 }
 
-/// The Initials of a client that believes in a key of the exit, and gets no answer.
+/// The Initials of a client that pins `key`, collected by a socket that never answers.
 async fn initials_for(pair: &mut Pair, drivers: Drivers, key: PublicKey) -> Vec<Vec<u8>> {
     let listener = loopback_socket();
     let settings = drivers.client(TransportSettings::default());
@@ -106,14 +106,14 @@ async fn initials_for(pair: &mut Pair, drivers: Drivers, key: PublicKey) -> Vec<
     initials
 }
 
-/// An Initial of a version that nobody speaks.
+/// An Initial of a QUIC version that does not exist.
 fn another_version() -> Vec<u8> {
     let mut packet = [&[0xc0, 0xba, 0xba, 0xba, 0xba, 8][..], &[2; 8], &[8], &[1; 8]].concat();
     packet.resize(1_200, 0);
     packet
 }
 
-/// Random bytes, and what looks like packets of connections that there never were.
+/// Random bytes, and packets that look like those of connections that never existed.
 fn noises() -> Vec<Vec<u8>> {
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {
@@ -125,7 +125,7 @@ fn noises() -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for length in [1, 20, 40, 100, 1_200, 1_472] {
         for first in [0x00, 0x40, 0x5f, 0xc0, 0xd0, 0xe0, 0xf0] {
-            // With the worker's byte in place, as far as anybody can know it.
+            // With a valid worker byte in the connection ID, as far as an outsider can know it.
             let mut packet: Vec<u8> =
                 [first, 0].into_iter().chain((2..length.max(2)).map(|_| random())).collect();
             packet.truncate(length);

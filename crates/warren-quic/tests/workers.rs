@@ -1,4 +1,4 @@
-//! Workers that share an exit's port: each connection stays with its own, and to strangers they are one exit.
+//! Workers share an exit's port. Each connection stays with its worker, and to strangers they look like one exit.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -71,7 +71,7 @@ async fn a_proof_that_one_worker_has_seen_is_worth_nothing_to_another(drivers: D
     let mut group = Group::new(drivers, 3, &strangers);
     let initials = group.initials().await;
 
-    // By the hash of their ports they reach all workers.
+    // The hash of the source ports spreads the scanners over all workers.
     let scanners: Vec<UdpSocket> = (0..SCANNERS).map(|_| loopback_socket()).collect();
     for (scanner, initial) in
         scanners.iter().flat_map(|scanner| initials.iter().map(move |one| (scanner, one)))
@@ -87,7 +87,7 @@ async fn a_proof_that_one_worker_has_seen_is_worth_nothing_to_another(drivers: D
     group.until("the first is answered", |_| scanners.iter().filter(answered).count() == 1).await;
 }
 
-/// noq's driver takes leave when it is dropped; Warren's is forgotten as by a kill.
+/// Only Warren's driver: dropping it is like a kill. noq's driver closes its connections when it is dropped.
 #[tokio::test]
 async fn another_number_of_workers_resets_every_connection_of_the_former() {
     let drivers = Drivers { client: Driver::Warren, exit: Driver::Warren };
@@ -95,7 +95,7 @@ async fn another_number_of_workers_resets_every_connection_of_the_former() {
     group.connect_until_each_worker_has(1).await;
     let connections: Vec<ConnectionId> = group.client.connected.iter().map(|(id, _)| *id).collect();
 
-    // A process of its own.
+    // A new process starts with a new `Strangers`.
     group.strangers = Strangers::default();
     group.restart_with(2);
     for connection in &connections {
@@ -109,7 +109,7 @@ async fn another_number_of_workers_resets_every_connection_of_the_former() {
 }
 
 async fn handshakes_that_are_done_leave_room_for_others(drivers: Drivers) {
-    // More than one network may have under way before it must prove its addresses.
+    // More handshakes than one network may have in progress before it must prove its addresses.
     const HANDSHAKES: usize = 70;
     let strangers = Strangers::default();
     let mut group = Group::new(drivers, 2, &strangers);
@@ -185,7 +185,7 @@ impl Group {
         }
     }
 
-    /// Forgets every worker at once, and starts `count` at the same address.
+    /// Drops all workers at once, and starts `count` workers at the same address.
     fn restart_with(&mut self, count: u8) {
         self.workers.clear();
         let identities = vec![self.identity.clone()];
@@ -195,7 +195,7 @@ impl Group {
         }
     }
 
-    /// What each of `count` workers at the address is made of.
+    /// The settings and the socket of each of `count` workers at the address.
     fn places(&mut self, count: u8) -> Vec<(TransportSettings, UdpSocket)> {
         let shared = |address| SocketConfig { reuse_port: true, ..SocketConfig::new(address) };
         let mut places = Vec::new();
@@ -252,7 +252,7 @@ impl Group {
     }
 
     async fn connect_until_each_worker_has(&mut self, connections: usize) {
-        // The kernel's hash chooses the worker; that it passes one over so often would be a wonder.
+        // The kernel's hash chooses the worker. It is very unlikely to skip one worker this often.
         for _ in 0..200 {
             if self.workers.iter().all(|worker| worker.connected.len() >= connections) {
                 return;
@@ -262,13 +262,13 @@ impl Group {
         panic!("a worker got no connection");
     }
 
-    /// The number of each datagram that came, and the connection that it came on.
+    /// The number of each received datagram, and the connection that carried it.
     fn received(&self) -> Vec<(u64, ConnectionId)> {
         let datagrams = self.workers.iter().flat_map(|worker| &worker.datagrams);
         datagrams.map(|(connection, datagram)| (number(datagram), *connection)).collect()
     }
 
-    /// The Initials of a client that knows the exit's key, and gets no answer.
+    /// The Initials of a client that knows the exit's key, collected by a socket that never answers.
     async fn initials(&mut self) -> Vec<Vec<u8>> {
         let listener = loopback_socket();
         let (address, key) = (listener.local_addr().unwrap(), self.key());
@@ -287,12 +287,12 @@ impl Group {
     }
 }
 
-/// Workers as the daemon has them: each in a thread with a runtime of its own.
+/// Workers as in the daemon: each in a thread with its own runtime.
 struct Threads {
     threads: Vec<thread::JoinHandle<()>>,
     stop: watch::Sender<()>,
     connected: Arc<AtomicUsize>,
-    /// The number of each datagram that came.
+    /// The number of each received datagram.
     carried: mpsc::Receiver<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The QUIC library as an exit has it, but without a socket.
+//! An exit's QUIC library without a socket.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,16 +19,16 @@ use crate::attacker::{Attacker, Retry};
 
 const ATTACKER: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 4433);
 
-/// What became of an attempt.
+/// The outcome of a connection attempt.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Fate {
-    /// The exit goes on with the handshake.
+    /// The exit continued the handshake.
     Answered,
     /// The exit refused it or closed the connection.
     Closed,
 }
 
-/// An exit that is only asked.
+/// An exit that only answers packets.
 pub(crate) struct Exit {
     endpoint: Endpoint,
     now: Instant,
@@ -49,7 +49,7 @@ impl Exit {
         self.endpoint.open_connections()
     }
 
-    /// Takes an attempt in, gives its connection the other packets, and ends it.
+    /// Accepts an attempt, passes its other packets to the connection, and ends it.
     pub(crate) fn take_in(&mut self, packets: &[Vec<u8>]) -> Fate {
         let Some(incoming) = self.attempt(&packets[0]) else { return Fate::Closed };
         let accepted = self.endpoint.accept(incoming, self.now, &mut Vec::new(), None);
@@ -73,7 +73,7 @@ impl Exit {
         if answered { Fate::Answered } else { Fate::Closed }
     }
 
-    /// Asks the attacker, who sent this Initial, to prove its address.
+    /// Sends a Retry to the attacker, who sent this Initial.
     pub(crate) fn retry(&mut self, attacker: &Attacker, packet: &[u8]) -> Retry {
         let incoming = self.attempt(packet).unwrap();
         let mut answer = Vec::new();
@@ -111,7 +111,7 @@ impl Exit {
         self.endpoint.handle(self.now, path, None, BytesMut::from(packet), &mut Vec::new())
     }
 
-    /// Does what the connection and the endpoint have for each other, and lets it send.
+    /// Exchanges pending events between connection and endpoint, and lets the connection send.
     fn settle(&mut self, handle: ConnectionHandle, connection: &mut Connection) {
         while connection.poll_transmit(self.now, NonZeroUsize::MIN, &mut Vec::new()).is_some() {}
         while connection.poll().is_some() {}

@@ -1,13 +1,16 @@
-//! What was published against quinn, which noq comes from, is tried on the noq that is pinned. cargo-deny says only whether
-//! an advisory names noq, and these name quinn.
+//! Tries the vulnerabilities published for quinn on the pinned noq, which derives from quinn. cargo-deny reports only
+//! advisories that name noq, and these name quinn.
 //!
-//! | advisory | what | here |
+//! | advisory | vulnerability | test |
 //! |---|---|---|
-//! | RUSTSEC-2021-0035 | the memory layout of socket addresses was assumed | `socket_addresses_are_the_kernel_s`; noq-udp has them made by socket2, which copies them field by field |
+//! | RUSTSEC-2021-0035 | the memory layout of socket addresses was assumed | `socket_addresses_are_the_kernel_s`;
+//! noq-udp leaves them to socket2, which copies field by field |
 //! | RUSTSEC-2023-0063 | a frame of an unknown type panicked | `frames_of_unknown_types_end_the_attempt` |
-//! | RUSTSEC-2024-0373 | attempts asked to prove their address left a state behind that panicked | `attempts_leave_nothing_behind_however_they_are_dealt_with` |
+//! | RUSTSEC-2024-0373 | attempts that got a Retry left a state behind that panicked |
+//! `attempts_leave_nothing_behind_however_they_are_dealt_with` |
 //! | RUSTSEC-2026-0037 | transport parameters with invalid values panicked | `invalid_transport_parameters_end_the_attempt` |
-//! | RUSTSEC-2026-0185 | fragments of a stream with gaps between them took memory without a bound | `gaps_in_the_handshake_take_bounded_room`, as far as a stranger gets; the control stream's window is 64 KiB |
+//! | RUSTSEC-2026-0185 | stream fragments with gaps took unbounded memory | `gaps_in_the_handshake_take_bounded_room`,
+//! as far as a stranger gets; the control stream's window is 64 KiB |
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "../common/attacker.rs"]
@@ -50,7 +53,7 @@ fn socket_addresses_are_the_kernel_s() {
         let mut meta = [noq_udp::RecvMeta::default()];
         let received = (0..10_000).find_map(|_| {
             let received = receiver.recv((&to).into(), &mut [IoSliceMut::new(&mut buffer)], &mut meta);
-            // The socket does not block any more.
+            // The socket is non-blocking by now.
             received.inspect_err(|_| std::thread::sleep(Duration::from_millis(1))).ok()
         });
         assert_eq!(received, Some(1));
@@ -96,7 +99,7 @@ fn attempts_leave_nothing_behind_however_they_are_dealt_with() {
         let attacker = Attacker::new(number);
         let hello = attacker.hello(&attacker.usual_parameters());
         let retry = exit.retry(&attacker, &hello[0]);
-        // Again before, between and after, as the network repeats packets.
+        // The first Initial arrives again before, between and after the other packets, as networks duplicate packets.
         exit.retry(&attacker, &hello[0]);
         exit.ignore(&hello[0]);
         exit.refuse(&hello[0]);
@@ -117,7 +120,7 @@ fn gaps_in_the_handshake_take_bounded_room() {
     let mut exit = Exit::new();
     let attacker = Attacker::new(1);
     let mut packets = Vec::new();
-    // Every other byte of what is never whole, and beyond what may be buffered.
+    // Every other byte of a stream that is never complete, beyond the limit of the buffer.
     for (number, offsets) in (0..).zip((1..40_000_u64).step_by(2).collect::<Vec<_>>().chunks(150)) {
         let frames: Vec<u8> = offsets.iter().flat_map(|offset| crypto_frame(*offset, &[1])).collect();
         packets.push(attacker.initial(number, &[], &frames));

@@ -1,5 +1,6 @@
-//! A client that makes each byte of its Initials itself: sealed as they must be, by keys that anybody derives from the first
-//! connection ID (RFC 9001 section 5.2), and with whatever is hostile inside. Tests of the daemon use it too.
+//! A client that builds each byte of its Initials itself. It seals them properly, with keys that anybody can derive
+//! from the first connection ID (RFC 9001 section 5.2), and puts hostile content inside. Tests of the daemon use it
+//! too.
 
 use std::sync::Arc;
 
@@ -10,25 +11,25 @@ use rustls::{
 };
 use warren_quic::{key::PrivateKey, tls};
 
-/// Bytes of a packet number, and of the tag behind what is sealed.
+/// Bytes of a packet number, and of the AEAD tag.
 const NUMBER: usize = 4;
 const TAG: usize = 16;
 
-/// Most bytes of a hello in one Initial.
+/// The most bytes of a ClientHello in one Initial.
 const PART: usize = 900;
 
-/// Types of frames that no version of QUIC or extension of Warren's knows.
+/// Frame types that no version of QUIC and no extension used by Warren defines.
 const UNKNOWN_TYPES: [u64; 11] =
     [0x1f, 0x20, 0x21, 0x2f, 0x3f, 0xff, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, (1 << 62) - 1];
 
-/// One attempt.
+/// One connection attempt.
 pub(crate) struct Attacker {
     pub(crate) destination: Vec<u8>,
     pub(crate) source: [u8; 8],
 }
 
 impl Attacker {
-    /// An attempt with IDs of its own.
+    /// An attempt with its own connection IDs.
     pub(crate) fn new(number: u64) -> Self {
         let destination = [&[0xd1; 12][..], &number.to_be_bytes()].concat();
         Self { destination, source: (number | 0x5c << 56).to_be_bytes() }
@@ -39,27 +40,27 @@ impl Attacker {
         [&[0x0f, 8][..], &self.source].concat()
     }
 
-    /// The Initials of a TLS hello with these transport parameters.
+    /// The Initials of a ClientHello with these transport parameters.
     pub(crate) fn hello(&self, parameters: &[u8]) -> Vec<Vec<u8>> {
         self.hello_with(parameters, &[])
     }
 
-    /// The same attempt after a Retry: to its ID.
+    /// The same attempt after a Retry, addressed to the Retry's source connection ID.
     pub(crate) fn after_retry(&self, retry: &Retry) -> Self {
         Self { destination: retry.source.clone(), source: self.source }
     }
 
-    /// The Initials of a TLS hello with these transport parameters, and with a token.
+    /// The Initials of a ClientHello with these transport parameters, and with a token.
     pub(crate) fn hello_with(&self, parameters: &[u8], token: &[u8]) -> Vec<Vec<u8>> {
         self.initials(token, &Self::hello_frames(parameters))
     }
 
-    /// Initials with these frames, one packet for each.
+    /// Initials with these frames, one packet for each item.
     pub(crate) fn initials(&self, token: &[u8], frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         (0..).zip(frames).map(|(number, frames)| self.initial(number, token, frames)).collect()
     }
 
-    /// The frames of a TLS hello with these transport parameters, each for a packet of its own.
+    /// The CRYPTO frames of a ClientHello with these transport parameters, each for a packet of its own.
     pub(crate) fn hello_frames(parameters: &[u8]) -> Vec<Vec<u8>> {
         let key = || PrivateKey::generate().unwrap();
         let config = tls::client(&key(), &[key().public()], tls::PresentedKey::default(), None).unwrap();
@@ -71,14 +72,14 @@ impl Attacker {
         (0..).zip(hello.chunks(PART)).map(|(number, part)| crypto_frame(number * PART as u64, part)).collect()
     }
 
-    /// An Initial with these frames and padding behind them.
+    /// An Initial with these frames followed by padding.
     pub(crate) fn initial(&self, number: u32, token: &[u8], frames: &[u8]) -> Vec<u8> {
         let mut payload = frames.to_vec();
         payload.resize(frames.len().max(1_170 - token.len()), 0);
         self.sealed(number, token, payload)
     }
 
-    /// An Initial that ends with these frames, behind padding.
+    /// An Initial with padding followed by these frames.
     pub(crate) fn full_initial(&self, number: u32, token: &[u8], frames: &[u8]) -> Vec<u8> {
         let mut payload = vec![0; 1_170 - token.len() - frames.len()];
         payload.extend(frames);
@@ -114,7 +115,8 @@ impl Attacker {
     }
 }
 
-/// Frames of unknown types: in as few bytes as can be, in eight, and cut short, which must be the last of a packet.
+/// Frames of unknown types: in the shortest encoding, in eight bytes, and truncated. A truncated frame must be the last
+/// of its packet.
 pub(crate) fn unknown_frames() -> Vec<[Vec<u8>; 3]> {
     let of = |frame_type: u64| {
         let short = [&variable_length_integer(frame_type)[..], &[0; 8]].concat();
@@ -124,8 +126,8 @@ pub(crate) fn unknown_frames() -> Vec<[Vec<u8>; 3]> {
     UNKNOWN_TYPES.map(of).to_vec()
 }
 
-/// Transport parameters to come behind the usual ones: each that is known and some that are not, with values and lengths that mostly
-/// do not fit.
+/// Transport parameters to append to the usual ones: every known one and some unknown ones. Most of their values and
+/// lengths are invalid.
 pub(crate) fn odd_parameters() -> Vec<Vec<u8>> {
     let ids = (0..=0x11).chain([0x20, 0x2ab2, 0x0f73_9bbc_1b66_6d09, 0xff04_de1a, 0xff04_de1b, 0x3e]);
     let largest = variable_length_integer((1 << 62) - 1);
@@ -143,13 +145,13 @@ pub(crate) fn odd_parameters() -> Vec<Vec<u8>> {
     parameters
 }
 
-/// A part of the handshake's stream.
+/// A CRYPTO frame.
 pub(crate) fn crypto_frame(offset: u64, data: &[u8]) -> Vec<u8> {
     [&[0x06][..], &variable_length_integer(offset), &variable_length_integer(data.len() as u64), data]
         .concat()
 }
 
-/// An integer of RFC 9000 section 16, in as few bytes as can be.
+/// A variable-length integer (RFC 9000 section 16) in its shortest encoding.
 pub(crate) fn variable_length_integer(value: u64) -> Vec<u8> {
     match value {
         0..0x40 => vec![value.to_be_bytes()[7]],
@@ -159,14 +161,14 @@ pub(crate) fn variable_length_integer(value: u64) -> Vec<u8> {
     }
 }
 
-/// What a Retry says.
+/// The fields of a Retry.
 pub(crate) struct Retry {
     pub(crate) source: Vec<u8>,
     pub(crate) token: Vec<u8>,
 }
 
 impl Retry {
-    /// Reads one that is for `attacker`; nothing if this is another packet (RFC 9000 section 17.2.5).
+    /// Parses a Retry for `attacker`. Returns `None` for any other packet (RFC 9000 section 17.2.5).
     pub(crate) fn read(attacker: &Attacker, packet: &[u8]) -> Option<Self> {
         let (head, ids) = packet.split_at_checked(5)?;
         let (destination, rest) = ids.get(1..)?.split_at_checked(ids[0].into())?;

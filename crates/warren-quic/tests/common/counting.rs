@@ -1,4 +1,4 @@
-//! An allocator that counts, and leaves the rest to the system's.
+//! An allocator that counts allocations and leaves the work to the system's allocator.
 #![allow(
     unsafe_code,
     reason = "an allocator is unsafe by nature; this one counts and leaves the rest to the system's"
@@ -12,27 +12,27 @@ use std::{
 
 /// Allocations since the program began.
 pub static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-/// What they were for, in bytes; of one that grows, what it grows by.
+/// Bytes of all allocations. A reallocation counts the growth.
 pub static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes that are in use.
+/// Bytes currently in use.
 pub static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// To be a test program's global allocator.
+/// The global allocator of a test program.
 pub struct Counting;
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         ALLOCATED_BYTES.fetch_add(layout.size(), Relaxed);
         LIVE_BYTES.fetch_add(layout.size(), Relaxed);
-        // SAFETY: the caller keeps GlobalAlloc's contract, which is the system's.
+        // SAFETY: the caller keeps GlobalAlloc's contract, which is also the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as above; the pointer came from the system's allocator.
+        // SAFETY: as above; the pointer comes from the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 

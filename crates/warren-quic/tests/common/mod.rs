@@ -1,4 +1,5 @@
-//! Both ends of a path, run by one task: what came in is kept, and a test waits until it holds.
+//! Both ends of a path, run by one task. Received events and datagrams are kept, and tests wait until a condition
+//! holds.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod relay;
@@ -23,10 +24,10 @@ use warren_quic::{
     socket::{SocketConfig, bind},
 };
 
-/// What any single wait may take.
+/// The longest time that a single wait may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The reset key of every exit here, as one that keeps it across restarts.
+/// The reset key of every exit here, so that a restarted exit has the same one.
 pub const RESET_KEY: [u8; 32] = [7; 32];
 
 pub fn loopback_socket() -> UdpSocket {
@@ -50,7 +51,7 @@ impl Drivers {
     }
 }
 
-/// Makes tests of functions that take [`Drivers`]: each driver with itself and with the other.
+/// Generates tests from functions that take [`Drivers`]: both drivers, each against itself and against the other.
 #[macro_export]
 macro_rules! test_every_driver {
     ($($test:ident),* $(,)?) => {$(
@@ -82,17 +83,17 @@ macro_rules! test_every_driver {
     )*};
 }
 
-/// An endpoint and all it told so far.
+/// An endpoint and everything that it has reported so far.
 pub struct Side {
     pub endpoint: Endpoint,
     pub connected: Vec<(ConnectionId, PublicKey)>,
     pub control: BTreeMap<ConnectionId, Vec<u8>>,
     pub datagrams: Vec<(ConnectionId, Bytes)>,
     pub writable: Vec<ConnectionId>,
-    /// Whether somebody answers, each time that it changed.
+    /// Each change of whether the peer answers.
     pub answers: Vec<(ConnectionId, bool)>,
     pub closed: Vec<(ConnectionId, CloseReason)>,
-    /// Final counters of what is closed.
+    /// Final counters of closed connections.
     pub last: BTreeMap<ConnectionId, ConnectionStats>,
     inbox: Inbox,
 }
@@ -112,12 +113,12 @@ impl Side {
         }
     }
 
-    /// Polls until nothing is left to take.
+    /// Polls until nothing is pending.
     pub fn poll(&mut self, cx: &mut Context<'_>) {
         while self.poll_once(cx) {}
     }
 
-    /// Polls once; returns whether that brought something.
+    /// Polls once. Returns whether the poll brought anything.
     pub fn poll_once(&mut self, cx: &mut Context<'_>) -> bool {
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
@@ -187,7 +188,8 @@ impl Pair {
         }
     }
 
-    /// Waits until `holds`, polling both sides whenever something woke them; some things, as the counters, wake nobody.
+    /// Waits until `holds`. Polls both sides on each wake-up and on a timer, because some changes (such as counters)
+    /// wake nobody.
     pub async fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let mut tick = interval(Duration::from_millis(2));
         let waiting = poll_fn(|cx| {
@@ -209,7 +211,7 @@ impl Pair {
         let _elapsed = timeout(time, self.until("the time is over", |_| false)).await;
     }
 
-    /// Connects straight to the exit and returns the connection's name on both sides.
+    /// Connects straight to the exit. Returns the connection's ID on both sides.
     pub async fn connect(&mut self) -> (ConnectionId, ConnectionId) {
         self.connect_to(self.exit_address).await
     }
@@ -228,7 +230,7 @@ impl Pair {
     }
 }
 
-/// Which way datagrams go.
+/// The direction of datagrams.
 #[derive(Copy, Clone, Debug)]
 pub enum Way {
     Up,
@@ -250,7 +252,8 @@ impl Pair {
         }
     }
 
-    /// Sends numbered datagrams of `sizes`, waiting whenever the connection is blocked; returns how often it was.
+    /// Sends numbered datagrams of `sizes`, and waits whenever the connection is blocked. Returns how often it was
+    /// blocked.
     pub async fn send_all(
         &mut self,
         way: Way,

@@ -1,5 +1,5 @@
-//! A path between client and exit: passes datagrams up to a size, can be late with one, can keep the client from going on, and can
-//! give it another address.
+//! A path between client and exit. It passes datagrams up to a size limit, can delay one datagram, can mute the client,
+//! and can give the client another address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,21 +12,22 @@ use std::{
 use tokio::{net::UdpSocket, select, sync::mpsc};
 use warren_quic::socket::{SocketConfig, bind};
 
-/// Datagrams that are passed on in a row; more than a side sends in one turn.
+/// The most datagrams relayed in a row: more than a side sends in one turn.
 const BATCH: usize = 256;
 
-/// Bytes from which on a datagram is more than what keeps a connection going.
+/// Datagrams from this size on carry a payload; smaller ones only keep a connection going.
 const LOADED: usize = 500;
 
 pub struct Relay {
     pub address: SocketAddr,
-    /// Larger datagrams are lost.
+    /// Datagrams above this size are lost.
     pub limit: Arc<AtomicUsize>,
-    /// Of so many datagrams, one is lost; 0 is none.
+    /// One in this many datagrams is lost; 0 turns losses off.
     pub lose_one_of: Arc<AtomicUsize>,
-    /// The client's next datagram with a load is set aside until so many others have passed, and then comes twice; 0 is none.
+    /// The client's next payload datagram is held back until this many others have passed, and is then sent twice; 0
+    /// turns this off.
     pub overtaken_by: Arc<AtomicUsize>,
-    /// What the client sends is lost from the exit's first answer on.
+    /// After the exit's first answer, the client's datagrams are lost.
     pub mutes_client: Arc<AtomicBool>,
     sources: mpsc::UnboundedSender<Ipv4Addr>,
 }
@@ -100,13 +101,13 @@ impl Relay {
         Self { address, limit, lose_one_of, overtaken_by, mutes_client, sources }
     }
 
-    /// From now on the exit sees the client at another address.
+    /// From now on the exit sees the client at this address.
     pub fn move_to(&self, source: Ipv4Addr) {
         self.sources.send(source).unwrap();
     }
 }
 
-/// A socket with buffers that hold whatever a side sends at once.
+/// A socket whose buffers hold everything that a side sends at once.
 fn socket(address: Ipv4Addr) -> UdpSocket {
     UdpSocket::from_std(bind(SocketConfig::new((address, 0).into())).unwrap()).unwrap()
 }
