@@ -1,4 +1,4 @@
-//! Staying alive: what happens on the path, to the host's network or to the exits does not end the tunnel.
+//! Staying alive: changes of the path, of the host's network or of the exits do not end the tunnel.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
     std::thread::sleep(seconds(1));
     assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "they have moved");
-    // It is there again, by another port.
+    // The swallowed connection is back, from another port.
     let carried = |client: &Client<'_>| client.status().each("packets_in");
     let before = carried(&client);
     eventually(seconds(10), "every connection carries flows", || {
@@ -41,7 +41,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
         carried(&client).iter().zip(&before).all(|(now, before)| now > before)
     });
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
-    // Eight TCP flows beside it, some of them on the swallowed connection.
+    // Eight TCP flows run meanwhile, some of them on the swallowed connection.
     assert_eq!(load.wait(seconds(60)), Some(0), "{}", load.output());
     let measured: serde_json::Value = serde_json::from_str(&load.output()).unwrap();
     let number = |interval: &serde_json::Value, name: &str| interval["sum"][name].as_f64().unwrap();
@@ -58,7 +58,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
     client.down();
 }
 
-/// Scorecard F8 is `WARREN_REBINDS=12`: five seconds apart, the last of which change the address too.
+/// Scorecard F8 is `WARREN_REBINDS=12`: rebinds five seconds apart. The last third changes the address too.
 #[test]
 fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     let Some(net) = Net::new() else { return };
@@ -76,7 +76,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     net.router.sh("nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 snat to 198.51.100.1:10000-10999; }; }'").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    // Beyond the last of them, each of which takes a moment.
+    // The echo goes on past the last rebind. Each rebind itself takes a moment.
     let each = pause + Duration::from_millis(500);
     let asking = flows::answers(&net.client, each * u32::try_from(count).unwrap() + seconds(2));
     let tcp = flows::TcpFlows::open(&net, 4);
@@ -85,7 +85,7 @@ fn a_nat_that_gives_other_ports_and_addresses_costs_less_than_a_second() {
     let mut last = String::new();
     for number in 0..count {
         std::thread::sleep(pause);
-        // Of three, the second comes from another address; of many, the last third change it to and fro.
+        // Out of three rebinds, the second changes the address. Out of many, the last third switches it back and forth.
         let other = if rebinds.is_some() { number * 3 >= count * 2 && number % 2 == 0 } else { number == 1 };
         let (address, port) = (if other { 9 } else { 1 }, 2 + number % 4);
         last = format!(":{port}");
@@ -136,7 +136,7 @@ fn a_client_that_moves_to_another_network_takes_its_flows_along() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was made anew");
 }
 
-/// Scorecard F14 is `WARREN_FREEZES=10`: of ten clients at once, every second of which has another address when it goes on.
+/// Scorecard F14 is `WARREN_FREEZES=10`: ten clients freeze at once, and every second one resumes with another address.
 #[test]
 fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
     let Some(net) = Net::new() else { return };
@@ -190,7 +190,7 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     client.up();
 
     net.black_hole();
-    // An idle client finds out with its next keep-alive, one that is used at once.
+    // An idle client notices at its next keep-alive; a client in use notices at once.
     eventually(seconds(15), "status says so", || {
         net.client.sh("ping -c 1 -W 1 203.0.113.2");
         client.status().text("/state") == "reconnecting"
@@ -212,7 +212,8 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
-/// Scorecard F19: inner packets of both versions over each, and over whichever of both answers.
+/// Scorecard F19: inner packets of both IP versions over an IPv4 carrier, over an IPv6 carrier, and over whichever
+/// answers first.
 #[test]
 #[ignore = "needs three exits; `scripts/torture families` runs it"]
 fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {
@@ -235,7 +236,7 @@ fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {
     assert_eq!(carried.len(), 6);
 }
 
-/// Scorecard F19 is `WARREN_TAKEOVER=3`, in seconds.
+/// Scorecard F19 is `WARREN_TAKEOVER=3` (seconds).
 #[test]
 fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     let Some(net) = Net::new() else { return };

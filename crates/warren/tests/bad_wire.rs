@@ -1,4 +1,4 @@
-//! A path that loses, spoils, repeats and delays what it carries.
+//! A path that loses, corrupts, duplicates and delays datagrams.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::counters::{HEADERS, packets_and_bytes_of_one, packets_counted, packets_of_one};
 use crate::support::{Client, Exit, Namespace, Net, asked, flows, seconds};
 
-/// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50`, each.
+/// Scorecard F3 and F4 are `WARREN_HANDSHAKES=50` each.
 #[test]
 fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     let Some(net) = Net::new() else { return };
@@ -41,7 +41,7 @@ fn sessions_begin_over_a_path_that_loses_and_spoils_every_third_datagram() {
     client.assert_host_unchanged();
 }
 
-/// Scorecard F4 is `WARREN_SPOILT_BYTES=10000000`, in each direction.
+/// Scorecard F4 is `WARREN_SPOILT_BYTES=10000000` in each direction.
 #[test]
 fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     let Some(net) = Net::new() else { return };
@@ -50,7 +50,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     datagrams_one_by_one(&net);
-    // Each packet has its checksum when it leaves, so that whoever gets it looks at that.
+    // With this offload off, each packet leaves with a complete checksum, which the receiver then verifies.
     net.internet.host.sh("ethtool -K eth0 tx off").ok();
     client.up();
     client.sh("ethtool -K warren0 tx off");
@@ -83,7 +83,7 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
     }
     client.down();
 
-    // The same would show bytes that are spoilt outside of a tunnel.
+    // The control: the same check would notice corrupted bytes outside the tunnel.
     net.unfilter();
     let byte = "@th,320,8 set 0xa5";
     let there = format!("tcp dport {PORT} {byte}");
@@ -109,7 +109,7 @@ fn what_comes_twice_is_delivered_once() {
     for (host, device, direction) in ways {
         let carrier = format!("udp {direction} 443");
         net.router.sh(&table(device, "ingress", device, &format!("{carrier} counter"))).ok();
-        // A copy passes here too, with the mark, and is neither counted nor copied again.
+        // The copy passes this rule too. Its mark keeps it from being counted or copied again.
         let copied = format!("{carrier} meta mark != 2 meta mark set 2 counter dup to \"eth0\"");
         host.sh(&table("twice", "egress", "eth0", &copied)).ok();
     }
@@ -120,7 +120,7 @@ fn what_comes_twice_is_delivered_once() {
         assert_eq!(total, sent as usize, "some were lost");
         assert!(behind * 10 <= total, "{behind} out of order");
     }
-    // A counter of what leaves a host sees the link's header too, and a batch, which has its headers once, as one packet.
+    // The egress counter includes the link header, and counts a batch as one packet with one set of headers.
     let times = ways.map(|(host, device, _)| {
         let left = payload(&host.sh("nft list table netdev twice").ok(), HEADERS + LINK_HEADER);
         let arrived = payload(&net.router.sh(&format!("nft list table netdev {device}")).ok(), HEADERS);
@@ -138,17 +138,17 @@ fn what_comes_twice_is_delivered_once() {
     client.down();
 }
 
-/// Scorecard F5 is `WARREN_LATE=20000`, each way.
+/// Scorecard F5 is `WARREN_LATE=20000` in each direction.
 #[test]
 fn what_comes_late_is_delivered_all_the_same() {
     let Some(net) = Net::new() else { return };
     let late = asked("WARREN_LATE");
     let sent: u32 = late.unwrap_or(1_000);
-    // Of 256: the scorecard's tenth; of a thousand chance may take more than that.
+    // Out of 256: the scorecard delays a tenth. Among only a thousand datagrams a random tenth could exceed the limit.
     let below = if late.is_some() { "26" } else { "13" };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // Each by itself and with its checksum, since what is late does not go on by way of the link.
+    // Sends each datagram alone and with its checksum, because late datagrams do not leave through the link.
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx off").ok();
     }
@@ -180,13 +180,13 @@ fn what_comes_late_is_delivered_all_the_same() {
     client.down();
 }
 
-/// The command that makes a table of that name with one rule, for what passes a hook of a device.
+/// The shell command that makes an nft table with one rule on a hook of a device.
 fn table(name: &str, hook: &str, device: &str, rule: &str) -> String {
     let hook = format!("type filter hook {hook} device \"{device}\" priority 0;");
     format!("nft 'table netdev {name} {{ chain passing {{ {hook} {rule}; }}; }}'")
 }
 
-/// How many came, and how many of them behind a later one; that some came twice is a failure.
+/// How many numbers arrived, and how many arrived behind a later one. Fails on a duplicate.
 fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     let total = came.len();
     let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -196,20 +196,20 @@ fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     (total, behind)
 }
 
-/// Bytes of UDP's payload in what the only counter of a listing has seen.
+/// UDP payload bytes seen by the only counter of an nft listing.
 fn payload(listing: &str, headers: u64) -> u64 {
     let (packets, bytes) = packets_and_bytes_of_one(listing);
     bytes - packets * headers
 }
 
-/// So that rules meet datagrams and not batches of them.
+/// Turns off segmentation offload, so that nft rules see single datagrams and not batches.
 pub(crate) fn datagrams_one_by_one(net: &Net) {
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();
     }
 }
 
-/// A byte of the payload is another one; nobody looks at UDP checksums on a link between namespaces.
+/// Rules that change one byte of the payload. Between namespaces no kernel verifies UDP checksums.
 fn spoilt(per_mille: u32) -> String {
     both_ways(&format!("numgen random mod 1000 < {per_mille} counter @th,320,8 set 0xa5"))
 }
@@ -222,13 +222,13 @@ fn both_ways(what: &str) -> String {
     format!("udp dport 443 {what}; udp sport 443 {what};")
 }
 
-/// Bytes of Ethernet's header.
+/// Bytes of the Ethernet header.
 const LINK_HEADER: u64 = 14;
 
-/// Where the internet host listens for bytes.
+/// The TCP port on which the internet host echoes bytes.
 const PORT: u16 = 7_008;
 
-/// What the internet host got of bytes that the client sent it by TCP, and what came back of those.
+/// The bytes that the internet host received from the client over TCP, and the bytes that the client got back.
 fn there_and_back(net: &Net, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let listener = net.internet.host.enter(|| TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap());
     let listener = listener.join().unwrap();
@@ -249,7 +249,7 @@ fn there_and_back(net: &Net, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (answering.join().unwrap(), back)
 }
 
-/// All that comes until the other side has no more.
+/// All bytes until the peer closes the stream.
 fn all_of(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(seconds(60))).unwrap();
     let mut bytes = Vec::new();
@@ -257,14 +257,14 @@ fn all_of(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// How many packets a host's kernel found wrong, by IPv4's header or TCP's checksum.
+/// How many packets a host's kernel found to be wrong, by IPv4 header or TCP checksum.
 fn wrong_packets(host: &Namespace) -> u64 {
     const COUNTERS: [(&str, &str); 3] =
         [("Ip:", "InHdrErrors"), ("Tcp:", "InErrs"), ("Tcp:", "InCsumErrors")];
     let text = host.sh("cat /proc/net/snmp").ok();
     let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     let counter = |(protocol, name): (&str, &str)| -> u64 {
-        // A line of names, and one of numbers.
+        // A line of names and a line of numbers.
         let mut pairs = lines.chunks(2);
         let pair = pairs.find(|pair| pair[0][0] == protocol).unwrap();
         let place = pair[0].iter().position(|word| *word == name).unwrap();

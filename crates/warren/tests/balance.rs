@@ -1,4 +1,4 @@
-//! Load: nothing is lost but what is counted.
+//! Load: every lost packet is counted.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::balance::{assert_balanced, assert_wire_only_loses, drained};
@@ -55,7 +55,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     );
     let _server = net.internet.iperf3(5201);
 
-    // iperf3 opens a UDP stream with one datagram, and never begins when that is the one that is lost; of two it may begin one.
+    // iperf3 opens a UDP stream with one datagram and never starts if that one is lost. So it gets several tries.
     let is_enough = (0..5).any(|_| {
         let line = "timeout 12 iperf3 -c 203.0.113.2 -u -b 50M -l 1300 -t 5 --bidir || { sleep 1; exit 1; }";
         let came_to_its_end = net.client.sh(line).succeeded();
@@ -73,8 +73,8 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     assert!(lost > 20, "2 % of the datagrams should be lost, and {lost} were");
 }
 
-/// Scorecard L7. The tunnel has a core for both of its ends, and what offers it more than it carries has another: on one and
-/// the same, it would be held back with the tunnel. Both figures mean something only where nothing else runs.
+/// Scorecard L7. Both ends of the tunnel share one core, and the sender has the other core. On a shared core the tunnel
+/// would slow the sender down. Both figures are meaningful only on an otherwise idle machine.
 #[test]
 #[ignore = "it measures; `scripts/torture flows` runs it"]
 fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for() {
@@ -97,7 +97,7 @@ fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_
     assert!(daemon.is_running() && exit.daemon().is_running());
 }
 
-/// Of what the tunnel carries, and of twice that.
+/// Rounds of each load: what the tunnel carries, and twice that.
 const ROUNDS: u64 = 4;
 
 /// Offers twice what the tunnel carries, in packets of 64 and of 1,200 bytes.
@@ -107,7 +107,7 @@ fn overload(net: &Net) {
             let Flood { sent, received } = offer(net, offered, length, seconds(lasting));
             (sent / lasting, received / lasting)
         };
-        // Offered ever more, until a tenth of it is too much.
+        // Raises the offered rate until a tenth of it is lost.
         let (mut offered, mut most, mut best) = (10_000, 0, 10_000);
         loop {
             let (sent, received) = per_second(offered, 2);
@@ -120,7 +120,8 @@ fn overload(net: &Net) {
             offered = offered * 3 / 2;
         }
 
-        // In turns, as what a machine carries changes by more than is asked within these seconds.
+        // Alternates between both loads, because the machine's capacity varies within seconds by more than the test
+        // tolerates.
         let (mut capacity, mut sent, mut received) = (0, 0, 0);
         for _ in 0..ROUNDS {
             let carried = per_second(best, 4).1;

@@ -1,4 +1,4 @@
-//! What an exit takes of its host, whatever anybody sends.
+//! Limits on what an exit uses of its host, whatever anybody sends.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::SocketAddrV4;
@@ -15,21 +15,21 @@ use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::memory::{forget_peak, peak_kib, rss_kib};
 use crate::support::{Client, Exit, ExitOptions, Net, Status, asked, eventually, peer, seconds};
 
-/// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`, also for the next one.
+/// Scorecard B2 and R6 are `WARREN_HOSTILE=200000`, for this test and the next.
 #[test]
 fn hostile_datagrams_cost_an_exit_no_answer_no_room_no_tunnel_and_few_lines_of_log() {
     bombard(true);
 }
 
-/// Here all of it gets as far as the QUIC library.
+/// Here every datagram reaches the QUIC library.
 #[test]
 fn hostile_datagrams_cost_an_exit_that_answers_strangers_no_room_no_tunnel_and_few_lines_of_log() {
     bombard(false);
 }
 
-/// Sends an exit, beside a tunnel, what no honest client does: any bytes from forged addresses, and then with them, from a real one,
-/// attempts that are hostile inside what is sealed. Those make connections, whose memory the allocator keeps for the next ones: it is
-/// bounded, and once they have gone on for a while it grows no more.
+/// Sends an exit hostile datagrams while a tunnel is in use. First come arbitrary bytes from forged addresses. Then a
+/// real address adds attempts that are properly sealed but hostile inside. These attempts create connections, whose
+/// memory the allocator keeps for later ones. That memory is bounded and stops growing after a while.
 fn bombard(silent: bool) {
     let Some(net) = Net::new() else { return };
     let hostile: Option<u32> = asked("WARREN_HOSTILE");
@@ -57,7 +57,7 @@ fn bombard(silent: bool) {
             let (from, datagram) = noise.next(number);
             forger.send(from, &datagram);
             forged_bytes += HEADERS + datagram.len() as u64;
-            // As many as the exit takes from its socket.
+            // At most as many datagrams as the exit takes from its socket.
             if number.is_multiple_of(20) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -95,7 +95,7 @@ fn bombard(silent: bool) {
     let put_off = turned(&["address_unproven"]);
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
-        // Places in tables, and pages that a piece which stays is on.
+        // The rest is table capacity, and pages that a longer-lived allocation keeps.
         eventually(seconds(60), "the exit is as small as it was", || more() <= 2_048);
     }
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
@@ -118,11 +118,11 @@ fn bombard(silent: bool) {
     if silent {
         assert!(alone <= 2_048, "{alone} KiB");
         assert!(refused > u64::from(count) / 4, "{refused} of {count} were refused");
-        // A handshake may be begun, by who replays what somebody with the exit's key has said.
+        // A handshake may start if the replayed packet's sender knew the exit's key.
         assert!(datagrams <= u64::from(count) / 100, "{datagrams} answers");
     } else {
         assert!(put_off > 0 && retried > 0, "{put_off}, {sealed:?}");
-        // RFC 9000 section 8.1, whoever has sent what.
+        // RFC 9000 section 8.1, whatever was sent.
         assert!(bytes <= 3 * forged_bytes, "{bytes} bytes in answer to {forged_bytes}");
     }
     if hostile.is_some() {
@@ -135,7 +135,7 @@ fn bombard(silent: bool) {
     client.down();
 }
 
-/// The other kind of scorecard R6: an enrolled client can have as many sessions as it likes, one after the other.
+/// The second kind of scorecard R6: an enrolled client may open any number of sessions, one after another.
 #[test]
 fn sessions_that_come_and_go_without_end_fill_no_log() {
     let Some(net) = Net::new() else { return };
@@ -169,7 +169,7 @@ fn sessions_that_come_and_go_without_end_fill_no_log() {
         start.elapsed()
     );
     assert!((100..=allowed).contains(&said), "{said} lines");
-    // Later ones tell of those that were not written.
+    // A later log line reports the suppressed ones.
     std::thread::sleep(seconds(1));
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
@@ -177,15 +177,15 @@ fn sessions_that_come_and_go_without_end_fill_no_log() {
     client.down();
 }
 
-/// Datagrams that no honest client sends, the same each time.
+/// Hostile datagrams, the same sequence in each run.
 struct Noise {
     flights: [Vec<Vec<u8>>; 2],
-    /// First flights of clients that go no further.
+    /// First flights of clients that never continue.
     begun: Vec<Vec<Vec<u8>>>,
     state: u64,
 }
 
-/// More than an exit takes without a proof of the address, and more than it takes at all.
+/// More handshakes than an exit accepts without address validation.
 const HANDSHAKES: usize = 300;
 
 impl Noise {
@@ -200,24 +200,25 @@ impl Noise {
             return (stranger(place), begun[0].clone());
         }
         let mut datagram = match number % 8 {
-            // Any bytes at all: with a long header, as a connection's, or none.
+            // Arbitrary bytes: without a header, with a long header, and with a short header.
             0 => self.bytes(1_472),
             1 => [vec![0xc0 | self.byte() >> 2, 0, 0, 0, 1], self.bytes(1_200)].concat(),
             2 => [vec![0x40 | self.byte() >> 2], self.bytes(300)].concat(),
             3 => Vec::new(),
-            // Another version, with and without room for an answer.
+            // An unknown QUIC version, with and without room for an answer.
             4 => [vec![0xc3], self.bytes(1_400)].concat(),
-            // What a client says first, whole or cut short, spoilt anywhere; and what one says who knows the exit's key.
+            // A client's first flight, complete or truncated, with bytes changed anywhere. `spoilt(1)` takes the flight
+            // of a client that knows the exit's key.
             5 | 6 => self.spoilt(0),
             _ => self.spoilt(1),
         };
         if number.is_multiple_of(11) {
-            // Two in one.
+            // Two packets in one datagram.
             let other = self.spoilt(0);
             datagram.extend(other);
             datagram.truncate(1_472);
         }
-        // Who knows the key is believed from one address.
+        // Clients that know the key all send from one address.
         let from = if number % 8 == 7 { stranger(0) } else { stranger(number) };
         (from, datagram)
     }
@@ -225,7 +226,7 @@ impl Noise {
     fn spoilt(&mut self, whose: usize) -> Vec<u8> {
         let place = self.below(2);
         let mut datagram = self.flights[whose][place].clone();
-        // Behind the token and before it.
+        // After the token, or anywhere.
         let from = if self.below(2) == 0 { 0 } else { 80 };
         for _ in 0..self.below(4) {
             let at = from + self.below(datagram.len() - from);
@@ -250,7 +251,7 @@ impl Noise {
         usize::try_from(self.random() >> 32).unwrap() % most
     }
 
-    /// The next number of a sequence, by xorshift.
+    /// The next pseudo-random number (xorshift).
     fn random(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;

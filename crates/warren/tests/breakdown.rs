@@ -1,4 +1,4 @@
-//! What becomes of a daemon of which a part panics: no part of it goes on, and what it leaves is undone as after SIGKILL.
+//! When one part of a daemon panics, the whole daemon ends. What it leaves behind is undone as after SIGKILL.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::support::daemon::Warren;
 use crate::support::{Client, Exit, HostState, Net, Running, eventually, seconds, signal};
 
-/// The daemon's own task, a worker's thread, another task, and a thread for what may block.
+/// The daemon's main task, a worker thread, another task, and a thread for blocking work.
 const PARTS: [&str; 4] = ["daemon", "worker", "task", "aside"];
 
 #[test]
@@ -33,7 +33,7 @@ fn panic_of_any_part_of_a_client_ends_all_of_it_and_cleanup_or_the_next_start_un
         }
         client.assert_host_unchanged();
     }
-    // The helper is a process of its own, whose end is the daemon's too.
+    // The helper is a process of its own. Its end also ends the daemon.
     let mut daemon = client.run("info");
     signal(helper_of(&client, &daemon), Signal::ABORT);
     let code = daemon.wait(seconds(10));
@@ -64,12 +64,12 @@ fn panic_of_any_part_of_an_exit_ends_all_of_it_and_the_next_one_goes_on_with_its
     before.assert_same(&HostState::of(&net.exit));
 }
 
-/// Asks a daemon for it, as `warren` itself never does.
+/// Asks a daemon to panic in `part`. `warren` itself never sends this request.
 fn break_down(warren: &Warren<'_>, daemon: &str, part: &str) {
     let socket = warren.state(&format!("../runtime/{daemon}/control.sock"));
     let mut stream = UnixStream::connect(socket).unwrap();
     writeln!(stream, "{{\"request\":\"break_down\",\"part\":\"{part}\"}}").unwrap();
-    // Nobody may be left to answer.
+    // There may be no daemon left to answer.
     drop(stream.read_to_string(&mut String::new()));
 }
 
@@ -82,7 +82,7 @@ fn assert_ends_at_once(daemon: &mut Running, part: &str) {
     assert!(daemon.output().contains("panicked at"), "{part}: {}", daemon.output());
 }
 
-/// The process that does for a client's daemon what it may not do itself.
+/// The privileged helper process of a client's daemon.
 fn helper_of(client: &Client<'_>, daemon: &Running) -> i32 {
     let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
     let children = std::fs::read_to_string(children).unwrap();

@@ -1,4 +1,5 @@
-//! Broken configurations offered to daemons that run: each is refused with its place, and nothing changes.
+//! Broken configurations offered to running daemons. Each is refused with its location in the file, and nothing
+//! changes.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::support::{Client, Exit, HostState, Net, Profile, daemon::Warren, eventually, seconds};
 
-/// Scorecard U2, with B12's 40 broken files for each daemon.
+/// Scorecard U2, including B12's 40 broken files per daemon.
 #[test]
 fn forty_broken_files_each_leave_a_running_exit_and_a_running_client_as_they_were() {
     let Some(net) = Net::new() else { return };
@@ -46,10 +47,10 @@ fn forty_broken_files_each_leave_a_running_exit_and_a_running_client_as_they_wer
     eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
     let pings = pinging.output();
     let (sent, received) = (counted(&pings, " packets transmitted"), counted(&pings, " received"));
-    // A machine that is full may keep a packet for longer than a queue does.
+    // On a busy machine a packet may wait longer than a queue allows.
     let stale = [&client.status(), &exit.status()].map(|status| status.drop("carrier", "queue_delay"));
     let lost = sent - received;
-    // And the last one may have been under way.
+    // The last ping may still have been in flight.
     assert!(
         sent > 100 && lost <= stale.iter().sum::<u64>() + 1,
         "{lost} of {sent} lost, {stale:?} of them waited too long: {pings}"
@@ -58,7 +59,8 @@ fn forty_broken_files_each_leave_a_running_exit_and_a_running_client_as_they_wer
     assert!(refused >= 80, "{refused}");
 }
 
-/// What is put into a good file, and what the refusal says of it: a section's value, or lines to follow its last one.
+/// A change to a good file, and the expected part of the error message. The change sets a section's value, or adds
+/// lines after its last value.
 type Breakages = &'static [(&'static str, &'static str)];
 
 const EXIT: Breakages = &[
@@ -137,7 +139,7 @@ const CLIENT: Breakages = &[
     ("\n[client\n", "is not TOML"),
 ];
 
-/// Whole texts of `clients.toml`.
+/// Complete texts of `clients.toml`.
 const CLIENTS: Breakages = &[
     ("[[client]]\n", "clients.toml"),
     ("[[client]]\nname = \"a\"\npublic_key = \"x\"\ncreated = \"2026-01-01T00:00:00Z\"\n", "clients.toml"),
@@ -145,13 +147,13 @@ const CLIENTS: Breakages = &[
     ("", "clients.toml names no client any more; put it back"),
 ];
 
-/// Sums the numbers in front of `what` in ping's output.
+/// Sums the numbers before `what` in ping's output.
 fn counted(output: &str, what: &str) -> u64 {
     let number = |line: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse::<u64>().ok();
     output.lines().filter_map(number).sum()
 }
 
-/// A daemon that runs, and the files that it reads.
+/// A running daemon and the files that it reads.
 struct Daemon<'net> {
     warren: &'net Warren<'net>,
     name: &'static str,
@@ -172,7 +174,7 @@ impl Daemon<'_> {
         breakages.iter().map(count).sum()
     }
 
-    /// Offers a text as one of the daemon's files, and puts the good one back.
+    /// Writes `text` to one of the daemon's files, expects a refusal, and restores the good file.
     fn refuses_in(&self, file: &Path, text: &str, says: &str) -> usize {
         let good = std::fs::read(file).unwrap();
         std::fs::write(file, text).unwrap();
@@ -181,7 +183,7 @@ impl Daemon<'_> {
         1
     }
 
-    /// What is no text at all, or nothing that may be read.
+    /// Offers files that are not text, or cannot be read as a file.
     fn refuses_what_is_no_text(&self) -> usize {
         let away = self.file.with_extension("away");
         let name = self.file.file_name().unwrap().to_str().unwrap();
@@ -197,7 +199,7 @@ impl Daemon<'_> {
         for (offer, says) in &offers {
             offer();
             self.refuses(says);
-            // Whichever it is.
+            // The offer is a file or a directory.
             drop(std::fs::remove_file(&self.file));
             drop(std::fs::remove_dir(&self.file));
         }
@@ -210,7 +212,7 @@ impl Daemon<'_> {
         offers.len() + 1 + self.refuses_in(&self.key, "no key\n", "private_key_file")
     }
 
-    /// A reload fails with one sentence, which the status repeats.
+    /// Expects the reload to fail with one sentence, which the status repeats.
     fn refuses(&self, says: &str) {
         let refused = self.warren.run(&format!("reload {}", self.name));
         assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -224,7 +226,7 @@ impl Daemon<'_> {
     }
 }
 
-/// A file with the one value that stands in `broken` below its section's name.
+/// A file with the one value that `broken` gives below its section's name.
 fn merged(good: &str, broken: &str) -> String {
     let broken: toml::Table = broken.parse().unwrap();
     let mut profile = Profile::parse(good);
@@ -236,7 +238,7 @@ fn merged(good: &str, broken: &str) -> String {
     profile.text()
 }
 
-/// The profile with its key in a file beside it.
+/// The profile with its private key in a separate file.
 fn with_key_file(profile: &Profile) -> Profile {
     let text: Vec<String> =
         profile.text().lines().filter(|line| !line.starts_with("private_key")).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Enrolling clients and cutting them off, live on a running exit.
+//! Enrolling clients and cutting them off on a running exit.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! Clocks that are wrong or jump: neither sessions nor their beginning depend on the time of day or since boot.
+//! Clocks that are wrong or jump. Sessions and handshakes depend neither on the time of day nor on the time since boot.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,7 +35,8 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
         }
         flows::longest_gap(&asking.join().unwrap())
     };
-    // A machine that builds beside it holds a process up for as long now and then; what a jump costs it costs each time.
+    // A busy machine may delay a process this long once, so three tries are allowed. A clock that matters would fail
+    // all three.
     let gap = (0..3).map(|_| longest_gap()).find(|gap| *gap <= seconds(1));
     let gap = gap.expect("three jumps of the wall clock cost a second, three times");
     println!(
@@ -66,7 +67,7 @@ fn a_machine_that_has_run_for_long_is_no_different() {
     client.down();
 }
 
-/// Lets the exit be another process, and the client find it.
+/// Restarts the exit as a new process, and waits until the client has found it.
 fn reconnect(net: &Net, exit: &mut Exit<'_>, client: &Client<'_>, clock: &str) {
     let session = client.status().number("/session/id");
     exit.stop(Signal::KILL);

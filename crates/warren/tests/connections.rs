@@ -1,4 +1,4 @@
-//! N connections of one session: flows spread over them, and each stays on its own.
+//! N connections of one session: flows spread over them, and each flow stays on one connection.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{self, Client, Exit, Net, Status, flows};
@@ -62,7 +62,7 @@ fn assert_flows_spread(connections: u16) {
     assert!(counts.iter().all(|count| *count >= fair / 4), "every connection has a share: {counts:?}");
 }
 
-/// `up` returns with the first connection; the others follow.
+/// `up` returns after the first connection; the others follow.
 fn wait_until_attached(client: &Client<'_>, exit: &Exit<'_>, connections: u16) {
     support::eventually(support::seconds(10), "every connection is attached", || {
         [client.status(), exit.status()]
@@ -71,7 +71,7 @@ fn wait_until_attached(client: &Client<'_>, exit: &Exit<'_>, connections: u16) {
     });
 }
 
-/// Packets that each connection carried out, in the order of the connections' numbers.
+/// Packets sent by each connection, in the order of the connections' numbers.
 fn by_index(status: &Status) -> Vec<u64> {
     let mut counts: Vec<(u64, u64)> = status
         .list("/connections")

@@ -1,4 +1,4 @@
-//! The control socket against other users of the host: who is not root reads nothing, changes nothing, and leads nobody astray.
+//! The control socket against other users of the host. A user other than root cannot read, change or redirect anything.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
-/// Another user's attempts to have the socket's name, or the mode of what has it.
+/// Another user's attempts to replace the socket, or to change the mode of the file at its path.
 const ATTEMPTS: &str = "
 refused=0 done=0
 while test ! -e stop; do
@@ -29,7 +29,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
     let mut exit = Exit::init(&net, &ExitOptions::default());
     exit.run();
     let socket = exit.warren.state("../runtime/exit/control.sock");
-    // Readable and writable for all, so that a change of mode or content would show.
+    // Readable and writable for everybody, so that a changed mode or content would show.
     let target = tempfile::NamedTempFile::new().unwrap();
     std::fs::set_permissions(target.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let work = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
         socket.canonicalize().unwrap().display(),
         target.path().display()
     );
-    // The way to the socket is open; its own directory is what keeps others out.
+    // All directories above the socket are open. Only the socket's own directory keeps other users out.
     let above = exit.warren.state("../runtime").canonicalize().unwrap();
     for directory in above.ancestors().take(2) {
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -64,7 +64,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
     assert!(refused > 100 && counted.trim_end().ends_with("done 0"), "{counted}");
     assert_eq!(std::fs::metadata(target.path()).unwrap().permissions().mode() & 0o777, 0o666);
 
-    // The control: where the directory is open to all, the same attempts are done.
+    // The control: the same attempts succeed when the directory is open to everybody.
     std::fs::remove_file(work.path().join("stop")).unwrap();
     let open = socket.parent().unwrap();
     std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -75,7 +75,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
     std::fs::write(work.path().join("stop"), "").unwrap();
     attempts.wait(seconds(30));
     assert!(!attempts.output().trim_end().ends_with("done 0"), "{}", attempts.output());
-    // And such a directory no daemon takes.
+    // A daemon refuses to use a directory that others may write to.
     exit.daemon().signal(Signal::TERM);
     exit.daemon().wait(seconds(10));
     let refused = exit.warren.run("exit run");
@@ -104,7 +104,8 @@ fn no_daemon_starts_in_a_directory_that_others_can_write_to() {
     client.assert_host_unchanged();
 }
 
-/// The exit runs as a user of its own: whoever takes that user over must not become root by what root's commands do there.
+/// The exit has a user of its own. An attacker who takes over that user must not become root through commands that root
+/// runs there.
 #[test]
 fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
     let Some(net) = Net::new() else { return };
@@ -130,7 +131,7 @@ fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
     let setting =
         |key: &str| net.exit.sh(&format!("cat /proc/sys/{}", key.replace('.', "/"))).ok().trim().to_owned();
 
-    // The control: what is in a journal is done, if it is a setting of networks.
+    // The control: root's commands do undo a journal entry that restores a network setting.
     let ours = "net.ipv4.conf.lo.log_martians";
     journal(ours, &setting(ours), "1");
     assert_eq!(exit.warren.run("cleanup exit").code, Some(0));
@@ -155,7 +156,7 @@ fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
             let _ = std::fs::remove_file(&link);
             symlink(leads_to, &link).unwrap();
             let refused = exit.warren.run(line);
-            // A journal that leads nowhere is none.
+            // A dangling journal link counts as no journal.
             if leads_to.exists() || !link.ends_with("journal") {
                 assert_eq!(refused.code, Some(1), "{line}: {refused:?}");
                 assert!(refused.stderr.contains("symbolic link"), "{line}: {refused:?}");
@@ -193,14 +194,14 @@ fn what_is_no_question_is_refused_and_the_daemon_goes_on() {
     }
 }
 
-/// Sends bytes to the socket and returns its answer; the daemon may stop reading.
+/// Sends bytes to the socket and returns the answer. The daemon may stop reading early.
 fn ask(socket: &Path, question: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(seconds(10))).unwrap();
     let _ = stream.write_all(question);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
-    // Reset by a daemon that has not read all of it, after what it had to say.
+    // A daemon that stops reading early answers first and then resets the connection.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Many clients of one exit: what they cost it, and how long its operator waits for an answer.
+//! Many clients of one exit: what they cost the exit, and how long its operator waits for an answer.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use warren_quic::key::PrivateKey;
 use crate::support::crowd::{CONNECTIONS, Crowd, LISTENING, SENDING, Shared, exit_with};
 use crate::support::{Namespace, Net, asked, eventually, seconds};
 
-/// Scorecard L4 is `WARREN_CROWD=100`: as many clients are connected, and twice as many enrolled.
+/// Scorecard L4 is `WARREN_CROWD=100`: that many clients are connected, and twice as many are enrolled.
 #[test]
 fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     let Some(net) = Net::new() else { return };
@@ -49,7 +49,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     std::thread::sleep(busy);
     crowd.shared.phase.store(LISTENING, SeqCst);
     let Shared { sent, answered, .. } = &*crowd.shared;
-    // What was not answered by then is lost.
+    // Packets that are unanswered by then count as lost.
     let quiet = Instant::now();
     while answered.load(SeqCst) < sent.load(SeqCst) && quiet.elapsed() < seconds(5) {
         std::thread::sleep(Duration::from_millis(50));
@@ -75,7 +75,7 @@ fn many_clients_cost_an_exit_little_and_its_operator_no_waiting() {
     }
 }
 
-/// Scorecard L8 is `WARREN_AWAY=600`, in seconds.
+/// Scorecard L8 is `WARREN_AWAY=600` (seconds).
 #[test]
 #[ignore = "takes ten minutes; `scripts/torture crowd --release` runs it"]
 fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom_meanwhile() {
@@ -86,14 +86,14 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     let mut exit = exit_with(&net, &keys);
     exit.run();
     let exit_key = exit.status().text("/public_key").parse().unwrap();
-    // Each on a host of its own, so that its attempts can be told from those of others.
+    // Each client is on its own host, so that its attempts can be told apart.
     let hosts = net.clients_beside(u8::try_from(COUNT).unwrap());
     let on_its_host = |(host, key)| Crowd::start(host, vec![key], exit_key);
     let crowd: Vec<Crowd> = hosts.iter().zip(keys).map(on_its_host).collect();
     let attached = |client: &Crowd| client.shared.attached.load(SeqCst);
     let all = || crowd.iter().all(|client| attached(client) == CONNECTIONS);
     eventually(seconds(60), "every client has all of its connections", all);
-    // Each attempt has a port of its own, and begins with a long header.
+    // Each attempt uses its own port and starts with a long header.
     let seen = "table inet attempts { set seen { type ipv4_addr . inet_service; size 65535; flags dynamic; }; chain in { \
                 type filter hook prerouting priority raw; ip daddr 198.51.100.2 udp dport 443 @th,64,8 & 0xf0 == 0xc0 \
                 add @seen { ip saddr . udp sport }; }; }";
@@ -120,7 +120,7 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
     assert!(memory_kib <= 96 * 1024, "{memory_kib} KiB");
 }
 
-/// How many attempts nft has listed of each address, one to a port.
+/// The number of attempts from each address in nft's set. Each attempt has its own port.
 fn attempts_of_each(listed: &str) -> BTreeMap<String, u64> {
     let listed: serde_json::Value = serde_json::from_str(listed).unwrap();
     let sets = listed["nftables"].as_array().unwrap();
@@ -132,7 +132,7 @@ fn attempts_of_each(listed: &str) -> BTreeMap<String, u64> {
     attempts
 }
 
-/// The longest of five times that something takes.
+/// The longest of five runs.
 fn slowest<T>(mut what: impl FnMut() -> T) -> Duration {
     let times = (0..5).map(|_| {
         let start = Instant::now();
@@ -142,9 +142,10 @@ fn slowest<T>(mut what: impl FnMut() -> T) -> Duration {
     times.max().unwrap()
 }
 
-/// How long the exit takes to tell its metrics, asked as Prometheus asks, without a program that has to start.
+/// How long the exit takes to return its metrics to an HTTP request. Connects directly, so that no program's start is
+/// measured.
 fn scrape(host: &Namespace) -> Duration {
-    // Within half a second it gives the page that it has.
+    // The exit caches the page for half a second.
     std::thread::sleep(Duration::from_millis(600));
     let asking = host.enter(|| {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! That coming and going leaves nothing behind, however often.
+//! Connecting and disconnecting leaves nothing behind, however often it happens.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use toml::Value;
 
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, Status, asked};
 
-/// Scorecard L2 is `WARREN_CYCLES=500`; the suite goes round a few times.
+/// Scorecard L2 is `WARREN_CYCLES=500`; the test suite runs a few cycles.
 #[test]
 fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     let Some(net) = Net::new() else { return };
@@ -42,7 +42,7 @@ fn cycles_leave_both_hosts_and_the_exit_as_they_were() {
     assert!(net.client.pids().is_empty(), "no process is left");
     assert_eq!(files, client.warren.files(), "no file is left");
     assert_eq!((before.descriptors, before.threads), (after.descriptors, after.threads));
-    // After a few cycles pages that nobody gave back yet weigh more.
+    // After few cycles, pages that are not yet returned make a larger difference.
     let slack_kib = if asked_cycles.is_some() { 0 } else { 512 };
     assert!(after.memory_kib <= before.memory_kib * 11 / 10 + slack_kib, "memory: {before:?}, {after:?}");
     if asked_cycles.is_some() {

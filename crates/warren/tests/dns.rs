@@ -1,5 +1,5 @@
-//! Whom the client's programs ask for names: the tunnel's resolver while it is up, and nobody outside; afterwards whom
-//! they asked before, to the byte.
+//! Which resolver the client's programs ask for names: only the tunnel's while it is up. Afterwards the resolver
+//! configuration is the same as before, byte for byte.
 //!
 //! ```text
 //!   client ----- router 192.0.2.1: the local network's resolver, which knows `router.test`
@@ -28,7 +28,7 @@ fn full_tunnel_asks_the_exits_resolver_and_no_query_leaves_outside() {
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let profile = exit.enrol("laptop");
     let untouched = profile.clone().with("dns", "servers", Value::Array(Vec::new()));
-    // Negative control: without resolvers of the tunnel's, queries past it are seen by the router.
+    // Negative control: if the tunnel sets no resolvers, the router sees queries outside the tunnel.
     let client = Client::with(&net, &untouched);
     assert!(asks(&net.client, "www.router.test"), "the local resolver answers");
     client.up();
@@ -73,7 +73,7 @@ fn queries_of_containers_stay_inside_although_the_lan_with_its_resolver_is_reach
     client.warren.write("home.toml", 0o600, &profile.with("routes", "lan", true).text());
     client.warren.run("reload home").ok();
 
-    // The LAN itself is reached.
+    // The LAN itself is reachable.
     ask().ok();
     assert_eq!(net.client_queries(), without);
     client.down();
@@ -137,14 +137,14 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     }
     client.down();
 
-    // As it does on a host whose resolver is reached.
+    // On a host whose resolver is reachable, `up` says nothing about it.
     std::fs::write(net.client.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
     let client = Client::with(&net, &exit.enrol("phone"));
     let up = client.warren.run("up home");
     assert!(up.succeeded() && up.stderr.is_empty(), "{up:?}");
     client.down();
 
-    // Nor does a query leave for one that is reached outside, which would tell others every name.
+    // No query goes to a resolver that is reached outside the tunnel, because every name would leak.
     let profile = exit.enrol("tablet").with("routes", "exclude", vec!["203.0.113.0/24"]);
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
@@ -154,7 +154,7 @@ fn full_tunnel_that_leaves_no_resolver_says_so_and_what_to_set() {
     assert_eq!(net.client_queries(), before);
     client.down();
 
-    // Unless the profile says that the host's resolvers stay.
+    // The exception: the profile says that the host's resolvers stay.
     let profile = profile.with("dns", "servers", Value::Array(Vec::new()));
     let client = Client::with(&net, &profile);
     let up = client.warren.run("up home");
@@ -172,7 +172,7 @@ fn resolver_comes_back_when_the_network_changes_and_the_new_original_afterwards(
     client.up();
     let host = &net.client;
 
-    // As a DHCP client does after a change of network.
+    // Rewrites the file, as a DHCP client does after a change of network.
     host.sh("printf 'search lan\\nnameserver 192.0.2.1\\n' > /etc/resolv.conf").ok();
     let asked = || host.sh("cat /etc/resolv.conf").ok().contains(&format!("nameserver {}", Net::INTERNET_V4));
     let took = eventually(seconds(10), "the tunnel's resolver is back", || asked_lines(host) == 1 && asked());
@@ -210,7 +210,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
         assert!(asks(host, "www.internet.test"), "{kind}: the exit's resolver answers");
         client.down();
 
-        // Three ways to put back what a killed daemon left; each finds the host as it was.
+        // Three ways to undo what a killed daemon left behind. Each restores the host.
         for after in ["cleanup", "down home", "up home"] {
             client.up();
             client.signal(Signal::KILL);
@@ -224,7 +224,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
         }
     }
 
-    // A power cut takes the runtime directory along, and the next boot has another number; the file in /etc stays.
+    // A power cut deletes the runtime directory and changes the boot ID. The file in /etc survives.
     let client = Client::with(&net, &exit.enrol("last"));
     client.up();
     client.signal(Signal::KILL);
@@ -235,7 +235,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
     assert!(file.exists());
     client.warren.run("down").ok();
     assert!(!file.exists(), "what was missing is missing again");
-    // The rest dies with a real boot; here it is still there.
+    // After a real boot the other changes would be gone. Here they are still in place.
     std::fs::create_dir(&runtime).unwrap();
     std::fs::write(runtime.join("journal"), journal).unwrap();
     std::fs::write(runtime.join("lock"), "").unwrap();
@@ -294,7 +294,7 @@ fn two_profiles_come_down_in_any_order_and_the_original_stands_at_the_end() {
         client.assert_host_unchanged();
     }
 
-    // Both killed: `down NAME` removes what NAME left and nothing else.
+    // Both daemons are killed. `down NAME` undoes NAME's changes and nothing else.
     client.up();
     client.warren.run("up work").ok();
     let both = HostState::of(host);
@@ -309,7 +309,7 @@ fn two_profiles_come_down_in_any_order_and_the_original_stands_at_the_end() {
     client.assert_host_unchanged();
 }
 
-/// An exit that tells its clients to ask `resolver`.
+/// An exit whose clients are told to use `resolver`.
 fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
     let mut exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("dns", "servers", Value::Array(vec![resolver.into()])));
@@ -317,8 +317,8 @@ fn exit_with_resolver<'net>(net: &'net Net, resolver: &str) -> Exit<'net> {
     exit
 }
 
-/// The local network's resolver on the router, which the client asks until a tunnel is up; and counters of queries that
-/// the router sees, by the side they come from.
+/// The local network's resolver on the router, which the client uses until a tunnel is up. The router counts the
+/// queries that it sees, per side.
 fn local_resolver(net: &Net) -> Running {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/internet_host.py");
     let mut resolver = net.router.start(&["python3", "-u", script, "192.0.2.1", "2001:db8:1::1", "router"]);
@@ -338,7 +338,7 @@ fn local_resolver(net: &Net) -> Running {
     resolver
 }
 
-/// Queries that came to the router.
+/// Queries that the router saw.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Queries {
     udp: u64,
@@ -370,7 +370,7 @@ fn queries(net: &Net, side: &str) -> Queries {
     Queries { udp: count("udp"), tcp: count("tcp") }
 }
 
-/// Whether the host's own resolver finds a name.
+/// Whether the host's resolver finds a name.
 fn asks(host: &Namespace, name: &str) -> bool {
     host.sh(&format!("RES_OPTIONS=timeout:2 timeout 10 getent ahostsv4 {name}")).succeeded()
 }
@@ -407,7 +407,7 @@ fn asked_lines(host: &Namespace) -> usize {
     host.sh("cat /etc/resolv.conf").ok().lines().filter(|line| line.starts_with("nameserver")).count()
 }
 
-/// Lets a file be removed again.
+/// Makes a file deletable again on drop.
 struct Mutable<'a>(&'a Path);
 
 impl Drop for Mutable<'_> {

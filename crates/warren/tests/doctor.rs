@@ -1,4 +1,4 @@
-//! What the doctor finds on a real host, and mends.
+//! What the doctor finds on a real host, and what it repairs.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ fn verdict<'a>(findings: &'a [Value], check: &str) -> &'a str {
 #[test]
 fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     let Some(net) = Net::new() else { return };
-    // What is written below /etc stays with this host.
+    // Gives the host its own /etc.
     let etc = net.exit.own_files().etc();
     let mut exit = Exit::init(&net, &ExitOptions::default());
     let stopped = findings(&exit.warren.run("doctor --json"));
@@ -68,7 +68,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     assert!(text.stdout.starts_with("PROBLEM  forwarding: "), "{text:?}");
     assert!(text.stdout.contains("nft insert rule ip other f iifname warren-exit accept"), "{text:?}");
 
-    // What would turn it on for everybody is not the doctor's to do.
+    // The doctor does not turn on forwarding for the whole host.
     exit.warren.run("doctor --fix");
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv4/ip_forward").ok(), "0");
     assert!(!etc.join("sysctl.d/90-warren-net.ipv4.ip_forward.conf").exists());
@@ -88,7 +88,8 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     assert_eq!(verdict(&broken, "configuration"), "problem");
 }
 
-/// What the doctor and the exit's log say is in the way is, and what they say to run lets clients through.
+/// The obstacles that the doctor and the exit's log name are real, and the commands that they suggest let clients
+/// through.
 #[test]
 fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_are_run() {
     let Some(net) = Net::new() else { return };
@@ -101,7 +102,7 @@ fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_a
             "chain {hook} {{ type filter hook {hook} priority 0; policy drop; ct state established,related accept; {rules} }};"
         )
     };
-    // Neighbour discovery is every firewall's to allow.
+    // Every firewall must allow neighbour discovery.
     let input = chain("input", "meta l4proto ipv6-icmp accept;");
     net.exit.sh(&format!("nft 'table inet other {{ {input} {} }}'", chain("forward", ""))).ok();
     exit.run();
@@ -133,7 +134,7 @@ fn doctor_of_a_client_knocks_at_its_exit_beside_a_tunnel_that_is_up() {
     client.up();
     let session = client.status().number("/session/id");
 
-    // A machine that is busy may take longer than the doctor waits.
+    // A busy machine may take longer than the doctor waits.
     eventually(seconds(40), "the doctor finds the exit well", || {
         let answer = client.warren.run("doctor --json");
         verdict(&findings(&answer), "exit") == "good"

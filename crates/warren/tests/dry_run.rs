@@ -1,4 +1,4 @@
-//! That `warren up --dry-run` says what `up` does, and does nothing.
+//! `warren up --dry-run` prints what `up` does, and changes nothing.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use toml::Value;
@@ -31,7 +31,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
         .replace("nameserver 192.0.2.1", &format!("nameserver {}", Net::INTERNET_V4));
     let lines: Vec<&str> = said.lines().collect();
     let is_said = |line: &str| assert!(lines.contains(&line), "{line:?} is not in\n{said}");
-    // What the host shows was said.
+    // The dry run announced everything that the host now shows.
     for address in client.sh("ip -o address show dev warren0 scope global | awk '{print $4}'").lines() {
         let with_prefix = if address.contains('/') { address.to_owned() } else { format!("{address}/32") };
         is_said(&format!("ip address add {with_prefix} dev warren0"));
@@ -66,7 +66,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
     client.down();
 }
 
-/// A lease without its prefix length.
+/// An inner address without its prefix length.
 fn address(lease: &serde_json::Value) -> &str {
     lease.as_str().unwrap().split('/').next().unwrap()
 }

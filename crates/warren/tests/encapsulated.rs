@@ -1,7 +1,7 @@
-//! Packets inside of packets: an inner checksum that a kernel left to the device is right where the packet arrives, behind two NATs.
+//! Packets inside packets: an inner checksum that a kernel left to the device is correct on arrival, behind two NATs.
 //!
-//! The sender is a container behind the client. Both links beyond the tunnel's ends compute checksums in software, so that the
-//! receiving kernels verify what they receive, which between namespaces they otherwise take on trust.
+//! The sender is a container behind the client. The links beyond both ends of the tunnel compute checksums in software.
+//! So the receiving kernels verify them, which kernels do not do between namespaces otherwise.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};
@@ -12,7 +12,7 @@ const PARTIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/partia
 const CONTAINER_V4: &str = "172.30.0.2";
 const CONTAINER_V6: &str = "fd30::2";
 
-/// The overlay's addresses, of container and internet host.
+/// The overlay's addresses: container, internet host.
 const OVERLAY: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
 
 #[test]
@@ -45,7 +45,7 @@ fn a_checksum_left_to_the_device_is_right_behind_the_tunnel_also_inside_of_ip() 
     let send = |host: &Namespace, from: &str, to: &str| {
         host.sh(&format!("python3 {PARTIAL} send eth0 {from} {to} {COUNT}")).ok();
     };
-    // The control: without a tunnel nobody completes what the sender leaves to a device that never does.
+    // The control: without a tunnel, no device completes the checksums that the sender left to it.
     let mut counter = counting(&net.client, "4");
     send(&container, CONTAINER_V4, "172.30.0.1");
     counter.wait_for_output(&format!("0 right, {COUNT} wrong"));
@@ -58,14 +58,15 @@ fn a_checksum_left_to_the_device_is_right_behind_the_tunnel_also_inside_of_ip() 
         let mut counter = counting(&net.internet.host, version);
         send(&container, inside, internet);
         counter.wait_for_output(&format!("{COUNT} right, 0 wrong"));
-        // The NATs on the way know the flow by now, and let the answer in.
+        // The NATs know the flow by now and let the answer in.
         let mut counter = counting(&container, version);
         send(&net.internet.host, internet, exit);
         counter.wait_for_output(&format!("{COUNT} right, 0 wrong"));
     }
 }
 
-/// TCP, UDP and echoes over a VXLAN between a container and the internet host, whose carrier goes through the tunnel.
+/// TCP, UDP and echoes over a VXLAN between a container and the internet host. The VXLAN's packets go through the
+/// tunnel.
 fn overlay(container_address: &str, internet_address: &str, exit_address: &str, checksum: &str) {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
@@ -76,14 +77,15 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     client.up();
     let internet = &net.internet.host;
     if checksum != "noudpcsum" {
-        // Linux's NAT spoils an outer checksum in front of an inner one that is left to the device, without a tunnel too. Between
-        // machines none is left when it comes to NAT.
+        // Linux's NAT corrupts an outer checksum if the inner one is left to the device, even without a tunnel. Between
+        // real machines the inner checksum is complete before it reaches a NAT.
         for end in [&container, internet] {
             end.sh("ethtool -K eth0 tx off").ok();
         }
     }
 
-    // One port at both ends, which NAT keeps. The container's first packet must be there before the other end says anything.
+    // Both ends use one port, which NAT keeps. The container's first packet must arrive before the other end sends
+    // anything.
     let vxlan = |host: &Namespace, [own_v4, own_v6]: [&str; 2], local: &str, remote: &str| {
         host.sh(&format!(
             "ip link add overlay mtu 1280 type vxlan id 5 dstport 40789 srcport 40789 40790 local {local} remote {remote} {checksum}; \
@@ -109,7 +111,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     for host in [&container, internet] {
         assert_eq!(wrong_checksums(host), 0, "{}", host.name());
     }
-    // The control: both kernels look, also inside the overlay.
+    // The control: both kernels verify checksums, also inside the overlay.
     for (host, other, [address, _]) in
         [(&container, internet, OVERLAY[1]), (internet, &container, OVERLAY[0])]
     {
@@ -126,7 +128,7 @@ fn wrong_checksums(host: &Namespace) -> usize {
     numbers.sum()
 }
 
-/// A UDP datagram over IPv4 with a wrong checksum, to the echo's port.
+/// Sends a UDP datagram over IPv4 with a wrong checksum to the echo's port.
 const SPOILT: &str = r#"
 import socket, struct, sys
 with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as sender:

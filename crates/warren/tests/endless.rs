@@ -1,4 +1,4 @@
-//! What must leave nothing behind, however often it happens.
+//! Operations that must leave nothing behind, however often they happen.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::future::poll_fn;
@@ -49,7 +49,8 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let (mut most, mut stalled, mut gone) = (0, Duration::ZERO, Duration::ZERO);
     std::thread::scope(|scope| {
         let others = scope.spawn(|| say_nothing(&net.client, exit_key, COUNT));
-        // The last look that finds one, and the first of those after it, which all find none.
+        // `stalled` is the last look that finds every place for forged handshakes taken. `gone` starts the final run of
+        // looks that find no handshake.
         while !others.is_finished() || gone <= stalled {
             assert!(start.elapsed() < seconds(60), "{:?}", Handshakes::of(&exit));
             let Handshakes { in_flight, .. } = Handshakes::of(&exit);
@@ -89,15 +90,15 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     assert!(peak <= 2 * 64 * COUNT as u64, "{peak} KiB");
 }
 
-/// Handshakes that an exit has under way at most, and as many of them as may come from addresses that prove nothing.
+/// The most half-open handshakes of an exit, and the most among them from unproven addresses.
 const AT_ONCE: u64 = 384;
 const FORGED_AT_ONCE: u64 = 100;
 
-/// Time after which an exit gives a handshake up, and the time that it takes to see that.
+/// The time after which an exit gives up a handshake, and the time that the test may take to notice.
 const HANDSHAKE_TIMEOUT: Duration = seconds(10);
 const A_LOOK: Duration = Duration::from_millis(500);
 
-/// What an exit says of its handshakes.
+/// What an exit's status says about its handshakes.
 #[derive(Clone, Copy, Debug)]
 struct Handshakes {
     in_flight: u64,
@@ -112,7 +113,7 @@ impl Handshakes {
     }
 }
 
-/// Scorecard R7: of what the exit's process has, because it is the daemon that must not grow.
+/// Scorecard R7, for the memory of the exit's process: the daemon itself must not grow.
 #[test]
 #[ignore = "takes a minute; `scripts/torture bounds` runs it"]
 fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was() {
@@ -149,12 +150,12 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
         });
         (0..count).for_each(|_| reload());
         clients.join().unwrap();
-        // What the last ones had.
+        // The last sessions are gone.
         eventually(seconds(60), "the last is gone", || connections(&exit) <= 1);
     };
     let first = rss(&exit);
     let start = Instant::now();
-    // What is bounded has grown to its bound by the end of the first half.
+    // By the end of the first half, everything bounded has reached its bound.
     let mut sizes = Vec::new();
     for _ in 0..PARTS {
         turn(COUNT / PARTS);
@@ -169,12 +170,12 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
         start.elapsed()
     );
     assert!(exit.daemon().is_running());
-    // A leak of 170 bytes each.
+    // A leak of 170 bytes per operation.
     assert!(grown <= 1_024, "{grown} KiB");
 }
 
-/// Connects with so many keys that are not enrolled, says nothing, and waits until all are closed. Returns how many were connected, and the
-/// longest time from the end of a handshake to the close.
+/// Connects with `count` keys that are not enrolled, sends nothing, and waits until all connections are closed. Returns
+/// how many connected, and the longest time from the end of a handshake to the close.
 fn say_nothing(host: &Namespace, exit_key: PublicKey, count: usize) -> (usize, Duration) {
     let inside = move || {
         runtime().block_on(async move {
@@ -185,7 +186,7 @@ fn say_nothing(host: &Namespace, exit_key: PublicKey, count: usize) -> (usize, D
             let (mut inbox, mut closed, mut longest) = (Inbox::new(), 0, Duration::ZERO);
             let mut begun = 0;
             while closed < count {
-                // As many at once as an exit lets one network begin.
+                // An exit lets one network start this many handshakes at once.
                 while begun < count && begun < connected.len() + 50 {
                     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                     socket.set_nonblocking(true).unwrap();

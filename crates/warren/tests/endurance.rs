@@ -1,5 +1,5 @@
-//! What a tunnel outlives for minutes. `scripts/torture` runs these, as long as the scorecard says; the suite has shorter ones of
-//! the kind.
+//! What a tunnel survives over minutes. `scripts/torture` runs these tests for as long as the scorecard says; the suite
+//! has shorter ones.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::support::{Attempts, Client, Exit, LeakCounter, Net, asked, eventually, seconds};
 
-/// Scorecard F6 is `WARREN_BLACK_HOLES=2,2,2,2,2,2,20,120`, seconds each.
+/// Scorecard F6 is `WARREN_BLACK_HOLES=2,2,2,2,2,2,20,120` (seconds each).
 #[test]
 #[ignore = "takes minutes; `scripts/torture holes` runs it"]
 fn flow_survives_black_holes() {
@@ -34,7 +34,7 @@ fn flow_survives_black_holes() {
         let back = eventually(seconds(60), "traffic is back", passes);
         println!("{hole:?}: back {back:.1?} after the path");
         measured.push(format!("{}: {back:.1?}", hole.as_secs()));
-        // TCP waits twice as long each time that it is not answered, and long holes end it.
+        // TCP doubles its timeout at each retransmission. Long black holes end the flow.
         if hole <= seconds(20) {
             assert_eq!(flow.wait(seconds(60)), Some(0), "the flow lives on: {}", flow.output());
             assert_eq!(

@@ -1,4 +1,4 @@
-//! The exit's name: what becomes of the tunnel when it cannot be looked up, or means another address by now.
+//! The exit's host name: what happens to the tunnel when the lookup fails, or returns another address.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
     let Some(net) = Net::new() else { return };
     let mut exit =
         Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
-    // What the daemon may ask is marked; nobody else may ask anything outside.
+    // Only the daemon's own queries are marked. No other program may query outside the tunnel.
     net.client.sh("nft 'table inet asked { counter outside { }; chain sent { type filter hook postrouting priority 300; \
                    oifname eth0 meta mark and 0xffff != 0x5761 meta l4proto { tcp, udp } th dport { 53, 853 } counter name outside; }; }'").ok();
     let outside = || client_counter(&net);
@@ -74,7 +74,7 @@ fn client_counter(net: &Net) -> String {
     net.client.sh("nft list counter inet asked outside | grep packets").ok()
 }
 
-/// Lets the internet host's resolver answer otherwise.
+/// Makes the internet host's resolver answer with other addresses.
 pub(crate) fn answer_with(net: &Net, addresses: &[&str]) -> Running {
     net.internet.host.sh("conntrack -F 2>/dev/null || true").ok();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/name_server.py");

@@ -1,4 +1,4 @@
-//! The exit goes away and comes back: traffic does too, with the same inner addresses.
+//! The exit stops and comes back. Traffic resumes with the same inner addresses.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn after_sigkill_traffic_is_back_within_five_seconds_and_tcp_flows_live_on() {
     assert_traffic_comes_back_after(Signal::KILL);
 }
 
-/// Shows that the flows of the tests before would not live on by themselves.
+/// Negative control: without the hold table, a restart ends the flows of the tests above.
 #[test]
 fn without_the_hold_table_a_restart_ends_tcp_flows() {
     let Some(net) = Net::new() else { return };
@@ -113,14 +113,14 @@ fn assert_traffic_comes_back_after(ending: Signal) {
     assert_eq!(load.wait(seconds(30)), Some(0), "the flows live on: {}", load.output());
     eventually(seconds(10), "every connection is back", || client.status().list("/connections").len() == 4);
     client.down();
-    // Scorecard C3: nothing leaves the exit with an inner address, also while it is away.
+    // Scorecard C3: nothing leaves the exit with an inner address, even while the daemon is stopped.
     assert_eq!(untranslated.packets(), 0);
     exit.stop(Signal::TERM);
     net.exit.sh("ip address add 10.66.9.9/32 dev lo; ping -c 1 -W 1 -I 10.66.9.9 203.0.113.2");
     assert_eq!(untranslated.packets(), 1, "negative control");
 }
 
-/// What the router receives from the exit with an inner address.
+/// Counts packets that the router receives from the exit with an inner source address.
 struct Untranslated<'net>(&'net Net);
 
 impl<'net> Untranslated<'net> {
@@ -137,7 +137,7 @@ impl<'net> Untranslated<'net> {
     }
 }
 
-/// Four TCP flows from the internet through the tunnel; the program fails if one of them breaks.
+/// Four TCP flows from the internet through the tunnel. The program fails if one of them breaks.
 fn download(net: &Net, seconds: u32) -> Running {
     net.client.start(&["iperf3", "-c", Net::INTERNET_V4, "-R", "-P", "4", "-t", &seconds.to_string()])
 }

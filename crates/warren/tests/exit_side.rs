@@ -1,4 +1,4 @@
-//! What an enrolled client reaches on the exit's own side: nothing but what its operator allows.
+//! On the exit's own side, an enrolled client reaches only what the operator allows.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -10,7 +10,8 @@ use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
-/// Its loopback, its addresses and listen port, its inner address, the cloud's metadata service, and a LAN beside it.
+/// The exit's loopback, its public address and listen port, its inner address, the cloud's metadata service, and a LAN
+/// next to it.
 const TARGETS: [(&str, u16); 6] = [
     ("127.0.0.1", 9_466),
     (Net::EXIT_V4, 443),
@@ -31,7 +32,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     let exit_key = exit.status().text("/public_key").parse().unwrap();
     net.exit.sh("ip address add 192.168.77.2/24 dev eth0; ip route add 169.254.169.254/32 dev eth0").ok();
     net.router.sh("ip address add 192.168.77.1/24 dev to-exit").ok();
-    // Behind the exit's own rules.
+    // These rules run after the exit's own rules.
     let accepted = |hook: &str, to: &str| {
         let rule = format!("iifname \"warren-exit\" {to} counter;");
         format!(
@@ -64,7 +65,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
                     }
                 }
                 to_test.send(()).unwrap();
-                // It runs on, so that what is queued leaves.
+                // The client keeps running, so that queued packets leave.
                 let mut answer = None;
                 client
                     .until("the test goes on", |_| {
@@ -80,7 +81,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     });
 
     sent.recv().unwrap();
-    // The kernel drops what claims to be for its loopback before any rule.
+    // The kernel drops packets to its loopback addresses before any rule sees them.
     eventually(seconds(20), "every other packet is refused, and counted", || refused() >= 5 * PACKETS);
     assert_eq!(accepted(), [0; 3]);
 
@@ -89,14 +90,14 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     go_on.send(true).unwrap();
     sent.recv().unwrap();
     eventually(seconds(20), "the allowed network is reached", || accepted()[2] >= PACKETS);
-    // The table that was replaced counts from zero.
+    // The replaced table's counters start at zero.
     eventually(seconds(20), "and nothing else is", || refused() >= 4 * PACKETS);
     assert_eq!(accepted()[..2], [0; 2]);
     go_on.send(false).unwrap();
     client.join().unwrap();
 }
 
-/// Hosts beside the exit are behind its router's firewall, whatever addresses they have.
+/// Hosts on the exit's link are behind its router's firewall, whatever addresses they have.
 #[test]
 fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowed() {
     let Some(net) = Net::new() else { return };
@@ -123,7 +124,7 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     };
 
     assert_eq!(answers(&addresses), [false; 2]);
-    // The control: what is not on a link of the exit's is the internet, until it is.
+    // The control: a network counts as internet until the exit has an address on it.
     let (neighbour, own, later) = beside(2);
     net.router.sh(&neighbour).ok();
     assert_eq!(answers(&later), [true; 2]);
@@ -136,7 +137,7 @@ fn a_client_reaches_no_neighbour_of_the_exits_by_any_address_unless_it_is_allowe
     exit.configure(|config| config.with("access", "allow", vec!["198.41.1.0/24", "2a01:4f8:1::/64"]));
     exit.warren.run("reload exit").ok();
     assert_eq!((answers(&addresses), answers(&later)), ([true; 2], [false; 2]));
-    // And what is on no link any more is the internet again.
+    // After the exit loses its address there, the network counts as internet again.
     net.exit.sh("ip address del 198.41.2.2/24 dev eth0; ip address del 2a01:4f8:2::2/64 dev eth0").ok();
     eventually(seconds(8), "the network is reached", || answers(&later) == [true; 2]);
     client.down();
@@ -148,7 +149,8 @@ fn packets(net: &Net, table: &str, chain: &str) -> u64 {
     packets_counted(&listed).iter().sum()
 }
 
-/// A prefix that is routed to the exit needs no NAT66: the internet sees clients' own addresses. IPv4 beside it is translated.
+/// With a prefix routed to the exit, no NAT66 is needed: the internet sees the clients' own IPv6 addresses. IPv4 is
+/// still translated.
 #[test]
 fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     let Some(net) = Net::new() else { return };
@@ -177,7 +179,7 @@ fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     let [own, exits] = counted();
     assert!(own >= 5 && exits == 0, "{own} {exits}");
 
-    // The control, and a setting that a running exit takes over.
+    // The control, which also shows that a running exit applies this setting.
     let file = exit.warren.config("exit.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("[nat]"), "{text}");
@@ -190,7 +192,7 @@ fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     client.down();
 }
 
-/// "Connected but no internet": another program's settings are applied while the exit runs.
+/// "Connected but no internet": another program applies its own settings while the exit runs.
 #[test]
 fn forwarding_and_the_exits_addresses_are_its_own_while_it_runs() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! What one client takes of an exit, and what is left to others.
+//! What one client takes of an exit, and what remains for others.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -12,9 +12,9 @@ use crate::support::counters::packets_of_one;
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Exit, Net, seconds};
 
-/// The greedy one's; the others have those behind it.
+/// The greedy client's port. The others use the ports after it.
 const FIRST_PORT: u16 = 5_400;
-/// Inner packets' bytes.
+/// Bytes of an inner packet.
 const LENGTH: usize = 1_228;
 const MEGABITS: f64 = 10.0;
 const LASTING: Duration = seconds(15);
@@ -84,7 +84,7 @@ async fn up(key: PrivateKey, exit_key: PublicKey) -> (LibraryClient, Ipv4Addr) {
     (client, source)
 }
 
-/// Sends as much as its connection takes.
+/// Sends as much as the connection accepts.
 async fn take_all(key: PrivateKey, exit_key: PublicKey, over: &AtomicBool) -> u64 {
     let (mut client, source) = up(key, exit_key).await;
     let packet = packet(source, FIRST_PORT);
@@ -98,7 +98,7 @@ async fn take_all(key: PrivateKey, exit_key: PublicKey, over: &AtomicBool) -> u6
     sent
 }
 
-/// Sends [`MEGABITS`] a second.
+/// Sends [`MEGABITS`] Mbit/s.
 async fn paced(key: PrivateKey, exit_key: PublicKey, port: u16) -> u64 {
     let (mut client, source) = up(key, exit_key).await;
     let packet = packet(source, port);
@@ -111,7 +111,7 @@ async fn paced(key: PrivateKey, exit_key: PublicKey, port: u16) -> u64 {
         }
         client.run(Duration::from_millis(2)).await;
     }
-    // What was queued last leaves too.
+    // Lets the last queued packets leave.
     for _ in 0..50 {
         client.run(Duration::from_millis(5)).await;
     }

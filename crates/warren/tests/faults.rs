@@ -1,4 +1,4 @@
-//! What the system refuses the daemons: room on the disk, and descriptors.
+//! Resources that the system denies to the daemons: disk space and file descriptors.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
@@ -38,13 +38,13 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
         assert_eq!(known(), known_before, "{line} that failed changed nothing");
     }
     assert_eq!(clients(), before, "what could not be written left the file alone");
-    // A lease is new, and cannot be written either.
+    // The lease is new, and cannot be written either.
     let client = Client::with(&net, &profile);
     client.up();
     client.sh("ping -c 1 -W 2 203.0.113.2");
     assert_eq!(clients(), before);
 
-    // Who is to be shut out is, whether that can be written or not.
+    // A client that is disabled is cut off even if that cannot be written.
     assert_one_sentence(&exit.warren.run("exit client disable laptop"), "the client is cut off, but");
     eventually(seconds(20), "a disabled client is refused", || client.status().text("/state") == "refused");
     assert_eq!(clients(), before);
@@ -128,7 +128,8 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     println!("measured: R1: {used:?} of processor time in two seconds, {} commands waiting", held.len());
     assert!(used < Duration::from_millis(400), "{used:?} of processor time in two seconds");
     assert!(refused() > refused_before, "they were used up meanwhile");
-    // The others are carried too. What the echo itself has no time for on a busy machine is not the exit's loss.
+    // The other clients' traffic passes too. Packets that the echo cannot handle on a busy machine do not count as the
+    // exit's loss.
     let chain = |name: &str, hook: &str, port: &str| {
         format!("chain {name} {{ type filter hook {hook} priority raw; udp {port} 7 counter; }};")
     };
@@ -158,7 +159,8 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     client.down();
 }
 
-/// A directory that only one program, and what is told to look inside, sees as a disk of its own with little room.
+/// A directory that is a small disk of its own, visible only to one program (and to commands run through
+/// [`Self::inside`]).
 struct SmallDisk {
     directory: String,
 }
@@ -168,7 +170,8 @@ impl SmallDisk {
         Self { directory: directory.as_ref().display().to_string() }
     }
 
-    /// Gives the program that follows the disk, with what was in the directory; `ip netns exec` keeps mounts to it.
+    /// A script that mounts the disk, with the directory's content, and then runs the program after it. `ip netns exec`
+    /// keeps the mount private.
     fn script(&self) -> String {
         let at = &self.directory;
         format!(
@@ -178,12 +181,12 @@ impl SmallDisk {
     }
 
     fn program(&self) -> [&str; 4] {
-        // What it leaks is a line of text.
+        // Leaks one line of text.
         let script = format!("{}exec \"$@\"", self.script());
         ["sh", "-c", Box::leak(script.into_boxed_str()), "sh"]
     }
 
-    /// Runs a shell line where the program sees the disk.
+    /// Runs a shell line where the program's small disk is visible.
     fn inside(&self, host: &Namespace, program: &Running, line: &str) -> Finished {
         host.sh(&format!("nsenter -t {} -m sh -c 'cd {} && {line}'", program.pid(), self.directory))
     }
@@ -200,7 +203,7 @@ fn assert_one_sentence(finished: &Finished, with: &str) {
     assert!(finished.stderr.contains(with), "{}", finished.stderr);
 }
 
-/// What a program has used of the processor, by the clock ticks of a hundredth in its `stat`.
+/// Processor time of a program, from `/proc/PID/stat` (clock ticks of 10 ms).
 fn processor_time(program: &Running) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
     let fields: Vec<u64> = stat

@@ -1,5 +1,5 @@
-//! What anybody on the way reads in a client's first packets: their keys derive from an ID that the packet carries (RFC 9001
-//! section 5.2). The packets are those of the shipped binary, taken from the wire.
+//! What an observer on the path can read in a client's first packets. Their keys derive from a connection ID in the
+//! packet (RFC 9001 section 5.2). The packets are captured from the shipped binary.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -13,10 +13,11 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::attacker::{Attacker, crypto_frame};
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// Extensions of TLS by their registered numbers: name, groups, forms of points, signature algorithms, ALPN, types of certificates (two), versions, how
-/// to resume, key shares, transport parameters; status request and extended master secret, which libraries send too.
+/// TLS extensions by their registered numbers: server name, groups, point formats, signature algorithms, ALPN,
+/// certificate types (two), versions, resumption, key shares and transport parameters. Libraries also send status
+/// request and extended master secret.
 const KNOWN_EXTENSIONS: [u16; 13] = [0, 5, 10, 11, 13, 16, 19, 20, 23, 43, 45, 51, 57];
-/// Transport parameters of RFC 9000, 9221 and the draft of acknowledgement frequency, as QUIC libraries send them.
+/// Transport parameters that QUIC libraries send: those of RFC 9000, RFC 9221 and the acknowledgement frequency draft.
 const KNOWN_PARAMETERS: [u64; 13] =
     [0x01, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0b, 0x0e, 0x0f, 0x20, 0xff04_de1b];
 
@@ -36,7 +37,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
         assert!(KNOWN_EXTENSIONS.contains(number), "extension {number}");
     }
     for id in seen.parameters() {
-        // Those of the form 31 N + 27 are there to be ignored (RFC 9000 section 18.1); libraries send them.
+        // Identifiers of the form 31 N + 27 are reserved to be ignored (RFC 9000 section 18.1). Libraries send them.
         assert!(KNOWN_PARAMETERS.contains(&id) || id % 31 == 27, "transport parameter {id:#x}");
     }
 
@@ -51,7 +52,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
     assert_eq!(seen.extension(16), Some(&b"\0\x03\x02h3"[..]));
 }
 
-/// The control: what a client must not say is found, wherever it stands.
+/// The control: forbidden content is found wherever it stands.
 #[test]
 fn what_only_warren_says_is_found_in_first_packets_that_have_it() {
     let key = PrivateKey::generate().unwrap().public();
@@ -71,7 +72,7 @@ fn what_only_warren_says_is_found_in_first_packets_that_have_it() {
     assert_eq!(Seen::read(&[sealed(b"....h3....")]).findings(&[key]), Vec::<String>::new());
 }
 
-/// The first packets of `warren up` with this profile, whose exit is at the net's and says nothing.
+/// The first packets that `warren up` sends with this profile, to a silent socket at the exit's address.
 fn first_packets(net: &Net, profile: &Profile) -> Vec<Vec<u8>> {
     let bind = || {
         let socket = UdpSocket::bind((Net::EXIT_V4, 443)).unwrap();
@@ -93,16 +94,16 @@ fn first_packets(net: &Net, profile: &Profile) -> Vec<Vec<u8>> {
     packets
 }
 
-/// What anybody reads of a client's Initials.
+/// What an observer reads in a client's Initials.
 struct Seen {
-    /// The datagrams as they are, and the payloads of their packets.
+    /// The datagrams as sent, and the decrypted payloads of their packets.
     texts: Vec<Vec<u8>>,
     hello: Vec<u8>,
     extensions: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Seen {
-    /// Reads the first attempt to connect of some datagrams.
+    /// Reads the first connection attempt among some datagrams.
     fn read(datagrams: &[Vec<u8>]) -> Self {
         let id = &datagrams[0][6..6 + usize::from(datagrams[0][5])];
         let of_first = datagrams.iter().filter(|datagram| datagram.get(6..6 + id.len()) == Some(id));
@@ -124,7 +125,7 @@ impl Seen {
         if seen.is_whole() {
             seen.extensions = extensions(&seen.hello);
         }
-        // Also where a frame's border would cut it in two.
+        // Joined, so that a text split between two frames is found as well.
         seen.texts.push(seen.hello.clone());
         seen
     }
@@ -137,7 +138,7 @@ impl Seen {
         self.extensions.get(&number).map(Vec::as_slice)
     }
 
-    /// The numbers of its transport parameters.
+    /// The identifiers of the transport parameters.
     fn parameters(&self) -> Vec<u64> {
         let (mut rest, mut numbers) = (self.extension(57).unwrap(), Vec::new());
         while !rest.is_empty() {
@@ -154,7 +155,7 @@ impl Seen {
         assert_eq!(self.findings(keys), Vec::<String>::new());
     }
 
-    /// Whatever tells of Warren or of these keys.
+    /// Every trace of Warren or of these keys.
     fn findings(&self, keys: &[PublicKey]) -> Vec<String> {
         let mut findings = Vec::new();
         for text in &self.texts {
@@ -179,7 +180,7 @@ impl Seen {
     }
 }
 
-/// The payload of a client's Initial, which must be the first packet of its datagram.
+/// The decrypted payload of a client's Initial, which must be the first packet of its datagram.
 fn opened(datagram: &[u8], id: &[u8]) -> Vec<u8> {
     let SupportedCipherSuite::Tls13(suite) = TLS13_AES_128_GCM_SHA256;
     let keys = suite.quic_suite().unwrap().keys(id, rustls::Side::Server, Version::V1).remote;
@@ -201,7 +202,7 @@ fn opened(datagram: &[u8], id: &[u8]) -> Vec<u8> {
     keys.packet.decrypt_in_place(number.try_into().unwrap(), header, &mut payload).unwrap().to_vec()
 }
 
-/// The pieces of the handshake in a packet, by where they belong.
+/// The CRYPTO frames of a packet, with their offsets.
 fn crypto_frames(payload: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let (mut rest, mut pieces) = (payload, Vec::new());
     while let Some((&kind, behind)) = rest.split_first() {
@@ -224,7 +225,8 @@ fn crypto_frames(payload: &[u8]) -> Vec<(usize, Vec<u8>)> {
 
 /// The extensions of a ClientHello (RFC 8446 section 4.1.2).
 fn extensions(hello: &[u8]) -> BTreeMap<u16, Vec<u8>> {
-    // The message's head, a version, 32 random bytes; then a session's identifier, ciphers and compressions, each with its length.
+    // Message header, version and 32 random bytes. Then session ID, cipher suites and compression methods, each with a
+    // length.
     let mut rest = &hello[4 + 2 + 32..];
     for prefix in [1, 2, 1] {
         rest = &rest[prefix + big_endian(&rest[..prefix])..];
@@ -243,7 +245,7 @@ fn big_endian(bytes: &[u8]) -> usize {
     bytes.iter().fold(0, |value, byte| value << 8 | usize::from(*byte))
 }
 
-/// Takes an integer of RFC 9000 section 16.
+/// Takes a variable-length integer (RFC 9000 section 16).
 fn variable_length(from: &mut &[u8]) -> u64 {
     let length = 1 << (from[0] >> 6);
     let (bytes, rest) = from.split_at(length);

@@ -1,11 +1,11 @@
-//! A link that comes and goes.
+//! A link that goes down and comes back.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Client, Exit, Net, asked, eventually, seconds};
 
-/// Scorecard F9 is `WARREN_FLAPS=102 WARREN_FLAP_SECONDS=2`, two of them before it is measured.
+/// Scorecard F9 is `WARREN_FLAPS=102 WARREN_FLAP_SECONDS=2`. The first two flaps are not measured.
 #[test]
 fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() {
     let Some(net) = Net::new() else { return };
@@ -22,10 +22,10 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
     };
     let flaps = asked("WARREN_FLAPS");
     let count = flaps.unwrap_or(6);
-    // A machine that builds beside it takes its time.
+    // A busy machine needs more time.
     let within = if flaps.is_some() { seconds(3) } else { seconds(11) };
     let away: u64 = asked("WARREN_FLAP_SECONDS").unwrap_or(1);
-    // Once each before it is measured: what is allocated at the first time stays.
+    // Each kind runs once before measuring starts, because first-time allocations stay.
     let ways = ["carrier", "administrator"].into_iter().cycle().take(count);
     let mut before = (0, 0);
     let mut slowest = Duration::ZERO;
@@ -33,19 +33,19 @@ fn a_link_that_comes_and_goes_costs_no_connection_no_memory_and_no_descriptor() 
         if number == 2 {
             before = uses();
         }
-        // The link is away for longer than a packet is waited for.
+        // The link is down for longer than the client waits for a packet.
         if by == "carrier" {
             net.router
                 .sh(&format!("ip link set to-client down && sleep {away} && ip link set to-client up"))
                 .ok();
         } else {
-            // The gateway is found on the link, not through the tunnel, although the route does not say so.
+            // The route does not say so, but the gateway is on-link, not behind the tunnel.
             client.sh(&format!(
                 "ip link set eth0 down && sleep {away} && ip link set eth0 up && ip route add default via 192.0.2.1 && \
                  ip -6 address add 2001:db8:1::2/64 dev eth0 && ip -6 route add default via 2001:db8:1::1 dev eth0",
             ));
         }
-        // Nothing is sent meanwhile that could help the client to notice.
+        // No traffic in this time could help the client to notice.
         let back = Instant::now();
         std::thread::sleep(seconds(1));
         let ping = "ping -c 1 -W 1 203.0.113.2";

@@ -1,4 +1,4 @@
-//! Floods of Initials of strangers, and what they leave to those who belong.
+//! Floods of strangers' Initials, and what remains for legitimate clients.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::support::memory_limit::MemoryLimit;
 use crate::support::trains::{capacity, offer};
 use crate::support::{Client, Exit, Namespace, Net, asked, eventually, flows, peer, seconds};
 
-/// Bytes of an inner UDP packet's payload.
+/// Bytes of an inner UDP payload.
 const LENGTH: u64 = 1_172;
-/// First flights of clients that do not exist, each of two Initials.
+/// First flights of clients that do not exist. Each flight has two Initials.
 const FLIGHTS: usize = 1_000;
-/// How many were sent a Retry, in the exit's status.
+/// The exit's status field that counts Retries.
 const UNPROVEN: &str = "/strangers/address_unproven";
 
 /// Scorecard B5 is `WARREN_FLOOD_SECONDS=30`, for each of four floods.
 ///
-/// As in L7 the tunnel has a core for both of its ends; the other core is the sender's, the flood's and the new tunnels', with the way
-/// to the exit's socket, which the kernel goes on the core of who sends. So the flood takes of the tunnel what the exit does because of
-/// it. The capacity is measured likewise, with the flood at rest.
+/// As in L7, both ends of the tunnel share one core. The other core runs the sender, the flood and the new tunnels. It
+/// also carries the kernel's path to the exit's socket, which runs on the sender's core. So the flood costs the tunnel
+/// only the work that the exit does for it. The capacity is measured in the same way, without the flood.
 #[test]
 #[ignore = "it measures; `scripts/torture bounds` runs it"]
 fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {
@@ -55,7 +55,7 @@ fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_
     client.down();
 }
 
-/// Offers half of what the tunnel carries, and lets strangers flood the exit meanwhile, in four ways.
+/// Offers half of the tunnel's capacity while strangers flood the exit in four ways.
 fn flood_beside_a_tunnel(
     net: &Net,
     exit: &mut Exit<'_>,
@@ -96,7 +96,7 @@ fn flood_beside_a_tunnel(
             let back = eventually(seconds(10), "the tunnel answers", || {
                 net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded()
             });
-            // Within two seconds, so in one that begins by then.
+            // Recovery within two seconds means that an interval starting by then is good.
             let after = (0..3)
                 .map(|_| share(offer(net, offered, LENGTH, seconds(1))))
                 .find(|share| *share >= 90)
@@ -104,7 +104,7 @@ fn flood_beside_a_tunnel(
             let grown = peak_kib(exit.daemon().pid()).saturating_sub(before);
             let answers = answered(net).0 - said.0;
             let unproven = exit.status().number(UNPROVEN) - unproven_before;
-            // Not only of what could be sent.
+            // The share of what should be sent, not only of what could be sent.
             let goodput = carried.received * 100 / (offered * lasting.as_secs()).max(1);
             println!(
                 "measured: {name}, {} Initials/s: goodput {goodput} % of what is offered, {} of {strangers} answered, {unproven} asked to \
@@ -120,7 +120,8 @@ fn flood_beside_a_tunnel(
             assert!(ended.elapsed() < seconds(60) && back <= seconds(2), "{back:?}");
             assert!(after >= 90, "{after} % after the flood");
             assert!(!silent || answers == 0, "{answers} answers of a silent exit");
-            // The first 100 are answered by several datagrams each; whoever comes while those are under way by a Retry.
+            // The exit answers the first 100 with several datagrams each. While those are in progress, others get a
+            // Retry.
             assert!(silent || unproven > answers / 2, "{unproven} of {answers} answers asked for a proof");
             if rate == 5_000 {
                 assert!(p95 <= seconds(3), "{begun:?}");
@@ -174,18 +175,18 @@ fn a_hundred_clients_and_a_flood_fit_into_128_mib() {
     assert!(answered > sent / 2, "{answered} of {sent}");
 }
 
-/// An Initial whose proof is none, of the `number`th client.
+/// The `number`th client's Initial, with an invalid proof.
 fn with_wrong_proof(number: u64) -> Vec<u8> {
     let mut packet =
         [&[0xc0, 0, 0, 0, 1, 20][..], &[0xab; 12], &number.to_be_bytes(), &[0, 16], &[0x5a; 16]].concat();
-    // The rest of the datagram is the packet's: its length, in two bytes, and what stands for number and content.
+    // The rest of the datagram: a two-byte length, then filler for packet number and content.
     let rest = u16::try_from(1_200 - packet.len() - 2).unwrap();
     packet.extend((rest | 0x4000).to_be_bytes());
     packet.resize(1_200, 0x77);
     packet
 }
 
-/// Begins a session every two seconds, and returns how long each took, in order of that.
+/// Opens a session every two seconds. Returns how long each took, sorted.
 fn begin_again_and_again(key: PrivateKey, exit_key: PublicKey, over: &AtomicBool) -> Vec<Duration> {
     runtime().block_on(async {
         let mut took = Vec::new();

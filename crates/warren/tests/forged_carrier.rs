@@ -1,5 +1,5 @@
-//! A forged packet from an exit or a resolver makes whatever a program sends back look like an answer. It opens neither the kill
-//! switch nor the guard of names.
+//! A forged packet from an exit or a resolver makes a program's packets look like answers. It opens neither the kill
+//! switch nor the DNS guard.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// Sends one datagram from an address that need not be this host's: FROM PORT ADDRESS PORT DEVICE.
+/// Sends one datagram from any source address: FROM PORT ADDRESS PORT DEVICE.
 const SEND: &str = "import socket, sys\n\
                     source, sport, address, port, device = sys.argv[1:]\n\
                     v6 = ':' in address\n\
@@ -18,7 +18,7 @@ const SEND: &str = "import socket, sys\n\
                     sender.bind((source, int(sport)))\n\
                     try: sender.sendto(b'x', (address, int(port)))\n\
                     except OSError: pass";
-/// The exit's and the resolver's ends, by this host's address of their version.
+/// The addresses and ports of exit and resolver, each with this host's address of the same IP version.
 const EXITS: [[&str; 3]; 2] = [[Net::CLIENT_V4, Net::EXIT_V4, "443"], [Net::CLIENT_V6, Net::EXIT_V6, "443"]];
 const RESOLVERS: [[&str; 3]; 2] =
     [[Net::CLIENT_V4, Net::INTERNET_V4, "53"], [Net::CLIENT_V6, Net::INTERNET_V6, "53"]];
@@ -42,8 +42,8 @@ impl<'net> Forger<'net> {
         packets_of_one(&self.net.router.sh("nft list counter netdev forged arrived").ok())
     }
 
-    /// Whether a program without any right gets a packet to the `remote` end past the tunnel, from a port to which that end seems to
-    /// have sent something; bound to the device or as routed.
+    /// Whether an unprivileged program gets a packet to the `remote` end past the tunnel. It sends from a port that has
+    /// received a forged packet from that end, either bound to the device or as routed.
     fn gets_out(&self, [own, remote, remote_port]: [&str; 3], device: &str) -> bool {
         let port = self.port.replace(self.port.get() + 1).to_string();
         let forge = ["python3", "-c", SEND, remote, remote_port, own, &port, "forged"];
@@ -91,14 +91,14 @@ fn a_forged_packet_from_an_exit_or_a_resolver_does_not_open_the_kill_switch() {
 
     drop(daemon);
     forger.assert_shut(&ends, "the daemon was killed");
-    // Without the rule about answers they get out, as nobody makes the table again now.
+    // Without the rule about answers the packets get out. No daemon is left to restore the table.
     client.sh(
         "h=$(nft -a list chain inet warren-kill-switch_home carrier | sed -n 's/.*ct mark .* return # handle //p'); \
          nft delete rule inet warren-kill-switch_home carrier handle $h",
     );
     assert!(ends.iter().any(|end| forger.gets_out(*end, "eth0")), "they would get out");
 
-    // The daemon's own packets still do, from whatever port.
+    // The daemon's own packets still leave, from any port.
     client.up();
     client.sh("ping -c 1 -W 5 203.0.113.2");
     client.down();
@@ -115,7 +115,7 @@ fn a_forged_packet_from_a_resolver_lets_no_query_past_the_guard() {
 
     client.up();
     forger.assert_shut(&RESOLVERS, "up");
-    // Other answers go out the way the packet came in.
+    // Other answers leave the way that the packet came in.
     let others = RESOLVERS.map(|[own, end, _]| [own, end, "5300"]);
     assert!(others.iter().all(|end| forger.gets_out(*end, "")), "answers are routed outside");
     eventually(seconds(20), "the tunnel carries", || net.client.sh("ping -c 1 -W 1 203.0.113.2").succeeded());

@@ -1,11 +1,11 @@
-//! A path with more on it than it carries: how flows share it, and what it does to one that wants little.
+//! A congested path: how flows share it, and how a small flow fares on it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use serde_json::Value;
 
 use crate::support::{Client, Exit, Net, seconds};
 
-/// The bottleneck, and how long its queue is.
+/// The bottleneck's rate, and the length of its queue.
 const MEGABITS: u32 = 50;
 const QUEUE_MS: f64 = 50.0;
 
@@ -48,7 +48,7 @@ fn a_ping_gets_through_a_slow_path_that_is_full_both_ways() {
     let _server = net.internet.iperf3(5201);
     let base = ping(&client, 50);
     for host in [&net.client, &net.exit] {
-        // The bottleneck counts datagrams, not batches of them.
+        // Makes the bottleneck count datagrams instead of batches.
         host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();
     }
     for (host, device) in [(&net.client, "eth0"), (&net.router, "to-client")] {
@@ -77,11 +77,11 @@ fn a_ping_gets_through_a_slow_path_that_is_full_both_ways() {
     );
     assert!(p99 <= bound, "{p99} ms");
     assert!(loaded[loaded.len() - 1] <= 200.0, "{:?}", loaded.last());
-    // The path drops what its queue cannot hold; a ping is as good a victim as any.
+    // The path drops whatever its queue cannot hold, pings included.
     assert!(loaded.len() >= 475, "{}", loaded.len());
 }
 
-/// What each flow of an iperf3 run brought, bits per second.
+/// The throughput of each flow of an iperf3 run, in bits per second.
 fn rates(output: &str) -> Vec<f64> {
     let output: Value = serde_json::from_str(output).unwrap();
     let streams = output.pointer("/end/streams").unwrap().as_array().unwrap();
@@ -89,14 +89,14 @@ fn rates(output: &str) -> Vec<f64> {
     streams.iter().map(|stream| rate(stream).unwrap()).collect()
 }
 
-/// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
+/// Jain's fairness index: 1 if all flows have the same rate, 1/n if one flow has everything.
 fn jain(rates: &[f64]) -> f64 {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
     sum * sum / (squares * rates.len() as f64)
 }
 
-/// Asks the internet host and returns how long each answer took, in milliseconds, the shortest first.
+/// Pings the internet host. Returns the response times in milliseconds, sorted.
 fn ping(client: &Client<'_>, count: u32) -> Vec<f64> {
     let output = client.sh(&format!("ping -n -i 0.02 -W 1 -c {count} {} || true", Net::INTERNET_V4));
     let took = |line: &str| line.split_once("time=")?.1.split_whitespace().next()?.parse().ok();

@@ -1,4 +1,5 @@
-//! Somebody who knows the exit's public key begins handshakes without end and finishes none: what that leaves to those who belong.
+//! An attacker who knows the exit's public key starts handshakes without end and finishes none. What is left for
+//! legitimate clients?
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ const CLIENTS: usize = 20;
 const NETWORKS: u8 = 64;
 const PER_SECOND: u64 = 500;
 
-/// Scorecard B5 proven is `WARREN_HALF_OPEN=30`, in seconds, with figures for the times. Here what counts is that each client's first attempt
-/// works, within the time that a client gives an attempt: a busy machine is slower.
+/// Scorecard B5 (proven) is `WARREN_HALF_OPEN=30` (seconds) and limits the times. In the suite each client's first
+/// attempt must succeed within the client's own timeout, because a busy machine is slower.
 #[test]
 fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_half_open_handshakes() {
     let Some(net) = Net::new() else { return };
@@ -40,11 +41,11 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         under_way(&exit) >= AT_ONCE && attack.counts().1 > AT_ONCE && displaced(&exit) > 0
     });
     let before = displaced(&exit);
-    // The neighbour is from the network of one of the attacker's addresses.
+    // The neighbour shares its network with one of the attacker's addresses.
     let hosts = [(&host, keys.as_slice()), (&attackers, std::slice::from_ref(&neighbour))];
     let took = connect_beside(&attack, &hosts, exit_key, seconds(lasting.unwrap_or(0)));
 
-    // The control: the attack went on all the time, and nothing but room made for others let anybody in.
+    // The control: the attack went on all the time. Clients got in only because the exit displaced other handshakes.
     let most_are_taken = || under_way(&exit) >= AT_ONCE * 9 / 10;
     eventually(LONGEST, "the places that clients have left are taken again", most_are_taken);
     let (held, given_up) = (under_way(&exit), displaced(&exit) - before);
@@ -75,7 +76,7 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
         "{given_up} gave way, {begun} were begun, {proven} addresses were proven"
     );
     let counted: Vec<u64> = pings.split(' ').filter_map(|word| word.parse().ok()).collect();
-    // One is under way when ping is told to end.
+    // One ping may be in flight when ping is told to end.
     assert!(counted[0] <= counted[1] + 1, "{pings}");
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
     assert_eq!(client.status().number("/reconnects"), 0);
@@ -87,13 +88,14 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
     client.down();
 }
 
-/// Handshakes that an exit has under way at most.
+/// The most half-open handshakes of an exit.
 const AT_ONCE: u64 = 384;
 
-/// How long a busy machine may take to begin as many.
+/// How long a busy machine may take to start that many.
 const LONGEST: Duration = seconds(60);
 
-/// What may stay of it, in KiB: places in tables, the proofs that were shown, and pages that a piece which stays is on.
+/// Memory that may stay afterwards, in KiB: table capacity, remembered proofs, and pages that a longer-lived allocation
+/// keeps.
 const KEPT_KIB: u64 = 4_096;
 
 fn under_way(exit: &Exit<'_>) -> u64 {
@@ -104,8 +106,8 @@ fn displaced(exit: &Exit<'_>) -> u64 {
     exit.status().number("/strangers/displaced")
 }
 
-/// Lets clients connect again and again, for so long at least and until every place could have been taken anew meanwhile. Returns how
-/// long each took, in order.
+/// Connects clients again and again for at least `lasting`, and until the attack has started enough handshakes to
+/// retake every place. Returns how long each connection took, sorted.
 fn connect_beside(
     attack: &HalfOpen,
     hosts: &[(&Namespace, &[PrivateKey])],
@@ -126,7 +128,7 @@ fn connect_beside(
     }
 }
 
-/// Lets clients of one host connect, all at once; each with its first attempt. Returns how long each took.
+/// Connects all clients of one host at once, each with its first attempt. Returns how long each took.
 fn connect_at_once(host: &Namespace, keys: &[PrivateKey], exit_key: PublicKey) -> Vec<Duration> {
     let keys = keys.to_vec();
     let all = host.enter(move || {

@@ -1,6 +1,7 @@
-//! Hosts whose resolvers are kept by a program: the real systemd-resolved with a bus of its own, and the real openresolv.
+//! Hosts whose resolvers are managed by a program: the real systemd-resolved with its own bus, and the real openresolv.
 //!
-//! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`; `scripts/setup` unpacks them.
+//! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`. `scripts/setup` unpacks
+//! them.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ fn systemd_resolved_asks_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let exit = exit_with_resolver(&net, Net::INTERNET_V4);
     let host = &net.client;
     let mut resolved = Resolved::start(&net, package);
-    // A link with a domain of its own: systemd-resolved asks that link's resolver for it, bound to the link.
+    // This link has its own domain: systemd-resolved sends queries for it to that link's resolver, bound to the link.
     host.sh("resolvectl dns eth0 192.0.2.1 && resolvectl domain eth0 router.test").ok();
     assert!(asks(host, "www.router.test"), "the local resolver answers");
     let untouched = exit.enrol("untouched").with("dns", "servers", Value::Array(Vec::new()));
@@ -60,7 +61,7 @@ fn openresolv_names_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     let host = &net.client;
     let own = host.own_files();
     std::fs::copy(package.join("etc/resolvconf.conf"), own.etc().join("resolvconf.conf")).unwrap();
-    // It looks for its parts where the package would have put them.
+    // The program looks for its parts at the package's installation paths.
     let program = std::fs::read_to_string(package.join("sbin/resolvconf")).unwrap();
     let program = program.replace("/lib/resolvconf", package.join("lib/resolvconf").to_str().unwrap());
     own.program("resolvconf", &program);
@@ -69,7 +70,7 @@ fn openresolv_names_the_tunnels_resolver_alone_and_is_left_as_it_was() {
 
     client.up();
     assert!(asks(host, "www.internet.test") && !asks(host, "www.router.test"));
-    // A DHCP client that hands its news to resolvconf, as it should, does not disturb the tunnel.
+    // A DHCP client that reports to resolvconf does not disturb the tunnel.
     host.sh("echo nameserver 192.0.2.1 | resolvconf -a eth0").ok();
     assert!(asks(host, "www.internet.test") && !asks(host, "www.router.test"));
     client.down();
@@ -82,7 +83,7 @@ fn openresolv_names_the_tunnels_resolver_alone_and_is_left_as_it_was() {
     client.assert_host_unchanged();
 }
 
-/// systemd-resolved and the bus through which it is told.
+/// systemd-resolved and the bus that controls it.
 struct Resolved {
     package: PathBuf,
     _bus: Running,
@@ -90,7 +91,7 @@ struct Resolved {
 }
 
 impl Resolved {
-    /// Starts both on the net's client, whose programs then ask systemd-resolved's stub.
+    /// Starts both on the net's client. The client's programs then ask systemd-resolved's stub.
     fn start(net: &Net, package: PathBuf) -> Self {
         const BUS: &str = "<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen>\
             <auth>EXTERNAL</auth><policy context=\"default\"><allow user=\"*\"/><allow own=\"*\"/>\
@@ -111,7 +112,7 @@ impl Resolved {
             net.client.start(&["dbus-daemon", "--config-file=/etc/bus.conf", "--nofork", "--nopidfile"]);
         let socket = own.run().join("dbus/system_bus_socket");
         eventually(seconds(10), "the bus is there", || socket.exists());
-        // Before it starts: it would take over what a file names.
+        // Must precede the start, because systemd-resolved would adopt the resolvers that the file names.
         let file = own.etc().join("resolv.conf");
         std::fs::remove_file(&file).unwrap();
         symlink("/run/systemd/resolve/stub-resolv.conf", &file).unwrap();
@@ -139,7 +140,7 @@ fn append(path: PathBuf, line: &str) {
     std::fs::write(path, text + line).unwrap();
 }
 
-/// Where `scripts/setup` unpacked a package.
+/// The directory into which `scripts/setup` unpacked a package.
 fn unpacked(package: &str) -> Option<PathBuf> {
     let directory = repository().join("target/packages").join(package);
     if directory.exists() {
