@@ -148,7 +148,7 @@ fn what_comes_late_is_delivered_all_the_same() {
     let below = if late.is_some() { "26" } else { "13" };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // Sends each datagram alone and with its checksum, because late datagrams do not leave through the link.
+    // With this offload off, each datagram is complete. late.py forwards it through a raw socket.
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx off").ok();
     }

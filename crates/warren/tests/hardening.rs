@@ -1,11 +1,12 @@
-//! What an attacker finds in the program's file: no address that he knows beforehand, no table that he could write to.
+//! What an attacker finds in the program file: no address known in advance, and no writable table of addresses.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use std::process::Command;
 
 use crate::support::finished;
 
-/// Scorecard S8; of a release `python3 scripts/lib/hardening.py FILE` asks the same, and that no switch of tests is in it.
+/// Scorecard S8. `python3 scripts/lib/hardening.py FILE` checks a release in the same way, and also that it contains no
+/// test switch.
 #[test]
 fn the_program_can_be_loaded_anywhere_and_is_bound_before_it_runs() {
     let mut check = Command::new("python3");

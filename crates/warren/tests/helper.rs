@@ -1,4 +1,4 @@
-//! What a daemon that was taken over could have its helper do: the test speaks to a helper as only its daemon does.
+//! What a compromised daemon could make its helper do. The test talks to a helper in the way that only its daemon does.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::fs::File;
@@ -49,7 +49,7 @@ fn no_ruleset_reaches_a_table_of_others() {
         assert!(answer["Err"]["NftRefused"].is_string(), "{answer} to {call}");
     }
 
-    // What is its own it takes.
+    // The helper accepts rulesets for its own table.
     let ruleset = "table inet warren_home {\nchain b {\niifname \"lo\" accept\n}\n}\n";
     let answer = helper.ask(&json!({ "Nft": { "Load": { "ruleset": ruleset } } }));
     assert_eq!(answer["Ok"]["Text"], "", "{answer}");
@@ -58,7 +58,7 @@ fn no_ruleset_reaches_a_table_of_others() {
     assert_eq!(answer["Ok"]["Text"], "", "{answer}");
     assert_eq!(tables(host), "table inet filter\ntable inet warren_work");
 
-    // And nft does what it is told: each of the texts would have changed tables of others.
+    // The control: nft itself would run each of these rulesets, and each would change foreign tables.
     for ruleset in hostile {
         host.sh("nft 'flush ruleset; table inet filter { }; table inet warren_work { }'").ok();
         let file = helper.directories.path().join("ruleset");
@@ -98,7 +98,7 @@ fn no_ruleset_has_nft_look_a_name_up() {
             answer["Err"]["NftRefused"].as_str().is_some_and(|why| why.contains("a ruleset of Warren's")),
             "{answer}"
         );
-        // The control: nft itself finds the name in a file. Without the file it asks a name server.
+        // The control: nft resolves the name from a file here. Without the file it would query a name server.
         file("ruleset", &ruleset);
         let mounts = ["hosts", "services", "protocols"]
             .map(|name| format!("mount --bind {}/{name} /etc/{name}", directory.display()))
@@ -129,7 +129,7 @@ fn an_exit_has_no_way_to_the_nft_that_owns_its_table() {
     );
     assert!(!held(pid), "the exit holds the other end of {}", input.display());
 
-    // Without that nft nothing guards what is forwarded, so the exit ends.
+    // Without this nft process nothing guards forwarded traffic, so the exit ends.
     crate::support::signal(nft, rustix::process::Signal::KILL);
     let code = exit.daemon().wait(crate::support::seconds(10));
     assert_eq!(code, Some(1));
@@ -144,12 +144,12 @@ fn command_line(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
-/// A helper whose daemon is the test.
+/// A helper that has the test as its daemon.
 struct Helper {
     process: Child,
     socket: UnixStream,
     asked: u64,
-    /// What its notices go through.
+    /// Carries the helper's notices.
     _channel: OwnedFd,
     directories: tempfile::TempDir,
 }
@@ -172,7 +172,7 @@ impl Helper {
         Self { process, socket, asked: 0, _channel: channel, directories }
     }
 
-    /// What it answers to a request.
+    /// The helper's answer to a request.
     #[track_caller]
     fn ask(&mut self, request: &Value) -> Value {
         self.asked += 1;

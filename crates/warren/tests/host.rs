@@ -1,4 +1,4 @@
-//! What the daemons do to their hosts, and that they undo it exactly.
+//! The daemons' changes to their hosts, and that they undo them exactly.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -57,7 +57,7 @@ fn sigterm_restores_the_exit_s_host() {
     exit.daemon().signal(Signal::TERM);
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
-    // What keeps flows alive over a restart stays for a moment.
+    // The table that keeps flows alive over a restart stays for a moment.
     eventually(seconds(5), "nothing is held for a successor", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
     });
@@ -67,7 +67,7 @@ fn sigterm_restores_the_exit_s_host() {
 #[test]
 fn the_exit_keeps_the_default_route_that_its_router_announces() {
     let Some(net) = Net::new() else { return };
-    // As on a VPS: the default route comes from router advertisements, which a forwarding host ignores unless told.
+    // As on a VPS: the default route comes from router advertisements, which a forwarding host ignores by default.
     net.exit.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1").ok();
     let advertise = || {
         let link = "import socket, struct\n\
@@ -82,7 +82,7 @@ fn the_exit_keeps_the_default_route_that_its_router_announces() {
     eventually(seconds(5), "the route is there without Warren", has_route);
     let exit = Exit::start(&net);
 
-    // It lives for 8 seconds, so only an advertisement that is still heard keeps it.
+    // The route lives for 8 seconds. It survives only if the host still accepts advertisements.
     std::thread::sleep(seconds(5));
     advertise();
     std::thread::sleep(seconds(5));
@@ -145,7 +145,7 @@ fn the_control_socket_is_its_owner_s_alone() {
             let mode = std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{}", socket.display());
         }
-        // Who is not root is refused, whatever the file's mode.
+        // Users other than root are refused, whatever the file's mode.
         warren.host.sh(&format!("chmod -R a+rwX {}", warren.config("..").display())).ok();
         let status = warren.run_as_nobody("status --json");
         assert!(!status.succeeded(), "{}", status.stdout);

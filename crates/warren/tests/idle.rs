@@ -1,4 +1,4 @@
-//! What costs nothing while nothing happens: a tunnel that nobody uses, and one whose exit is away.
+//! An unused tunnel and a client without an exit cost nearly nothing.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::support::counters::packets_counted;
 use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, Status, asked, eventually, seconds};
 
-/// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 with 600; a window of three keep-alives shows the same rate.
+/// Scorecard R3 is `WARREN_IDLE_SECONDS=300`, and R6 uses 600. A window of three keep-alives shows the same rate.
 #[test]
 #[ignore = "takes minutes; `scripts/torture bounds` runs it"]
 fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
@@ -15,7 +15,7 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     let lasting = seconds(asked("WARREN_IDLE_SECONDS").unwrap_or(25));
     let exit = Exit::start(&net);
     let lonely_host = net.second_client();
-    // A NAT that forgets a flow of UDP after half a minute stands before the idle client.
+    // The idle client is behind a NAT that forgets UDP flows after half a minute.
     net.router
         .sh(
             "nft 'table ip n { chain c { type nat hook postrouting priority 100; ip saddr 192.0.2.2 udp dport 443 masquerade; }; \
@@ -28,7 +28,7 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
     idle.up();
     let mut lonely_daemon = lonely.run("info");
     let idle_address = idle.inner_addresses().0.as_str().unwrap().split('/').next().unwrap().to_owned();
-    // The lonely one's way alone.
+    // Blocks only the lonely client's path.
     net.router
         .sh(
             "nft 'table inet away { chain c { type filter hook forward priority 0; iifname \"to-second\" drop; \
@@ -37,14 +37,14 @@ fn an_idle_tunnel_and_one_without_an_exit_cost_nearly_nothing() {
         .ok();
     count_carrier(&net);
     let said = lonely_daemon.output();
-    // The search for the path's MTU, and what hosts ask on a new link.
+    // Waits for MTU discovery, and for the packets that hosts send on a new link.
     std::thread::sleep(seconds(10));
     let before = Usage::of(&net, &idle.status());
 
     std::thread::sleep(lasting);
 
     let used = Usage::of(&net, &idle.status()).since(&before, lasting);
-    // Towards the client, which has been silent for as long.
+    // Towards the client, which has been silent all this time.
     let inbound = net.exit.sh(&format!("ping -c 3 -i 0.2 -W 3 {idle_address}"));
     let log = lonely_daemon.output();
     let lines = log.lines().count() - said.lines().count();
@@ -87,19 +87,19 @@ fn an_idle_client_and_its_exit_are_small() {
     assert!(exit_kib <= EXIT_KIB, "{exit_kib}");
 }
 
-/// Counts the QUIC packets from and to the net's client, on the router.
+/// Counts the QUIC packets to and from the net's client on the router.
 fn count_carrier(net: &Net) {
     let both = "iifname \"to-client\" udp dport 443 counter; oifname \"to-client\" udp sport 443 counter;";
     let chain = format!("type filter hook forward priority -300; {both}");
     net.router.sh(&format!("nft 'table inet carrier {{ chain c {{ {chain} }}; }}'")).ok();
 }
 
-/// What a client has used so far, and in [`Usage::since`] what it used each second.
+/// What a client has used so far. From [`Usage::since`]: what it used per second.
 struct Usage {
     cpu: f64,
-    /// Of each of its connections.
+    /// Per connection.
     wakeups: f64,
-    /// The same, from and to it.
+    /// Per connection, in both directions.
     packets: f64,
 }
 

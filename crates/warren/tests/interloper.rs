@@ -1,4 +1,5 @@
-//! What anybody on the path can say in an exit's place ends no client: only who has the exit's key can refuse one.
+//! An interloper on the path answers in an exit's place, and no forgery ends a client. Only the owner of the exit's key
+//! can refuse a client.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -9,7 +10,8 @@ use crate::exit_name::answer_with;
 use crate::support::interloper::{Forgery, Interloper, close_for_want_of_a_protocol};
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// What is forged, by name, and what the client says of the attempt that this ends: the QUIC library has taken it for the exit's.
+/// Forgeries by name, with the client's message about the failed attempt. The QUIC library takes each for an answer of
+/// the exit.
 fn forgeries() -> Vec<(&'static str, Forgery, &'static str)> {
     const FAILED: &str = "does not answer: the connection failed";
     let frames = |frames: &[u8]| Forgery::Frames(frames.to_vec());
@@ -47,7 +49,7 @@ fn what_nobody_has_proven_ends_no_client_that_connects_for_the_first_time() {
         println!("measured: {name}: {answers} attempts answered, and the client goes on");
         assert_eq!(client.status().text("/state"), "connecting");
     }
-    // These do not even end an attempt.
+    // These forgeries do not even end an attempt.
     for forgery in [Forgery::Retry, Forgery::StatelessReset] {
         let interloper = Interloper::start(&net, forgery);
         eventually(seconds(60), "an attempt is answered", || interloper.answers() > 0);
@@ -83,7 +85,7 @@ fn an_up_tells_of_an_answer_that_nobody_has_proven_only_once_it_goes_on() {
 fn a_daemon_that_is_shown_another_key_goes_on_and_takes_the_right_one_by_a_reload() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());
-    // A silent exit shows its key to nobody who does not know it.
+    // A silent exit does not show its key to anybody who does not know it.
     exit.configure(|config| config.with("access", "silent", false));
     exit.run();
     let right = exit.enrol("laptop");

@@ -1,4 +1,4 @@
-//! Enrolling a machine with an invitation, on a running exit.
+//! Enrolling a machine with an invitation on a running exit.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -43,7 +43,7 @@ fn an_invitation_works_once_and_its_token_is_kept_nowhere() {
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
     assert!(refused.stderr.contains("was used, withdrawn or has expired"), "{}", refused.stderr);
     assert!(!second.warren.config("laptop.toml").exists(), "a refused machine keeps no profile");
-    // Who was enrolled may ask again, as one does whose answer was lost.
+    // The enrolled machine may ask again, as it does when the answer was lost.
     first.warren.run(&arguments(&line)).ok();
     let registry = std::fs::read_to_string(exit.warren.state("exit/clients.toml")).unwrap();
     assert!(registry.contains("token_sha256") && !registry.contains(&token_text), "{registry}");
@@ -86,11 +86,11 @@ fn an_invitation_whose_table_is_deleted_enrols_nobody_from_the_reload_on() {
     let client = Client::bare(&net.client);
     let refused = client.warren.run(&leaked);
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
-    // The control: the other one is as good as before. It has the exit write its file.
+    // The control: the other invitation still works. Using it makes the exit write its file.
     client.warren.run(&kept).ok();
     let written = std::fs::read_to_string(&file).unwrap();
     assert!(written.contains("phone") && !written.contains("laptop"), "{written}");
-    // And the text from before the edit does not open it again.
+    // Restoring the text from before the edit does not reopen the invitation.
     std::fs::write(&file, before).unwrap();
     let refused = exit.warren.run("reload exit");
     assert!(refused.stderr.contains("\"laptop\" is none that is open here"), "{refused:?}");
@@ -138,7 +138,7 @@ fn a_removed_key_never_comes_back_and_the_same_machine_joins_with_a_new_one() {
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_001), 1);
     client.warren.run("down laptop").ok();
 
-    // A stolen copy is of no use, neither as it is nor with an invitation, whatever becomes of the exit.
+    // A stolen copy is useless, both as it is and with an invitation, even after a restart of the exit.
     exit.stop(Signal::TERM);
     exit.run();
     let host = net.second_client();
@@ -155,7 +155,7 @@ fn a_removed_key_never_comes_back_and_the_same_machine_joins_with_a_new_one() {
         "it is not used up"
     );
 
-    // The controls: a key of its own is enrolled with that invitation, and the removed one if its operator says so.
+    // The controls: a new key can use that invitation, and the operator can allow the removed key again.
     std::fs::remove_file(thief.warren.config(&key_file)).unwrap();
     thief.warren.run(&format!("{line} --name phone")).ok();
     let add = format!("exit client add thief --public-key {}", key_of(&stolen));
@@ -194,7 +194,7 @@ fn a_joins_lost_answer_costs_no_key_and_the_same_line_goes_on_with_it() {
     client.warren.run(&line).ok();
     let profile = std::fs::read(client.warren.config("laptop.toml")).unwrap();
 
-    // As it is for a machine that stopped between the exit's answer and its profile.
+    // The state of a machine that stopped after the exit's answer and before it wrote its profile.
     let text = Profile::parse(std::str::from_utf8(&profile).unwrap());
     let label = line.split_once(' ').unwrap().1.parse::<Invite>().unwrap().token.digest().label();
     let key_file =
@@ -236,7 +236,7 @@ fn a_name_that_steers_the_terminal_is_no_name() {
     assert!(said.starts_with("Enrolled as laptop and wrote "), "{said}");
 }
 
-/// What the printed line gives to `warren`.
+/// The arguments of the printed `warren` command.
 fn arguments(line: &str) -> String {
     line.trim().strip_prefix("warren ").expect("the line is a command").to_owned()
 }

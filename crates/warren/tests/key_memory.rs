@@ -1,4 +1,4 @@
-//! Where private keys are in the memory of daemons, and who may look there.
+//! Where private keys are in the memory of daemons, and which processes may look there.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn a_key_is_in_memory_once_its_text_nowhere_and_neither_once_it_is_done_with() {
     assert!(copies_on(&net.exit, &public) > 0 && copies_on(&net.client, &public) > 0, "the control");
     assert!(copies_in_a_careless_program(&net.client, &exit_key) > 0, "the control");
 
-    // Another key takes its place, and comes through the control socket.
+    // A second key is added through the control socket.
     exit.warren.run("exit rotate-key").ok();
     let new_key = key_in(&exit);
     for key in [&exit_key, &new_key] {
@@ -53,7 +53,7 @@ fn a_process_of_the_same_user_can_neither_debug_a_daemon_nor_read_its_memory() {
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    // As much of root as the daemons are, with their rights.
+    // Runs a command as root with the daemons' capabilities and no others.
     let looks = |pid: i32, how: &str| {
         let set = ["bounding-set", "inh-caps", "ambient-caps"].map(|set| format!("--{set}=-all,+net_admin"));
         net.exit
@@ -64,7 +64,7 @@ fn a_process_of_the_same_user_can_neither_debug_a_daemon_nor_read_its_memory() {
         "sh -c 'exec < /proc/PID/mem'",
         "sh -c 'exec < /proc/PID/maps'",
         "sh -c 'cat /proc/PID/environ'",
-        // PTRACE_SEIZE, which ends with the debugger.
+        // PTRACE_SEIZE, which ends with the tracing process.
         "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(0x4206, PID, 0, 0) != 0)'",
     ];
     let sleeper = net.exit.start(&["setpriv", "--bounding-set=-all,+net_admin", "sleep", "600"]);
@@ -81,14 +81,14 @@ fn a_process_of_the_same_user_can_neither_debug_a_daemon_nor_read_its_memory() {
     client.down();
 }
 
-/// How often a private key is in the memory of a host's processes.
+/// The number of copies of a private key in the memory of a host's processes.
 #[derive(Debug, PartialEq)]
 struct Copies {
     /// The seed of RFC 8032.
     seed: usize,
-    /// The half of the seed's hash that a signature is made with as it is.
+    /// The half of the seed's hash that signing uses directly.
     hash: usize,
-    /// As in its file.
+    /// The text form, as in the key file.
     text: usize,
 }
 
@@ -105,7 +105,7 @@ impl Copies {
     }
 }
 
-/// A connection may be made just now, which takes the key into more hands for some microseconds.
+/// Retries: a handshake in progress copies the key for some microseconds.
 #[track_caller]
 fn assert_copies(key: &str, host: &Namespace, wanted: Copies, what: &str) {
     let mut found = Copies::of(key, host);
@@ -124,7 +124,7 @@ fn key_in(exit: &Exit<'_>) -> String {
     text.lines().next().unwrap().to_owned()
 }
 
-/// How often a key's text is in the memory of a shell that has read it.
+/// The number of copies of a key's text in the memory of a shell that has read it.
 fn copies_in_a_careless_program(host: &Namespace, key: &str) -> usize {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), key).unwrap();

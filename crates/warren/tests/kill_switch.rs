@@ -1,4 +1,4 @@
-//! The kill switch: what leaves a client's host in every state, and that nothing but `down` and `cleanup` opens it.
+//! The kill switch: what leaves a client's host in every state. Only `down` and `cleanup` open it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -48,7 +48,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     wait_until_up(&client);
     let before = leaks.leaked();
     let (mut while_stopping, mut afterwards) = (0, 0);
-    // A stop takes a tenth of a second.
+    // A stop takes a tenth of a second, so the test repeats it.
     for _ in 0..30 {
         let (during, after) = stop_under_attempts(&net, &mut daemon);
         while_stopping += during;
@@ -81,14 +81,14 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     leaks.assert_all("down again");
 }
 
-/// Tells a daemon to stop; returns how many attempts to leave were made while it did, and in the second after it.
+/// Tells a daemon to stop. Returns the number of attempts to leave while it stopped, and in the second after.
 fn stop_under_attempts(net: &Net, daemon: &mut Running) -> (usize, usize) {
     let attempts = Attempts::start(&net.client, 1.5);
     let made_before = attempts.made();
     daemon.signal(Signal::TERM);
     let mut while_stopping = 0;
     eventually(seconds(10), "the daemon stops", || {
-        // Counted first, so that all of these were made while it was seen to run.
+        // Counted before the check, so that all of these attempts happened while the daemon was running.
         let made = attempts.made() - made_before;
         let is_running = daemon.is_running();
         if is_running {
@@ -127,7 +127,7 @@ fn a_killed_daemon_leaves_it_closed_whatever_routes_come() {
     eventually(seconds(5), "the daemon is gone", || net.client.pids().is_empty());
     leaks.assert_none("the daemon was killed");
     if asked::<f32>("WARREN_ATTEMPTS").is_some() {
-        // Scorecard K2 waits for so long.
+        // Scorecard K2 waits this long.
         std::thread::sleep(seconds(30));
         leaks.assert_none("half a minute after the daemon was killed");
     }
@@ -137,7 +137,7 @@ fn a_killed_daemon_leaves_it_closed_whatever_routes_come() {
     }
     net.client.sh(undo_routes);
 
-    // What was closed stays closed, although the profile does not ask for it.
+    // A closed kill switch stays closed, even if the profile does not ask for it.
     client.up();
     leaks.assert_none("up again");
     client.sh("ip link delete warren0");
@@ -260,7 +260,7 @@ fn only_allowed_ports_answer_from_outside_and_containers_are_shut_in_too() {
     assert!(reached(2223));
 }
 
-/// The profile with its kill switch on.
+/// The profile with the kill switch on.
 fn guarded(profile: Profile) -> Profile {
     profile.with("kill_switch", "enabled", true)
 }

@@ -1,4 +1,4 @@
-//! What programs with few rights might get through a closed kill switch by its exceptions: DHCP, and the marks.
+//! What programs with few privileges might get through a closed kill switch by its exceptions: DHCP and the marks.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
-/// Sends one datagram with a mark, from a port, to an address and port: MARK SOURCE ADDRESS PORT.
+/// Sends one datagram with a mark: MARK SOURCE_PORT ADDRESS PORT.
 const SEND: &str = "import socket, sys\n\
                     mark, source, address, port = int(sys.argv[1], 0), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])\n\
                     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
@@ -19,7 +19,7 @@ const SEND: &str = "import socket, sys\n\
 const SO_MARK_OF_CARRIER: &str = "0x5761";
 const SO_MARK_OF_WHAT_IS_LET_OUT: &str = "0x15761";
 
-/// What arrives at the router from given ports of the client.
+/// Counts datagrams at the router from given source ports of the client.
 struct Arrivals<'net>(&'net Net);
 
 impl<'net> Arrivals<'net> {
@@ -35,7 +35,7 @@ impl<'net> Arrivals<'net> {
         packets_of_one(&self.0.router.sh("nft list counter netdev edges arrived").ok())
     }
 
-    /// Whether a datagram arrives that a program with CAP_NET_RAW and nothing else of root's sends.
+    /// Whether a datagram arrives at the router. The sending program has only CAP_NET_RAW and CAP_NET_BIND_SERVICE.
     fn arrives(&self, mark: &str, source: &str, address: &str, port: &str) -> bool {
         let before = self.count();
         let rights = "--bounding-set=-all,+net_raw,+net_bind_service";
@@ -46,7 +46,7 @@ impl<'net> Arrivals<'net> {
                 .command(&["setpriv", rights, "python3", "-c", SEND, mark, source, address, port]),
         );
         assert!(sent.succeeded(), "{sent:?}");
-        // A link of a namespace takes microseconds.
+        // A link between namespaces takes microseconds.
         (0..20).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             self.count() > before
@@ -73,7 +73,7 @@ fn dhcp_reaches_everybody_on_the_link_and_nobody_beyond_it() {
     }
     assert!(!arrivals.arrives("0", "20000", "192.0.2.1", "67"), "from another port");
 
-    // Whoever has moved to another network is followed without a daemon, if somebody watches.
+    // After a move to another network, the watching guard updates the table without a daemon.
     let mut guard = client.warren.start("--log info client close home --watch");
     guard.wait_for_output("the kill switch");
     net.router.sh("ip address add 10.9.9.1/24 dev to-client").ok();
@@ -98,7 +98,7 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
     let anywhere = |mark| arrivals.arrives(mark, "20002", Net::INTERNET_V4, "4444");
     assert!(resolver() && anywhere(SO_MARK_OF_CARRIER) && anywhere(SO_MARK_OF_WHAT_IS_LET_OUT), "while open");
 
-    // The daemon's own queries find the exit while it is looked for, and the client connects once there is one.
+    // The daemon's own queries resolve the exit's name. The client connects once the exit runs.
     let daemon = client.warren.start("--log info client run home");
     eventually(seconds(15), "the daemon has looked the name up", || {
         net.client.sh("nft list table inet warren-kill-switch_home").stdout.contains("198.51.100.2 . 443")
@@ -122,7 +122,7 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
     client.down();
 }
 
-/// What docs/kill-switch.md says of guests that are hosts of their own on the LAN, and the line that it has against bridged ones.
+/// What docs/kill-switch.md says about guests that are separate hosts on the LAN, and its rule against bridged guests.
 #[test]
 fn guests_on_the_lan_s_bridge_leave_as_documented_until_bridging_is_shut() {
     let Some(net) = Net::new() else { return };

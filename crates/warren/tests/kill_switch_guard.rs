@@ -1,4 +1,4 @@
-//! A kill switch whose table somebody deletes: who says so, and who closes it again.
+//! Somebody deletes the kill switch's table: who reports it, and who restores it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::support::{Attempts, Client, Exit, LeakCounter, Net, Running, eventual
 
 const FLUSH: &str = "nft flush ruleset";
 const TABLE: &str = "nft list table inet warren-kill-switch_home";
-/// What a table that is there and lets all out may look like.
+/// Makes the table let all traffic out although it still exists.
 const LET_ALL_OUT: &str = "nft insert rule inet warren-kill-switch_home let_out accept";
 
 #[test]
@@ -70,7 +70,7 @@ fn status_of_a_daemon_that_cannot_close_it_again_says_so() {
     client.down();
 }
 
-/// In the place of the table puts one that only the returned process may delete.
+/// Replaces the table with one that only the returned process may delete.
 fn another_s_table(client: &Client<'_>) -> Running {
     let take = "import subprocess, time\n\
                 nft = subprocess.Popen(['nft', '-i'], stdin=subprocess.PIPE, text=True)\n\
@@ -144,7 +144,7 @@ fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
     client.warren.run("up home").ok();
     client.down();
     leaks.assert_all("down");
-    // The guard hears of this and looks.
+    // The guard is notified of this change and checks the table.
     client.sh("nft add table inet other; nft delete table inet other");
     leaks.assert_all("down, and something has changed");
     guard.signal(Signal::KILL);
@@ -183,7 +183,8 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     let client = client(&net);
     client.warren.run("client close home").ok();
     client.sh(FLUSH);
-    // As if it was made between the look whether there is one and the note that there is to be none.
+    // Simulates a race: another table is created after the check for one, and before the note that there should be
+    // none.
     let made = client.warren.host.own_files().etc().join("made");
     let nft = format!(
         "#!/bin/sh\n/usr/sbin/nft \"$@\"; code=$?\ncase \"$*\" in *tables*) [ -e {made} ] || {{ : > {made}; /usr/sbin/nft add table inet \
@@ -198,26 +199,26 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     assert!(!client.warren.host.sh(TABLE).succeeded(), "it is gone");
 }
 
-/// A client with a profile of an exit that does not run.
+/// A client whose profile names an exit that is not running.
 fn client(net: &Net) -> Client<'_> {
     let exit = Exit::start(net);
     Client::with(net, &exit.enrol("laptop").with("kill_switch", "enabled", true))
 }
 
-/// Starts what watches, and waits until it does.
+/// Starts the guard and waits until it is watching.
 fn watch(client: &Client<'_>) -> Running {
     let mut guard = client.warren.start("--log info client close home --watch");
     guard.wait_for_output("the kill switch");
     guard
 }
 
-/// Whether the table is there, with nothing in it that lets all out.
+/// Whether the table exists and has no rule that lets all traffic out.
 fn is_as_made(client: &Client<'_>) -> bool {
     let listed = client.warren.host.sh("nft list chain inet warren-kill-switch_home let_out");
     listed.succeeded() && !listed.stdout.lines().any(|line| line.trim() == "accept")
 }
 
-/// The doctor's verdict on the kill switch, and what it found.
+/// The doctor's verdict on the kill switch, and its explanation.
 #[track_caller]
 fn finding(answer: &str) -> (String, String) {
     let findings: Vec<Value> = serde_json::from_str(answer).unwrap();

@@ -1,4 +1,4 @@
-//! That a daemon which is killed, at whatever moment, leaves nothing that the next command does not remove.
+//! Whenever a daemon is killed, the next command removes everything that it left behind.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, SystemTime};
@@ -9,10 +9,11 @@ use crate::support::{
     Client, Exit, ExitOptions, HostState, Namespace, Net, asked, eventually, seconds, signal,
 };
 
-/// Kills each daemon once in each of its phases; `WARREN_KILLS=50` is scorecard C2.
+/// Kills each daemon once in each of its phases. Scorecard C2 is `WARREN_KILLS=50`.
 const KILLS: u64 = 4;
 
-/// A daemon that was told to stop may have ended before it is killed; its phase then comes again, up to so many turns for a kill.
+/// A daemon that was told to stop may end before the kill. The test then repeats that phase, up to this many turns per
+/// kill.
 const TURNS: u64 = 8;
 
 const FOREIGN: &str =
@@ -24,7 +25,7 @@ fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down()
     let exit = Exit::start(&net);
     net.client.sh(FOREIGN).ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // The daemon's directory and lock stay.
+    // The daemon's directory and lock remain after the first run.
     client.up();
     client.down();
     let files = client.warren.files();
@@ -107,7 +108,7 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
         };
         let moment = random.pause(if phase < 2 { 400 } else { 100 });
         daemon.signal(Signal::KILL);
-        // Who has stopped by itself has an exit code.
+        // A daemon that stopped by itself has an exit code.
         let was_killed = daemon.wait(seconds(10)).is_none();
         other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
         println!(
@@ -135,7 +136,7 @@ fn kills() -> u64 {
     asked("WARREN_KILLS").unwrap_or(KILLS)
 }
 
-/// The process of the client's daemon, if there is one.
+/// The process of the client's daemon, if it is running.
 fn client_daemon(host: &Namespace) -> Option<i32> {
     host.pids().into_iter().find(|pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -143,7 +144,7 @@ fn client_daemon(host: &Namespace) -> Option<i32> {
     })
 }
 
-/// Kills the daemon; returns whether it still ran.
+/// Kills the daemon. Returns whether it was still running.
 fn kill(daemon: Option<i32>) -> bool {
     let Some(daemon) = daemon.filter(|daemon| !is_zombie(*daemon)) else { return false };
     signal(daemon, Signal::KILL);
@@ -152,13 +153,13 @@ fn kill(daemon: Option<i32>) -> bool {
     true
 }
 
-/// Whether it has ended, also if its parent has not asked yet.
+/// Whether the process has ended, even if its parent has not reaped it yet.
 fn is_zombie(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// Moments that differ from run to run; the seed is printed, and `WARREN_SEED` repeats it.
+/// Random moments that differ from run to run. The seed is printed, and `WARREN_SEED` repeats it.
 struct Random(u64);
 
 impl Random {
@@ -169,7 +170,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// A number below `bound`, by xorshift64*.
+    /// A random number below `bound` (xorshift64*).
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -177,7 +178,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % bound
     }
 
-    /// Waits for less than so many milliseconds; returns how long.
+    /// Sleeps for less than `most_milliseconds`. Returns how long.
     fn pause(&mut self, most_milliseconds: u64) -> Duration {
         let pause = Duration::from_millis(self.below(most_milliseconds));
         std::thread::sleep(pause);

@@ -1,4 +1,4 @@
-//! Peers that prove who they are and lie: what they say goes nowhere, is counted, takes bounded room, and costs nobody else.
+//! Authenticated peers that lie. Their packets go nowhere, are counted, take bounded memory, and harm nobody else.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod liar;
@@ -18,16 +18,17 @@ use crate::support::lying_exit::{self, LyingExit};
 use crate::support::memory::{forget_peak, peak_kib};
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, Status, asked, eventually, seconds};
 
-/// Of each kind of lie; scorecard B3 is `WARREN_LIES=2000`.
+/// Lies of each kind. Scorecard B3 is `WARREN_LIES=2000`.
 fn each() -> u16 {
     asked("WARREN_LIES").unwrap_or(200)
 }
 
-/// Honest packets of each version of IP, which show that what is counted can be other than 0.
+/// Honest packets per IP version. They show that the counters can be other than 0.
 const HONEST: u16 = 50;
-/// Lies that are under way at a time: fewer than any buffer on the way holds.
+/// Lies in flight at a time: fewer than any buffer on the path holds.
 const UNDER_WAY: usize = 200;
-/// What may be added to a daemon's memory by all that a peer says, and by one kind of lie (scorecard B8).
+/// Limits on the growth of a daemon's memory: over everything that a peer sends, and for one kind of lie (scorecard
+/// B8).
 const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 
@@ -49,7 +50,7 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
     let mut told = 0;
     loop {
         let ended = !lying.is_running();
-        // It says what came of a lie at its end, and goes on with the next one.
+        // The script prints the result of each lie when it ends, and goes on with the next.
         let text = lying.output();
         let lines = text.matches('\n').count();
         if lines > told {
@@ -73,7 +74,7 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
         .split(|character: char| !character.is_ascii_digit())
         .filter_map(|word| word.parse().ok())
         .collect();
-    // The last one may have been under way.
+    // The last ping may have been in flight.
     assert!(numbers[0] - numbers[1] <= 1, "{sum}");
     room.assert_bounded_by(ROOM_OF_ONE_KIB);
     honest.down();
@@ -90,7 +91,7 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
     let liar = Liar::start(&second, key, exit_key);
     let [to_v4, to_v6] = [Net::INTERNET_V4, Net::INTERNET_V6];
     let ends = Ends { ipv4: [liar.ipv4, to_v4.parse().unwrap()], ipv6: [liar.ipv6, to_v6.parse().unwrap()] };
-    // Whatever leaves the exit but its carrier, and whatever reaches the internet.
+    // Counts all packets that leave the exit apart from its carrier, and all packets that reach the internet.
     let carrier = format!("ip saddr {} udp sport 443 accept", Net::EXIT_V4);
     let left = witness(&net.router, "to-exit", &carrier);
     let arrived = witness(&net.internet.host, "eth0", "");
@@ -116,7 +117,7 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
     assert_eq!((left(), arrived()), (0, 0), "packets left the exit and arrived");
     room.assert_bounded_by(ROOM_OF_ONE_KIB);
 
-    // The same, but true.
+    // The same with true addresses.
     liar.say(&honest(ends, HONEST));
     let sent = 2 * u64::from(HONEST);
     eventually(seconds(10), "what is true passes", || arrived() >= sent);
@@ -135,12 +136,12 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
 fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     let Some(net) = Net::new() else { return };
     let key = PrivateKey::generate().unwrap();
-    // Only its profile is wanted; the one who lies listens instead.
+    // Only the exit's profile is used. A lying exit listens in its place.
     let profile = Exit::init(&net, &ExitOptions::default()).enrol("laptop");
     let client = Client::with(&net, &profile.with_exit("public_key", key.public().to_string()));
     let ends = Ends {
         ipv4: [lying_exit::GATEWAY, lying_exit::LEASE],
-        // It has given no such address.
+        // The lying exit has not assigned these addresses.
         ipv6: ["fd99::1", "fd99::2"].map(|address| address.parse::<Ipv6Addr>().unwrap()),
     };
     let mut kinds = malformed(ends, each());
@@ -149,7 +150,7 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     datagrams.extend(honest(ends, HONEST).into_iter().take(HONEST.into()));
     let exit = LyingExit::start(&net, key, datagrams, encode(&Message::Welcome(Welcome::default())));
     let _daemon = client.run("info");
-    // The client asks whether its exit answers.
+    // Ignores the answers to the client's checks of whether its exit answers.
     let answers = format!("ip saddr {} icmp type echo-reply accept", lying_exit::GATEWAY);
     let came_out = witness(&net.client, "warren0", &answers);
     let before = client.status();
@@ -170,23 +171,23 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
         refused(&after) >= lies && after.number("/totals/assemblies_pending") == 0
     });
     let added = |reason: &str| after.drop("tun", reason) - before.drop("tun", reason);
-    // What was not put together when the connection ended did not wait for its time.
+    // Fragments that were pending when the connection ended count as lost with it, not as timed out.
     *expected.get_mut("fragment_timeout").unwrap() -= added("connection_lost");
     let counted: BTreeMap<&str, u64> = expected.keys().map(|reason| (*reason, added(reason))).collect();
     println!("measured: of {lies} lies of {} kinds {} counted", kinds.len(), refused(&after));
     assert_eq!(counted, expected);
     assert_eq!(refused(&after), lies);
-    // Only what was true has come out.
+    // Only the honest packets came out.
     assert_eq!(came_out(), u64::from(HONEST));
     room.take("all kinds together");
     room.assert_bounded_by(ROOM_KIB);
-    // Then it says Welcome again.
+    // The lying exit then sends a second Welcome.
     eventually(seconds(20), "the connection is closed for what it said", || {
         client.status().number("/totals/connections_ended") > before.number("/totals/connections_ended")
     });
 }
 
-/// Has the liar say all of a kind, and fails unless each packet of it is counted as what it is.
+/// Sends all lies of one kind, and fails unless each packet is counted under its reason.
 #[track_caller]
 fn say_and_count(exit: &Exit<'_>, liar: &Liar, kind: &Kind) {
     let before = exit.status();
@@ -219,7 +220,7 @@ fn say_and_count(exit: &Exit<'_>, liar: &Liar, kind: &Kind) {
     assert_eq!(added(&after, "/totals/carrier_received_packets"), kind.packets, "{}", kind.name);
 }
 
-/// Counts every packet that a host receives on a device, but for what finds neighbours and what rules say.
+/// Counts every packet that a host receives on a device, except neighbour discovery and what `rules` accept.
 fn witness<'host>(host: &'host Namespace, device: &str, rules: &str) -> impl Fn() -> u64 + use<'host> {
     let neighbours = "ether type arp accept; icmpv6 type { 131, 132, 133, 134, 135, 136, 143 } accept;";
     let hook = format!("type filter hook ingress device \"{device}\" priority 0;");
@@ -229,12 +230,12 @@ fn witness<'host>(host: &'host Namespace, device: &str, rules: &str) -> impl Fn(
     move || packets_of_one(&host.sh("nft list table netdev witness").ok())
 }
 
-/// The most memory that a daemon has had, lie by lie.
+/// The peak memory of a daemon, for each lie.
 struct Room {
     pid: i32,
     first_kib: u64,
     before_kib: u64,
-    /// What was added at most during each of them.
+    /// The growth at the peak during each lie.
     added: Vec<(u64, String)>,
     most_kib: u64,
 }
@@ -246,7 +247,7 @@ impl Room {
         Self { pid, first_kib: now_kib, before_kib: now_kib, added: Vec::new(), most_kib: 0 }
     }
 
-    /// Takes down what was added at most since the last time.
+    /// Records the growth since the last call under `lie`.
     fn take(&mut self, lie: &str) {
         let peak = peak_kib(self.pid);
         self.most_kib = self.most_kib.max(peak);

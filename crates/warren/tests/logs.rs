@@ -1,4 +1,4 @@
-//! What an exit's log says, and what it keeps to itself.
+//! What an exit's log contains, and what it must not contain.
 
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ fn log_is_json_on_request_and_names_neither_where_clients_are_nor_where_they_go(
     for hidden in hidden {
         assert!(!usual.contains(hidden), "{hidden} is in the log: {usual}");
     }
-    // Who is not enrolled has one line, for who looks for it.
+    // A client that is not enrolled has one debug line, for an operator who looks for it.
     let attempts = debug.iter().filter(|line| line.to_string().contains(&key)).count();
     assert_eq!(attempts, 1, "{output}");
     assert!(!output.contains(stranger.value("client", "private_key")), "a private key is in the log");

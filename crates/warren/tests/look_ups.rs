@@ -1,4 +1,5 @@
-//! The process that looks a name up: what the network answers is read by the C library, and whoever takes that over gets nothing.
+//! The process that looks up names. The C library parses the network's answers there, so an attacker who takes it over
+//! must gain nothing.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "test code")]
 
@@ -15,7 +16,7 @@ fn a_look_up_that_was_taken_over_has_no_right_and_reads_no_file_of_its_own() {
         Exit::start_with(&net, &ExitOptions { endpoint: "exit.test:443".into(), ..ExitOptions::default() });
     let client = Client::with(&net, &exit.enrol("laptop"));
     let profile = client.warren.config("home.toml");
-    // Nobody answers, so that it waits.
+    // No answer comes, so the look-up keeps waiting.
     net.filter("udp dport 53 drop;");
     let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
     let (mut found, mut helper) = (None, None);
@@ -26,7 +27,7 @@ fn a_look_up_that_was_taken_over_has_no_right_and_reads_no_file_of_its_own() {
     });
     let files = client.status().text("/process/sandbox/files").to_owned();
     let (Some(pid), Some(helper)) = (found, helper) else { return };
-    // It would end a look-up that takes long.
+    // The helper would end a slow look-up.
     signal(helper, Signal::STOP);
 
     for field in ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"] {
@@ -34,7 +35,7 @@ fn a_look_up_that_was_taken_over_has_no_right_and_reads_no_file_of_its_own() {
     }
     assert!(of_each_thread(pid, "NoNewPrivs:").iter().all(|value| value == "1"));
     let look_up = Injected::into(pid);
-    // The control: what look-ups read it may read.
+    // The control: the process may read the files that look-ups need.
     assert!(!look_up.open("/etc/hosts", libc::O_RDONLY).is_refused());
     if files == "unconfined" {
         println!("skipped: this kernel has no landlock");
@@ -51,7 +52,7 @@ fn a_look_up_that_was_taken_over_has_no_right_and_reads_no_file_of_its_own() {
     daemon.wait(seconds(20));
 }
 
-/// Whether it is one that has given up its rights, the last that it does before it asks.
+/// Whether this is a look-up process that has dropped its privileges, which is its last step before the query.
 fn is_look_up(pid: i32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

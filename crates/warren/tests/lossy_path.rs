@@ -1,4 +1,4 @@
-//! Paths that lose: a path's MTU is what it was, and with congestion control off everything else arrives.
+//! Lossy paths: losses do not change the path's MTU. Without congestion control all other datagrams arrive.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use crate::support::flows::{Flood, echo_sized, flood};
 use crate::support::trains::{capacity, offer};
 use crate::support::{Client, Exit, Net, Profile, asked, eventually, seconds};
 
-/// Mbit/s that a busy test machine carries without thinking, in packets as large as the TUN takes.
+/// Mbit/s that a busy test machine carries easily, in packets of the TUN's MTU.
 const OFFERED: u64 = 40;
-/// Bytes of a payload whose packet is as large as the TUN takes.
+/// Payload bytes of a packet of the TUN's MTU.
 const LENGTH: u16 = 1_352;
-/// Percent of the datagrams.
+/// Percentage of lost datagrams.
 const LOSSES: [u64; 4] = [0, 5, 13, 15];
 
 #[test]
@@ -42,7 +42,7 @@ fn random_loss_leaves_the_mtu_alone_and_takes_only_its_share() {
         );
     }
 
-    // The same assertions would see a path that really shrank.
+    // The control: the same checks notice a path that really shrank.
     net.narrow_path_silently(1300);
     flood(&net, OFFERED, LENGTH.into(), seconds(1));
     eventually(seconds(10), "the narrow path is noticed", || {
@@ -60,7 +60,7 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
 
     net.narrow_path_silently(1400);
 
-    // Each from another port, and one at least on every connection.
+    // Each echo uses another port, so that every connection carries at least one.
     eventually(seconds(25), "both sides know the narrow path", || {
         echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         let known = |mtus: Vec<u64>| mtus.iter().all(|mtu| (1340..=1372).contains(mtu));
@@ -68,9 +68,9 @@ fn a_path_that_shrank_in_silence_while_nobody_spoke_is_known_soon_after_somebody
     });
 }
 
-/// Scorecard F2 is `WARREN_LOSS_SECONDS=60` with `WARREN_CONTROLLERS=off,cubic,bbr3`: 60 % of what the tunnel carries through the
-/// same rules when they lose nothing. No rate or queue is emulated, so what limits that is the core of the tunnel's ends, which send
-/// each datagram alone here; the sender has the other core, as in L7.
+/// Scorecard F2 is `WARREN_LOSS_SECONDS=60` with `WARREN_CONTROLLERS=off,cubic,bbr3`. The load is 60 % of what the
+/// tunnel carries through the same rules without loss. No rate or queue is emulated. The limit is the core that both
+/// ends share; they send each datagram alone here. The sender has the other core, as in L7.
 #[test]
 #[ignore = "takes minutes; `scripts/torture loss` runs it"]
 fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {
@@ -103,7 +103,7 @@ fn no_loss_for_however_long_costs_the_mtu_whatever_the_controller() {
     }
 }
 
-/// Offers 60 % of the capacity through each loss, in full packets.
+/// Offers 60 % of the capacity at each loss rate, in full-size packets.
 fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
     net.filter(&lose(0));
     let offered = capacity(net, LENGTH.into()) * 6 / 10;
@@ -113,7 +113,7 @@ fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
         let due = offered * lasting;
         let Flood { received, .. } = offer(net, offered, LENGTH.into(), seconds(lasting));
         arrived.push(format!("{:.1} % at {percent} %", received as f64 * 100.0 / due as f64));
-        // The others slow down when something is lost, which is theirs to do.
+        // The other controllers slow down on loss, as they should.
         if controller == "off" {
             assert!(received * 1000 >= due * (100 - percent) * 9, "{percent} %: {received} of {due}");
         }
@@ -125,7 +125,7 @@ fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
     );
 }
 
-/// Which controller outside suits the TCP inside; it asserts nothing but that there was an answer.
+/// Which controller outside suits TCP inside. The test only asserts that an answer came.
 #[test]
 #[ignore = "it measures; `scripts/torture loss` runs it"]
 fn what_a_tcp_flow_inside_carries_by_controller_and_loss() {
@@ -165,7 +165,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
     client.up();
     let mut measured = Vec::new();
 
-    // Cubic stands still for minutes where a fifth is lost both ways, with or without a tunnel.
+    // At 20 % loss in both directions, Cubic stalls for minutes with or without a tunnel.
     for (percent, inner) in [(1, "cubic"), (5, "cubic"), (10, "cubic"), (20, "bbr")] {
         let route = format!("ip route replace default via 203.0.113.1 congctl {inner}");
         net.internet.host.sh(&route).ok();
@@ -189,7 +189,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
         let took = start.elapsed();
         let sum = client.sh(&format!("sha256sum < {}", file.display()));
         assert_eq!(sum, whole, "{percent} %");
-        // The least that came in half a minute.
+        // The fewest bytes that arrived in half a minute.
         let least = sizes.iter().filter_map(|(from, size)| {
             sizes.iter().find(|(at, _)| *at >= *from + WINDOW).map(|(_, later)| later - size)
         });
@@ -206,7 +206,7 @@ fn ten_megabytes_arrive_whole_whatever_the_loss_and_never_stand_still() {
     client.down();
 }
 
-/// Both sides with a congestion controller, and the path's width known.
+/// Brings both sides up with a congestion controller, and waits until they know the path MTU.
 fn up_with<'net>(net: &'net Net, exit: &Exit<'_>, profile: &Profile, controller: &str) -> Client<'net> {
     let client = Client::with(net, &profile.clone().with("transport", "congestion", controller));
     exit.warren.run(&format!("set congestion {controller}")).ok();
@@ -215,7 +215,7 @@ fn up_with<'net>(net: &'net Net, exit: &Exit<'_>, profile: &Profile, controller:
     client
 }
 
-/// What a TCP flow inside carries in eight seconds, Mbit/s; one that is stuck carries nothing.
+/// Mbit/s of a TCP flow inside the tunnel over eight seconds. A stuck flow counts as zero.
 fn inner_tcp(client: &Client<'_>, controller: &str) -> f64 {
     let line = format!("timeout 20 iperf3 -c {} -C {controller} -t 8 -J || true", Net::INTERNET_V4);
     let output: serde_json::Value = serde_json::from_str(&client.sh(&line)).unwrap_or_default();
@@ -223,7 +223,7 @@ fn inner_tcp(client: &Client<'_>, controller: &str) -> f64 {
         / 1e6
 }
 
-/// Three times three seconds of twice what the client's way out carries.
+/// Three bursts of three seconds at twice the rate of the client's uplink.
 fn bursts_beyond(net: &Net) {
     net.client.sh("tc qdisc add dev eth0 root tbf rate 20mbit burst 32kb latency 20ms").ok();
     for _ in 0..3 {
@@ -238,7 +238,7 @@ fn wide(client: &Client<'_>, exit: &Exit<'_>) {
     });
 }
 
-/// A GSO batch would pass the router, or be lost there, as one packet.
+/// Turns off batches, which the router would pass or lose as one packet.
 fn single_datagrams(net: &Net) {
     for host in [&net.client, &net.exit] {
         host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();

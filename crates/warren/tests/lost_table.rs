@@ -1,4 +1,5 @@
-//! An exit that loses its firewall table: nobody but the kernel can take it, or whoever ends the process that owns it.
+//! An exit that loses its firewall table. Only the kernel can remove the table, or somebody who ends the process that
+//! owns it.
 
 use rustix::process::Signal;
 
@@ -15,7 +16,7 @@ fn an_exit_without_its_table_ends_and_forwards_no_more() {
     exit.run();
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
-    // The controls: it forwards, and somebody else's commands do not touch the table.
+    // The controls: the exit forwards, and other programs' commands do not touch the table.
     let reaches = || client.warren.host.sh(&format!("ping -c 1 -W 1 {}", Net::INTERNET_V4)).succeeded();
     assert!(reaches());
     assert_ne!(net.exit.sh(FORWARDING).ok(), before);

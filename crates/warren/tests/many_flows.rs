@@ -1,4 +1,4 @@
-//! How many flows one client may have through an exit that is there for all.
+//! How many flows one client may have through a shared exit.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,11 +8,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, flows, seconds};
 
-/// What `exit_ruleset.rs` allows.
+/// The limit that `exit_ruleset.rs` sets.
 const CAP: u64 = 4_096;
-/// The exit's own flows, and those of the client that browses.
+/// The exit's own flows, and those of the browsing client.
 const OTHERS: u64 = 100;
-/// As many flows as one address begins where several do.
+/// Flows from each address when several addresses open flows.
 const EACH: u16 = 1_500;
 
 /// Scorecard A10: one client opens 5,000 flows, to the internet, to the exit itself and to another client.
@@ -42,7 +42,7 @@ fn a_client_with_thousands_of_flows_is_capped_and_takes_none_from_others() {
         let before = dropped(&net, set);
         eventually(seconds(30), "flows beyond 4,096 are dropped", || {
             open(&net.client, &["any"], &to, 6_000);
-            // The kernel counts flows that it was made to forget for some seconds more.
+            // For some seconds the kernel still counts flows that it was told to forget.
             dropped(&net, set) > before && tracked(&net) >= CAP * 9 / 10
         });
 
@@ -81,7 +81,7 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let host = Net::host_behind(&net.client, ["172.30.0.1/24", "fd30::1/64"], ["172.30.0.2", "fd30::2"]);
-    // Four addresses of a network that is granted as such, and four that are granted one by one: the control.
+    // Four addresses from a granted network. The control: four addresses that are granted one by one.
     let numbers = 2..6_u8;
     let [mut granted, mut lines] = [vec!["172.30.0.0/24".to_owned(), "fd30::/64".to_owned()], Vec::new()];
     for number in numbers.clone() {
@@ -133,16 +133,16 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
     }
 }
 
-/// Where flows lead.
+/// The destination of flows.
 #[derive(Clone, Debug)]
 enum To {
-    /// Ports of an address that never answer.
+    /// Ports of an address, which never answer.
     Ports(String),
-    /// The echo of the exit's own address, each by another number.
+    /// ICMP echo at the exit's own address, each flow with another identifier.
     Gateway(Ipv4Addr),
 }
 
-/// Begins so many flows from each of these addresses of a host's, or `any`.
+/// Opens `each` flows from each of these addresses of a host (or from `any`).
 fn open(host: &Namespace, from: &[&str], to: &To, each: u16) {
     let from: Vec<String> = from.iter().map(|&address| address.to_owned()).collect();
     let to = to.clone();
@@ -160,20 +160,20 @@ fn open(host: &Namespace, from: &[&str], to: &To, each: u16) {
     sending.join().unwrap();
 }
 
-/// What begins the flow of a number.
+/// A function that opens the flow with a given number.
 fn sender(from: &str, to: &To) -> Box<dyn Fn(u16)> {
     match to.clone() {
         To::Ports(to) => {
             let any = if to.contains(':') { "::" } else { "0.0.0.0" };
             let socket = UdpSocket::bind((if from == "any" { any } else { from }, 0)).unwrap();
-            // A port that refuses is told by the next call.
+            // The next call reports the refusal of a closed port.
             Box::new(move |number| drop(socket.send_to(b"flow", (to.as_str(), FIRST_PORT + number))))
         }
         To::Gateway(gateway) => {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
             let to = std::net::SocketAddrV4::new(gateway, 0).into();
             Box::new(move |number| {
-                // An echo request with nothing in it (RFC 792): the two words that are not zero make its checksum.
+                // An empty echo request (RFC 792). Its checksum follows from the two words that are not zero.
                 let kind = 0x0800_u16;
                 let [kind, checksum, number] = [kind, !(kind + number), number].map(u16::to_be_bytes);
                 drop(socket.send_to(&[kind, checksum, number, [0; 2]].concat(), &to));
@@ -182,26 +182,26 @@ fn sender(from: &str, to: &To) -> Box<dyn Fn(u16)> {
     }
 }
 
-/// The first of the ports that never answer.
+/// The first port that never answers.
 const FIRST_PORT: u16 = 10_000;
 
-/// Makes the internet host say nothing on those ports, so that each flow there stays for half a minute.
+/// Makes the internet host drop packets to those ports, so that each flow stays for half a minute.
 fn stay_quiet(net: &Net) {
     let quiet = "type filter hook input priority 0; udp dport 10000-15999 drop;";
     net.internet.host.sh(&format!("nft 'table inet quiet {{ chain in {{ {quiet} }}; }}'")).ok();
 }
 
-/// The flows that the exit's host knows.
+/// The number of flows that the exit's host tracks.
 fn tracked(net: &Net) -> u64 {
     net.exit.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").ok().parse().unwrap()
 }
 
-/// Makes it forget them.
+/// Makes the exit's host forget all flows.
 fn forget(net: &Net) {
     net.exit.sh("conntrack -F").ok();
 }
 
-/// The packets that the exit's rule with these words dropped.
+/// The packets dropped by the exit's rule that contains `rule`.
 fn dropped(net: &Net, rule: &str) -> u64 {
     let listed = net.exit.sh("nft list chain inet warren_exit new_flows").ok();
     let line = listed.lines().find(|line| line.contains(rule)).unwrap_or_else(|| panic!("{listed}"));

@@ -1,4 +1,4 @@
-//! The mark that tells the carrier from all else: every socket has it before it sends, and none sends without it.
+//! The mark that identifies carrier packets. Every carrier socket has it before it sends.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ use crate::support::{Client, Exit, LeakCounter, Net, Preload, eventually, second
 fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
-    // What is not marked goes through the tunnel; here it is counted before it is routed anywhere.
+    // Unmarked packets would go through the tunnel. This hook counts them before any routing.
     let chain = "type filter hook output priority -300; udp dport 443 meta mark 0x5761 counter name marked accept; \
                  udp dport 443 counter name unmarked;";
     let table = format!(

@@ -1,4 +1,4 @@
-//! The exit's figures for Prometheus, and what is made of them in `configs/`.
+//! The exit's Prometheus metrics, and the files in `configs/` that use them.
 
 use std::net::{TcpListener, TcpStream};
 
@@ -45,7 +45,7 @@ fn scrape_is_valid_agrees_with_the_status_and_names_clients_only_when_asked_to()
     assert!(scraped.value("warren_client_round_trip_seconds{client=\"laptop\"}") > 0.0);
     assert_configs_name_what_exists(&scraped);
 
-    // A client's sums outlive its session.
+    // A client's totals survive its session.
     client.down();
     eventually(seconds(10), "the session is over", || {
         OpenMetrics::scrape(&net).value("warren_sessions") == 0.0
@@ -159,7 +159,7 @@ fn prometheus_takes_every_scrape_and_evaluates_every_panel_and_rule() {
             expression.replace("$__rate_interval", "1m").replace("$instance", ".*").replace('\'', "\"");
         let answer = ask("query", &format!("--data-urlencode 'query={asked}'"));
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
-        // A threshold, and what is there, show nothing while all is well.
+        // Expressions with a threshold or `absent` return nothing while all is well.
         let shows_all =
             !["absent(", " > ", " < ", " >= ", " <= ", " == "].iter().any(|sign| expression.contains(sign));
         let found = answer["data"]["result"].as_array().map_or(0, Vec::len);

@@ -1,10 +1,10 @@
-//! Senders learn what the tunnel carries: by the MSS of a SYN, and by ICMP, from both of its ends.
+//! Senders learn the tunnel's MTU from the MSS of a SYN and from ICMP, at both ends.
 
 use crate::support::counters::packets_of_one;
 use crate::support::flows::{answer_with_more, echo_sized};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-/// What the narrow path carries of an inner packet in one piece, roughly.
+/// The rough range of the inner MTU on the narrow path.
 const NARROW: std::ops::Range<u64> = 1_190..1_300;
 
 #[test]
@@ -38,7 +38,7 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     client.up();
     count_large_mss(&net.internet.host, "eth0");
     count_large_mss(&net.client, client.status().text("/device/name"));
-    // On a wide path a SYN goes through as it is, and the counters see it.
+    // On a wide path a SYN passes unchanged, and the counters see it.
     client.sh("curl -sS --max-time 10 -o /dev/null http://203.0.113.2/");
     assert!(large_mss(&net.internet.host) > 0 && large_mss(&net.client) > 0);
     net.client.sh("nft delete table netdev mss").ok();
@@ -60,7 +60,7 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     net.client.sh("ip route flush cache").ok();
     net.internet.host.sh("ip route flush cache").ok();
 
-    // Each connection learns its path by itself, and a flow may be on any.
+    // Each connection discovers its path alone, and a flow may be on any connection.
     eventually(seconds(30), "every SYN is clamped", || {
         let before = (large_mss(&net.internet.host), large_mss(&net.client));
         for address in ["203.0.113.2", "[2001:db8:3::2]"].repeat(4) {
@@ -70,7 +70,7 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     });
 }
 
-/// What the kernel of a host knows of the MTU towards an address, if it was told one.
+/// The MTU towards an address that the host's kernel has learned, if any.
 fn path_mtu(host: &Namespace, family: &str, address: &str) -> Option<u64> {
     let route = host.sh(&format!("ip {family} route get {address}")).ok();
     let mut words = route.split_whitespace();
@@ -78,7 +78,7 @@ fn path_mtu(host: &Namespace, family: &str, address: &str) -> Option<u64> {
     words.next()?.parse().ok()
 }
 
-/// Counts SYNs that announce more than the narrow path carries, where they come in.
+/// Counts SYNs with an MSS too large for the narrow path, where they arrive.
 fn count_large_mss(host: &Namespace, device: &str) {
     host.sh(&format!(
         "nft 'table netdev mss {{ counter large {{ }}; chain in {{ \

@@ -1,10 +1,11 @@
-//! What a host on the same link learns of the addresses inside: nothing.
+//! A host on the same link learns nothing about inner addresses.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::support::counters::packets_counted;
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK for inner addresses, by the exit's hardware address (CVE-2019-14899).
+/// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK to inner addresses, sent to the exit's hardware address
+/// (CVE-2019-14899).
 #[test]
 fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let Some(net) = Net::new() else { return };
@@ -12,7 +13,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let neighbour = Neighbour::new(&net);
     let (gateway, first) = (["10.66.0.1", "fd66:6666::1"], ["10.66.0.2", "fd66:6666::2"]);
 
-    // A host with these addresses and without an exit's rules answers to all of it.
+    // The control: a host that has these addresses and no rules of an exit answers all of it.
     let local = |what: &str| {
         format!("ip route {what} local 10.66.0.0/16 dev lo; ip -6 route {what} local fd66:6666::/64 dev lo")
     };
@@ -31,14 +32,14 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     client.up();
     let own = client.inner_addresses();
     let own = [&own.0, &own.1].map(|address| address.as_str().unwrap().split('/').next().unwrap());
-    // A firewall's service that starts anew begins by flushing everything.
+    // A firewall service that restarts flushes all rules first.
     for happens in ["true", "nft flush ruleset"] {
         net.exit.sh(happens).ok();
         neighbour.forget();
         for addresses in [gateway, own] {
             neighbour.ask(addresses);
         }
-        // What is asked of the exit itself, last, is answered.
+        // The last question is for the exit itself, which answers.
         net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
         assert_eq!(neighbour.heard(), [0; 5], "ARP, IPv4, IPv6, and unreachables of both after {happens}");
     }
@@ -46,7 +47,7 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     client.down();
 }
 
-/// The same of a client: who answers has an address of the tunnel's, which others on the LAN look for (MLLVD-CR-24-03).
+/// The same for a client: an answer would reveal the inner address to others on the LAN (MLLVD-CR-24-03).
 #[test]
 fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
     let Some(net) = Net::new() else { return };
@@ -56,7 +57,7 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
         let asked = net.router.sh(&format!("python3 -c '{ASK_ARP}' to-client {address}"));
         asked.ok().trim() == "answered"
     };
-    // A host that has the address on some other device, without a client's rules, answers.
+    // The control: a host that has the address on another device and no rules of a client answers.
     net.client.sh("ip address add 10.66.0.2/32 dev lo").ok();
     assert!(answers("10.66.0.2"));
     net.client.sh("ip address del 10.66.0.2/32 dev lo").ok();
@@ -165,7 +166,7 @@ while (left := end - time.monotonic()) > 0:
 print("silent")
 "#;
 
-/// The router, on the exit's link.
+/// The router as a host on the exit's link.
 struct Neighbour<'net>(&'net Net);
 
 impl<'net> Neighbour<'net> {
@@ -178,7 +179,7 @@ impl<'net> Neighbour<'net> {
         Self(net)
     }
 
-    /// Counts from zero, and knows no hardware address any more.
+    /// Resets the counters and the neighbour cache.
     fn forget(&self) {
         let rules = "arp operation reply arp saddr ip 10.66.0.0/16 counter; ip saddr 10.66.0.0/16 counter; \
                      ip6 saddr fd66:6666::/64 counter; ip daddr 198.51.100.1 icmp type destination-unreachable counter; \
@@ -190,12 +191,12 @@ impl<'net> Neighbour<'net> {
         router.sh("ip neigh flush dev to-exit").ok();
     }
 
-    /// Asks for an address of each version in every way, three times.
+    /// Asks for one address per IP version in every way, three times.
     fn ask(&self, [ipv4, ipv6]: [&str; 2]) {
         self.0.router.sh(&format!("python3 -c '{ASK}' {ipv4} {ipv6}")).ok();
     }
 
-    /// Answers by kind.
+    /// The number of answers of each kind.
     fn heard(&self) -> [u64; 5] {
         let listed = self.0.router.sh("nft list table netdev heard").ok();
         packets_counted(&listed).try_into().unwrap()

@@ -1,4 +1,4 @@
-//! The net itself, without a tunnel: what other tests take for granted about it.
+//! The net itself without a tunnel: properties that other tests rely on.
 
 use crate::support::{self, Family, HostState, Net, seconds};
 
@@ -69,7 +69,7 @@ fn a_change_of_the_host_shows_in_its_state_and_is_gone_when_undone() {
 fn dropping_the_net_ends_its_programs_and_removes_its_hosts() {
     let Some(net) = Net::new() else { return };
     let name = net.client.name().to_owned();
-    // A daemon that left its parent, as `warren up` starts one.
+    // A process that has left its parent, as the daemon of `warren up` does.
     net.client.sh("setsid -f sleep 1000 >/dev/null 2>&1").ok();
     let pids = net.client.pids();
     assert!(!pids.is_empty());
@@ -83,7 +83,7 @@ fn dropping_the_net_ends_its_programs_and_removes_its_hosts() {
     assert!(!std::path::Path::new(&format!("/etc/netns/{name}")).exists());
 }
 
-/// One unfragmented echo of `bytes` bytes of IP from the client to the exit.
+/// One unfragmented echo with `bytes` bytes of IP from the client to the exit.
 fn ping_exit(net: &Net, family: Family, bytes: usize) -> String {
     let (version, headers, address) = match family {
         Family::V4 => (4, 28, Net::EXIT_V4),

@@ -1,4 +1,4 @@
-//! Packets of a flow are merged for the TUN where that is allowed, and nowhere else.
+//! Packets of a flow are merged for the TUN where that is allowed, and only there.
 
 use crate::support::{Client, Exit, ExitOptions, Net};
 
@@ -7,7 +7,7 @@ fn a_bulk_flow_is_written_in_super_packets_whose_checksums_are_right() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
     let client = Client::with(&net, &exit.enrol("laptop"));
-    // The exit's kernel computes every checksum that the packets left partial, and the internet host verifies it.
+    // The exit's kernel completes every partial checksum, and the internet host verifies it.
     net.exit.sh("ethtool -K eth0 tx off").ok();
     client.up();
     let _server = net.internet.iperf3(5201);
@@ -42,7 +42,7 @@ fn without_tun_offload_every_packet_is_one_write() {
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
         let (writes, packets) = status.writes_and_packets();
         assert_eq!(writes, packets, "{role}");
-        // 7,800 are handed over; iperf3 ends once it has, and what is under way then may be lost.
+        // iperf3 sends 7,800 datagrams and ends right after, so those in flight may be lost.
         assert!(packets > 4_000, "{role}: {packets} packets");
     }
 }

@@ -1,4 +1,4 @@
-//! One key on two hosts: at each moment the inner address is one host's, the newest, and the other is told so.
+//! One key on two hosts: only the newest session has the inner address, and the other host is told so.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Exit, Namespace, Net, seconds};
 
 const PORT: u16 = 5_400;
-/// How often the key moves to the other host, and packets for its address after each.
+/// How often the key moves to the other host, and how many packets its address gets after each move.
 const MOVES: usize = 10;
 const PACKETS: usize = 100;
 
@@ -38,7 +38,7 @@ fn of_two_hosts_with_one_key_the_newest_alone_gets_what_is_for_its_address() {
         if turn == 0 {
             newest.ask(Question::Greet);
         }
-        // All of it is sent after the newest one's session began.
+        // All of it is sent after the newest session began.
         internet.send();
         delivered += newest.ask(Question::Received(PACKETS));
         misdelivered += older.ask(Question::Received(0));
@@ -54,7 +54,7 @@ fn of_two_hosts_with_one_key_the_newest_alone_gets_what_is_for_its_address() {
     assert_eq!((delivered, misdelivered), ((MOVES * PACKETS) as u64, 0));
 }
 
-/// A thread with the key's client on one of the hosts.
+/// A thread with the key's client on one of the two hosts.
 struct Host {
     questions: Sender<Question>,
     answers: Receiver<u64>,
@@ -62,11 +62,11 @@ struct Host {
 
 #[derive(Clone, Copy)]
 enum Question {
-    /// Connect anew; the answer is the inner address.
+    /// Connect again; the answer is the inner address.
     Connect,
-    /// Send a packet to the internet, so that its NAT knows the address.
+    /// Send a packet to the internet, so that the internet host learns the address.
     Greet,
-    /// How many packets came, once there are so many; what comes a moment later counts too.
+    /// Wait for this many packets; the answer is how many came, including those of a moment later.
     Received(usize),
     /// 1 if the session ended because of a newer one.
     WasReplaced,

@@ -1,4 +1,4 @@
-//! An exit forwards for its clients and for nobody else, unless its host does so anyway.
+//! An exit forwards for its clients only, unless its host is a router anyway.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -7,10 +7,10 @@ use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, HostState, Namespace, Net, Running, eventually, seconds};
 
 const PACKETS: u64 = 1_000;
-/// Where neighbours send to by the exit, though they have a way of their own.
+/// Destinations to which neighbours send through the exit, although they have their own route.
 const TARGETS: [&str; 2] = ["203.0.113.7", "2001:db8:3::7"];
 const OWN: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
-/// Addresses of the exit's pools, of no client.
+/// Unassigned addresses from the exit's pools.
 const POOL: [&str; 2] = ["10.66.9.9", "fd66:6666::9:9"];
 
 #[test]
@@ -20,7 +20,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     let before = HostState::of(&net.exit);
     let mut exit = Exit::init(&net, &ExitOptions::default());
 
-    // A host that forwards for all lets every packet out.
+    // The control: a host that forwards for everybody lets every packet out.
     let switch = |to: u8| format!("sysctl -qw net.ipv4.ip_forward={to} net.ipv6.conf.all.forwarding={to}");
     net.exit.sh(&switch(1)).ok();
     for sources in [OWN, POOL] {
@@ -34,7 +34,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     for sources in [OWN, POOL] {
         assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?} by the exit");
     }
-    // Also by a link that no client's packet leaves by.
+    // The same from a link that no client's packet leaves by.
     let lan = lan(&net);
     let passes =
         |version: u8, to: &str| lan.sh(&format!("ping -{version} -c 3 -i 0.2 -W 1 {to}")).succeeded();
@@ -54,7 +54,7 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
     before.assert_same(&HostState::of(&net.exit));
 }
 
-/// Forwarding is on still then, and the exit's own table is gone.
+/// After a kill, forwarding is still on and the exit's own table is gone.
 #[test]
 fn neighbours_get_nothing_through_a_host_whose_exit_was_killed() {
     let Some(net) = Net::new() else { return };
@@ -72,7 +72,7 @@ fn neighbours_get_nothing_through_a_host_whose_exit_was_killed() {
     for sources in [OWN, POOL] {
         assert_eq!(neighbour.came_out(sources), [0; 2], "{sources:?}");
     }
-    // The control: it is the table that is left which keeps them out.
+    // The control: the remaining hold table is what keeps them out.
     net.exit.sh("nft delete table inet warren_exit_hold").ok();
     assert_eq!(neighbour.came_out(OWN), [PACKETS; 2]);
     exit.run();
@@ -99,7 +99,7 @@ fn a_host_that_becomes_a_router_is_one_and_clients_addresses_stay_theirs() {
     assert!(exit.daemon().output().contains("forwarding is turned on for the whole host"));
     exit.stop(Signal::TERM);
     assert!(reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6), "it is one without the exit too");
-    // The other way round.
+    // The same in the other order.
     exit.run();
     assert!(reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6));
     assert_eq!(neighbour.came_out(POOL), [0; 2]);
@@ -127,7 +127,7 @@ fn containers_of_an_exits_host_are_forwarded_whichever_was_first() {
     }
 }
 
-/// Podman and others leave a switch alone that is on already.
+/// Podman and others do not touch a switch that is already on.
 #[test]
 fn containers_are_forwarded_also_where_nobody_turned_ipv6_on_for_them() {
     let Some(net) = Net::new() else { return };
@@ -178,7 +178,7 @@ fn another_way_to_the_internet_is_followed_and_neighbours_there_get_nothing_eith
     client.down();
 }
 
-/// A host on a LAN of its own behind the exit's.
+/// A host on its own LAN behind the exit's host.
 fn lan(net: &Net) -> Namespace {
     let addresses = [["192.168.50.1/24", "fd50::1/64"], ["192.168.50.2", "fd50::2"]];
     let lan = Net::host_behind(&net.exit, addresses[0], addresses[1]);
@@ -188,7 +188,7 @@ fn lan(net: &Net) -> Namespace {
     lan
 }
 
-/// The router, as a host on the exit's link.
+/// The router as a host on the exit's link.
 struct Neighbour<'net>(&'net Net);
 
 impl<'net> Neighbour<'net> {
@@ -196,7 +196,7 @@ impl<'net> Neighbour<'net> {
         let routes = [
             format!("ip route add {} via {}", TARGETS[0], Net::EXIT_V4),
             format!("ip -6 route add {} via {}", TARGETS[1], Net::EXIT_V6),
-            // What the router would not take from that side, or would give back.
+            // Makes the router accept these packets on that link, and keeps it from answering for the pool addresses.
             "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.to-exit.rp_filter=0".to_owned(),
             format!("ip address add {}/32 dev lo; ip address add {}/128 dev lo", POOL[0], POOL[1]),
         ];
@@ -204,7 +204,7 @@ impl<'net> Neighbour<'net> {
         Self(net)
     }
 
-    /// Sends to both targets, and returns how many packets the exit sent on.
+    /// Sends packets to both targets. Returns how many of them the exit forwarded.
     fn came_out(&self, sources: [&str; 2]) -> [u64; 2] {
         let router = &self.0.router;
         let chain = |version: &str, target: &str| {
@@ -219,7 +219,7 @@ impl<'net> Neighbour<'net> {
         for (source, target) in sources.into_iter().zip(TARGETS) {
             router.sh(&format!("python3 -c '{SEND}' {source} {target} {PACKETS}")).ok();
         }
-        // Behind the last packet, on the same link.
+        // Follows the last packet on the same link, so all packets have arrived once it is answered.
         router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
         ["ip", "ip6"].map(|version| {
             packets_of_one(&router.sh(&format!("nft list chain netdev out to_{version}")).ok())
@@ -239,14 +239,14 @@ for number in range(int(count)):
         time.sleep(0.005)
 "#;
 
-/// A container behind a bridge on the exit's host, as programs for containers make one.
+/// A container behind a bridge on the exit's host, as container programs set it up.
 struct Containers<'net> {
     net: &'net Net,
     container: Namespace,
     _server: Running,
 }
 
-/// Turns on what reads as off, of IPv6 also for devices to come.
+/// Turns on each switch that is off. For IPv6 this includes the default for new devices.
 const DOCKER: &str = "for key in ipv4/ip_forward ipv6/conf/default/forwarding ipv6/conf/all/forwarding; do \
      test $(cat /proc/sys/net/$key) = 1 || echo 1 > /proc/sys/net/$key; done";
 const PODMAN: &str = "for key in ipv4/ip_forward ipv6/conf/all/forwarding; do \
@@ -272,7 +272,7 @@ impl<'net> Containers<'net> {
         Self { net, container, _server: server }
     }
 
-    /// Whether it reaches the internet, and is reached by its published ports.
+    /// Whether the container reaches the internet and is reachable at its published ports.
     fn work(&self) -> bool {
         let out = format!("ping -c 1 -W 1 {} && ping -c 1 -W 1 {}", Net::INTERNET_V4, Net::INTERNET_V6);
         let to = |url: &str| format!("curl -sS --max-time 2 --output /dev/null {url}");

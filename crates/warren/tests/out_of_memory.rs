@@ -1,4 +1,4 @@
-//! A daemon that the kernel kills for want of memory: what it leaves is what SIGKILL leaves, and as easily undone.
+//! A daemon that the kernel's OOM killer ends leaves the same behind as after SIGKILL, and it is as easily undone.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::process::Command;
@@ -55,7 +55,7 @@ fn daemons_killed_for_want_of_memory_are_undone_by_cleanup_or_by_the_next_start_
     assert!(memory.killed() >= 8, "each of them, and each time who took the memory: {}", memory.killed());
 }
 
-/// Undoes what is left by `cleanup`, or by the same daemon once more and its orderly end.
+/// Undoes what was left: with `cleanup`, or (`again`) by starting the same daemon once more and stopping it.
 fn undo(warren: &Warren<'_>, again: bool, line: &str, is_up: impl FnMut() -> bool) {
     if !again {
         warren.run("cleanup").ok();
@@ -67,9 +67,9 @@ fn undo(warren: &Warren<'_>, again: bool, line: &str, is_up: impl FnMut() -> boo
     assert_eq!(next.wait(seconds(20)), Some(0), "{}", next.output());
 }
 
-/// Takes memory within the limit until the kernel has killed whoever else is there, and then who took it.
+/// Allocates memory within the limit until the kernel has killed the daemon, and then the allocating program.
 fn use_up(memory: &MemoryLimit, daemon: &Running) {
-    // The first to be killed, with what it has started since.
+    // Makes the daemon and its children the first to be killed.
     for pid in [vec![daemon.pid()], children(daemon.pid())].concat() {
         drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000"));
     }

@@ -1,4 +1,4 @@
-//! The Debian package: what is in it, and what it does to a host over its whole life.
+//! The Debian package: its content, and its effect on a host over its whole life.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 mod container;
@@ -68,7 +68,7 @@ fn bash_completes_commands_and_their_options() {
     assert_eq!(completed("warren up --k"), "--kill-switch");
 }
 
-/// Ends of the lines of `dpkg-deb --contents`.
+/// Expected line endings of `dpkg-deb --contents`.
 const FILES: [&str; 18] = [
     " ./usr/bin/warren",
     " ./etc/warren/",

@@ -1,4 +1,4 @@
-//! Narrow paths: a 1280-byte packet, the least that IPv6 asks for, passes wherever QUIC itself does.
+//! Narrow paths: a packet of 1,280 bytes, the minimum for IPv6, passes wherever QUIC itself does.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
@@ -112,7 +112,7 @@ fn a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel() 
         echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         all(&|mtu| mtu <= 1272)
     });
-    // An exit searches when its client has spoken.
+    // An exit probes only after its client has sent something.
     eventually(seconds(60), "the search on the narrow path is over", || {
         all(&|mtu| (1240..=1272).contains(&mtu))
     });
@@ -163,7 +163,7 @@ fn assert_narrow_path_passes(outer: Family, mtu: u16) {
     assert!(exit.status().number("/totals/fragments_sent") > 0 || mtu > 1320);
 }
 
-/// One echo of `bytes` bytes of inner IP, each way in one piece.
+/// One echo with `bytes` bytes of inner IP, unfragmented in both directions.
 fn ping(net: &Net, family: Family, bytes: u16) -> bool {
     let (version, headers, address) = match family {
         Family::V4 => (4, 28, Net::INTERNET_V4),

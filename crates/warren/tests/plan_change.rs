@@ -1,4 +1,4 @@
-//! Another exit gives other addresses: the host goes from one plan to the next without a moment between the two.
+//! Another exit assigns other addresses. The host changes from one plan to the next without a gap.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -11,12 +11,12 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     let other_host = net.second_client();
     let mut first = Exit::start(&net);
     let mut second = Exit::init_on(&other_host, &ExitOptions::second());
-    // With it IPv6 goes nowhere, which takes other routes.
+    // The second exit has no IPv6, which needs different routes.
     other_host.sh(&format!("sed -i '/^ipv6/d' {}", second.warren.config("exit.toml").display())).ok();
     second.run();
     let profile = first.enrol("laptop");
     let public = first.warren.public_key(profile.value("client", "private_key"));
-    // No kill switch: the plan alone has to keep it in.
+    // There is no kill switch, so the plan alone must prevent leaks.
     let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
     let left = Probing::counter(&net);
     client.up();
@@ -42,7 +42,7 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
     assert!(sent > 40, "{sent} probes");
     assert_eq!(left(), 0);
 
-    // It is seen when there is no tunnel.
+    // The control: without a tunnel the counter sees the probes.
     client.down();
     let sent = { Probing::start(&net.client) }.for_a_while();
     assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());
@@ -64,7 +64,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
         "#!/bin/sh\nif test -e /run/nft-fails; then echo 'Error: the firewall is busy' >&2; exit 1; fi\nexec /usr/sbin/nft \"$@\"\n",
     );
     let client = Client::with(&net, &profile.with_failover_to(&second.enrol_key("laptop", &public)));
-    // At first that is the end, as ever.
+    // On the first start this failure ends the client, as always.
     std::fs::write(&fails, "").unwrap();
     let failed = client.warren.run("up home");
     assert!(failed.code == Some(1) && failed.stderr.contains("the firewall is busy"), "{failed:?}");
@@ -81,7 +81,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
         let status = client.status();
         status.text("/state") == "error" && status.text("/last_error").contains("the firewall is busy")
     });
-    // Some tries more.
+    // Time for some more tries.
     std::thread::sleep(seconds(8));
     assert!(daemon.is_running(), "the client ended: {}", daemon.output());
     assert!(client.status().text("/error").contains("the firewall is busy"));
@@ -95,7 +95,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
     assert!(sent > 40, "{sent} probes");
     assert_eq!(left(), 0);
 
-    // It is seen when there is no tunnel.
+    // The control: without a tunnel the counter sees the probes.
     client.down();
     let sent = { Probing::start(&net.client) }.for_a_while();
     assert!(left() >= sent / 2 && sent > 10, "{} of {sent}", left());

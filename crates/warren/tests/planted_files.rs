@@ -1,6 +1,7 @@
-//! What the exit's user can put into its directories, for root's commands to find: symbolic links, FIFOs and hard links.
+//! What the exit's user can put into its directories for root's commands to find: symbolic links, FIFOs and hard links.
 //!
-//! Whoever takes the exit's daemon over has its user, and must not become root or stop root by them.
+//! An attacker who takes over the exit's daemon has its user. He must not become root or block root through these
+//! files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
@@ -13,7 +14,7 @@ use crate::support::{Exit, ExitOptions, Net, seconds};
 
 /// The exit's user.
 const USER: u32 = 65_534;
-/// What a file holds that root's commands have no business with.
+/// The content of a file that root's commands must not read or change.
 const SECRET: &str = "root:$6$secret:";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ fn root_s_commands_follow_and_wait_for_nothing_that_the_exit_s_user_planted() {
         let before = std::fs::read(file).ok();
         for planted in Planted::ALL {
             for line in *commands {
-                // Without a line break at its end, so that a journal's torn line would be cut off.
+                // There is no final line break, so a journal reader would cut off the last line as torn.
                 std::fs::write(&theirs, SECRET).unwrap();
                 planted.put(file, &theirs);
                 let refused = within_time(&exit, line);
@@ -90,7 +91,7 @@ fn root_s_commands_follow_and_wait_for_nothing_that_the_exit_s_user_planted() {
             }
         }
         std::fs::remove_file(file).unwrap();
-        // The control: with the file itself in its place the same commands work.
+        // The control: with the regular file in its place, the same commands succeed.
         if let Some(content) = before {
             std::fs::write(file, content).unwrap();
             chown(file, Some(USER), Some(USER)).unwrap();
@@ -117,7 +118,7 @@ fn control_socket_and_log_lead_nowhere_else() {
     let socket = runtime.join("control.sock");
     let others = other.warren.state("../runtime/exit/control.sock");
 
-    // The control: root is answered at the other daemon's own socket.
+    // The control: root gets an answer at the other daemon's own socket.
     assert!(other.warren.status().is_some());
     symlink(&others, &socket).unwrap();
     for line in ["exit client list", "exit rotate-key", "reload exit", "exit drain"] {
@@ -155,14 +156,14 @@ fn the_exit_itself_waits_for_no_fifo_in_the_place_of_its_secrets() {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 struct Ended {
     code: Option<i32>,
     output: String,
 }
 
-/// Runs a command, which may not wait for what nobody writes.
+/// Runs a command, which must not block on a FIFO that nobody writes to.
 #[track_caller]
 fn within_time(exit: &Exit<'_>, line: &str) -> Ended {
     let start = Instant::now();

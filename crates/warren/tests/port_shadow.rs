@@ -1,7 +1,9 @@
-//! A client that sends from the exit's own ports takes nothing of what others send there (CVE-2021-3773).
+//! A client that sends from the exit's own ports gets none of the packets that others send to these ports
+//! (CVE-2021-3773).
 //!
-//! An echo's number casts no such shadow, with whatever NAT, so there is nothing to try: the kernel begins a flow of ICMP with a
-//! request alone, and takes only answers for its other direction (`valid_new`, `invmap` in `nf_conntrack_proto_icmp.c`).
+//! ICMP echo identifiers need no test, because they cast no such shadow with any NAT. The kernel starts an ICMP flow
+//! only with a request, and accepts only answers in the other direction (`valid_new`, `invmap` in
+//! `nf_conntrack_proto_icmp.c`).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -13,7 +15,7 @@ use rustix::process::Signal;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, seconds};
 
-/// Scorecard A6 asks for as many.
+/// The number that scorecard A6 asks for.
 const PACKETS: u64 = 1_000;
 
 #[test]
@@ -23,11 +25,11 @@ fn what_others_send_to_the_exit_reaches_it_whatever_port_a_client_sends_from() {
     let attacker = net.second_client();
     let mallory = Client::on(&attacker, &exit.enrol("mallory"));
     count_at_the_exit(&net);
-    // Nothing answers for the victim's TCP port, so that the attacker's connection stays half open.
+    // No answer comes from the victim's TCP port, so the attacker's connection stays half-open.
     let quiet = "type filter hook input priority 0; tcp dport 40000-49999 counter drop;";
     net.client.sh(&format!("nft 'table inet quiet {{ chain input {{ {quiet} }}; }}'")).ok();
 
-    // Plain masquerading keeps the attacker's port, and with it takes every packet.
+    // The control: plain masquerading keeps the attacker's port, and the attack diverts every packet.
     exit.configure(|config| config.with("nat", "enabled", false));
     let plain =
         "type nat hook postrouting priority srcnat; ip saddr 10.66.0.0/16 oifname \"eth0\" masquerade;";
@@ -70,7 +72,7 @@ fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
 
     let [service, intercepted] = shadow_udp(&net, &attacker, 44_000, 51_820);
     assert!(service >= PACKETS && intercepted == 0, "{service} reached it, {intercepted} the attacker");
-    // The control: a port at which there is no service yet.
+    // The control: a port without a service.
     let [service, intercepted] = shadow_udp(&net, &attacker, 45_000, 36_000);
     assert!(service == 0 && intercepted >= PACKETS, "the attack works: {service}, {intercepted}");
 
@@ -195,7 +197,7 @@ fn shadow_tcp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
     seen
 }
 
-/// Counts at the exit what comes from the victim's ports, for itself and for others.
+/// Counts packets from the victim's ports at the exit: those for the exit itself and the forwarded ones.
 fn count_at_the_exit(net: &Net) {
     let from = format!("ip saddr {} th sport 40000-49999 counter;", Net::CLIENT_V4);
     let chain = |hook: &str| format!("chain {hook} {{ type filter hook {hook} priority -200; {from} }};");
@@ -207,7 +209,7 @@ fn counted(net: &Net) -> [u64; 2] {
     ["input", "forward"].map(|hook| packets(&net.exit, "seen", hook))
 }
 
-/// What the only counter of a chain has.
+/// The value of a chain's only counter.
 fn packets(host: &Namespace, table: &str, chain: &str) -> u64 {
     let listed = host.sh(&format!("nft list chain inet {table} {chain}")).ok();
     packets_of_one(&listed)

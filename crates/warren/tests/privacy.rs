@@ -1,8 +1,9 @@
-//! What a running exit writes down of its clients.
+//! What a running exit records about its clients.
 
 use crate::support::{Client, Exit, ExitOptions, Net, OpenMetrics, flows};
 
-/// Scorecard K10, at the level of a service: where clients come from and go to is in no log and no metric, nor is a secret.
+/// Scorecard K10 at the level of a service. No log or metric contains a client's location, its destinations or a
+/// secret.
 #[test]
 fn a_busy_exit_writes_down_neither_where_its_clients_are_nor_where_they_go() {
     let Some(net) = Net::new() else { return };
@@ -19,7 +20,7 @@ fn a_busy_exit_writes_down_neither_where_its_clients_are_nor_where_they_go() {
     client.up();
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_008), 8);
     assert_eq!(flows::echo_from_each(&host, 20_000..20_008), 8);
-    // Renamed, limited, spoofing, refused: each has a way into the log.
+    // Renaming, rate limits, spoofing and refusals all write log lines.
     client.sh("ip address add 10.66.77.77/32 dev lo");
     let raw = "type filter hook output priority raw; ip saddr 10.66.77.77 notrack;";
     client.sh(&format!("nft 'table inet spoof {{ chain out {{ {raw} }}; }}'"));

@@ -1,4 +1,4 @@
-//! Every protocol passes as it is, whatever is offloaded.
+//! Every protocol passes unchanged, whatever is offloaded.
 #![allow(clippy::print_stdout, reason = "test code")]
 
 use crate::support::protocols::{ask, echo};
@@ -70,7 +70,7 @@ fn who_asks_hears_of_what_was_changed_and_of_what_was_lost() {
     assert!(complaint("gre").contains("gre to 203.0.113.2: lost: 1 of 1"));
 }
 
-/// Asks through a tunnel both of whose ends do without these.
+/// Runs all protocols through a tunnel with these offloads off at both ends.
 fn without(offloads: &[&str]) {
     let Some(net) = Net::new() else { return };
     let off = |profile: Profile, key: &&str| profile.with("transport", key, false);
@@ -85,13 +85,13 @@ fn without(offloads: &[&str]) {
     client.down();
 }
 
-/// Asks by every protocol over both versions, through the tunnel that is up. `merges` says whether the client's TUN takes several
-/// UDP datagrams in one write.
+/// Sends every protocol over both IP versions through the running tunnel. `merges` is whether the client's TUN accepts
+/// several UDP datagrams in one write.
 fn ask_for_all(net: &Net, exit: &Exit<'_>, client: &Client<'_>, merges: bool) {
     const BOTH: [&str; 2] = [Net::INTERNET_V4, Net::INTERNET_V6];
     let _echo = echo(&net.internet.host, "serve");
 
-    // Before TCP, which may be merged without UDP.
+    // UDP goes first, because TCP may be merged even if UDP is not.
     for address in BOTH {
         ask(&net.client, "udp-segments", address).ok();
     }

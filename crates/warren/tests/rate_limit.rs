@@ -1,4 +1,4 @@
-//! What a client may send and receive, set and lifted while it is connected.
+//! What a client may send and receive. The limit is set and lifted while the client is connected.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-/// Datagrams of 1200 bytes that are sent at once; the burst of a slow client has about 55 of them.
+/// Datagrams of 1,200 bytes that are sent at once. A slow client's burst covers about 55 of them.
 const AT_ONCE: usize = 400;
-/// More than a client of 64 kbit gets in the time that a test takes, and less than what a path without a limit loses.
+/// More than a client of 64 kbit/s gets within the test, and fewer than arrive on a path without a limit.
 const ENOUGH: usize = 120;
 
 #[test]
@@ -50,7 +50,7 @@ fn a_limit_holds_both_ways_is_counted_and_changes_without_touching_the_session()
     assert!(wrong.code == Some(2) && wrong.stderr.contains("50mbit"), "{wrong:?}");
 }
 
-/// Sends [`AT_ONCE`] datagrams from one host to another and returns how many of them came, [`ENOUGH`] at most.
+/// Sends [`AT_ONCE`] datagrams between two hosts. Returns how many arrived, at most [`ENOUGH`].
 fn send(from: &Namespace, to: &Namespace, address: &'static str) -> usize {
     let receiver = to.enter(move || UdpSocket::bind((address, 0)).unwrap()).join().unwrap();
     let port = receiver.local_addr().unwrap().port();
@@ -65,7 +65,8 @@ fn send(from: &Namespace, to: &Namespace, address: &'static str) -> usize {
     receiving.join().unwrap()
 }
 
-/// Asks another host once, which answers with [`AT_ONCE`] datagrams; returns how many came, [`ENOUGH`] at most.
+/// Sends one request to another host, which answers with [`AT_ONCE`] datagrams. Returns how many arrived, at most
+/// [`ENOUGH`].
 fn ask(from: &Namespace, to: &Namespace) -> usize {
     let server = to.enter(|| UdpSocket::bind((Net::INTERNET_V4, 0)).unwrap()).join().unwrap();
     server.set_read_timeout(Some(seconds(1))).unwrap();
@@ -86,7 +87,7 @@ fn ask(from: &Namespace, to: &Namespace) -> usize {
     asking.join().unwrap()
 }
 
-/// Datagrams that come before it has been quiet for a while.
+/// Datagrams that arrive until the socket has been quiet for a while.
 fn received(socket: &UdpSocket) -> usize {
     socket.set_read_timeout(Some(Duration::from_millis(600))).unwrap();
     (0..ENOUGH).take_while(|_| socket.recv(&mut [0; 2_048]).is_ok()).count()

@@ -1,4 +1,4 @@
-//! What cannot work ends with its exit code and one sentence, and the host is as it was.
+//! What cannot work ends with its exit code and one sentence, and the host is unchanged.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn a_key_that_is_not_enrolled_is_refused() {
 fn another_exit_key_than_the_profile_s_is_refused_and_shown() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());
-    // A silent exit shows its key to nobody who does not know it.
+    // A silent exit does not show its key to anybody who does not know it.
     exit.configure(|config| config.with("access", "silent", false));
     exit.run();
     let expected = new_key().public().to_string();
@@ -72,7 +72,7 @@ fn a_client_of_another_version_is_told_both_versions() {
     let answer = peer::hello(&net.client, PrivateKey::from_base64(&key.to_base64()).unwrap(), exit_key, 2);
     assert_eq!(answer, Some(Message::Goodbye(Goodbye { reason: 0x04, exit_version: 1, client_version: 2 })));
 
-    // The same key with the right version is welcome.
+    // The control: the same key with the right version is welcome.
     let answer = peer::hello(&net.client, key, exit_key, 1);
     assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
 }
@@ -80,7 +80,7 @@ fn a_client_of_another_version_is_told_both_versions() {
 #[test]
 fn an_empty_address_pool_is_refused() {
     let Some(net) = Net::new() else { return };
-    // A /30 has the gateway's address and one more.
+    // A /30 has the gateway's address and one other.
     let options = ExitOptions { ipv4: "10.66.0.0/30".into(), ..ExitOptions::default() };
     let exit = Exit::start_with(&net, &options);
     let first = Client::with(&net, &exit.enrol("first"));
@@ -90,7 +90,7 @@ fn an_empty_address_pool_is_refused() {
 
     assert_refused(&second, REFUSED, &["no inner address left"]);
 
-    // It was the address that was missing, nothing else.
+    // The control: only the address was missing.
     first.down();
     second.up();
 }
@@ -183,7 +183,8 @@ fn a_bad_exit_configuration_is_refused_and_changes_nothing() {
     }
 }
 
-/// `up` ends with this code and one sentence that says all of `says`, and nothing is left behind; scorecard A2 is `WARREN_TRIES=20`.
+/// Expects `up` to fail with this code and one sentence that contains all of `says`, and to leave nothing behind.
+/// Scorecard A2 is `WARREN_TRIES=20`.
 #[track_caller]
 fn assert_refused(client: &Client<'_>, code: i32, says: &[&str]) {
     let tries = asked("WARREN_TRIES").unwrap_or(1);

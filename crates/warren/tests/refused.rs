@@ -1,4 +1,4 @@
-//! A client that its exit has refused for good keeps its host closed, says why, and fights with nobody.
+//! A client that its exit has refused for good keeps its host closed, says why, and does not fight for the session.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -6,10 +6,10 @@ use std::net::UdpSocket;
 use crate::support::counters::packets_of_one;
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, eventually, seconds};
 
-/// Packets that are sent each way out.
+/// Packets sent on each way out.
 const EACH: u32 = 50;
 
-/// What the router receives of the packets that [`Outside::leaving`] sends.
+/// Counts at the router the packets that [`Outside::leaving`] sends.
 struct Outside<'net> {
     net: &'net Net,
 }
@@ -27,14 +27,15 @@ impl<'net> Outside<'net> {
         Self { net }
     }
 
-    /// Sends packets to the internet by IPv4 and IPv6, and queries to the LAN's resolver; returns how many of both left.
+    /// Sends packets to the internet over IPv4 and IPv6, and queries to the LAN's resolver. Returns how many of each
+    /// left.
     fn leaving(&self) -> (u64, u64) {
         let before = self.counted();
         let send = || {
             for (target, port) in [(Net::INTERNET_V4, 7777), (Net::INTERNET_V6, 7777), ("192.0.2.1", 53)] {
                 for number in 0..EACH {
                     let any = if target.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
-                    // Where there is no route it goes nowhere, which is what is counted.
+                    // Fails without a route, which the counters show.
                     drop(UdpSocket::bind(any).unwrap().send_to(&number.to_be_bytes(), (target, port)));
                 }
             }
@@ -52,10 +53,10 @@ impl<'net> Outside<'net> {
         (of("traffic"), of("queries"))
     }
 
-    /// Fails unless everything gets out, which shows that what is counted can be other than 0.
+    /// Fails unless everything gets out. Shows that the counters can be other than 0.
     #[track_caller]
     fn assert_open(&self) {
-        // Neighbours are found first; packets would be dropped in the meantime.
+        // Fills the neighbour cache first, because packets are dropped during neighbour discovery.
         self.net.client.sh("ping -c 1 -W 5 192.0.2.1 && ping -c 1 -W 5 2001:db8:1::1").ok();
         assert_eq!(self.leaving(), (2 * u64::from(EACH), u64::from(EACH)));
     }
@@ -67,7 +68,7 @@ impl<'net> Outside<'net> {
     }
 }
 
-/// With a resolver, so that names stay inside as well.
+/// Adds a resolver, so that DNS queries stay inside as well.
 fn with_resolver(profile: Profile) -> Profile {
     profile.with("dns", "servers", vec![Net::INTERNET_V4])
 }
@@ -109,7 +110,7 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
     let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(doctor.contains("has disabled this client") && doctor.contains("warren down home"), "{doctor}");
 
-    // Who asks is told so again, and nothing opens.
+    // A new `up` gets the same answer, and nothing opens.
     let refused = client.warren.run("up home");
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(
@@ -119,7 +120,7 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
     outside.assert_closed("an up was refused");
     assert_eq!(client.warren.run("up home --kill-switch").code, Some(1), "it is open, and stays so");
 
-    // Once the operator has changed his mind, a reload or `up` connects.
+    // After the operator has enabled the client again, a reload or `up` connects.
     exit.warren.run("exit client enable laptop").ok();
     client.warren.run("reload home").ok();
     wait_for(&client, "up");
@@ -137,7 +138,7 @@ fn names_stay_inside_a_refused_client_whose_lan_is_reachable() {
     let exit = Exit::start(&net);
     let profile = with_resolver(exit.enrol("laptop")).with("routes", "lan", true);
     let client = Client::with(&net, &profile);
-    // Its own LAN has public addresses; this one counts as private.
+    // The client's own LAN has public addresses here. This one counts as private.
     client.sh("ip address add 10.9.0.2/24 dev eth0");
     net.router.sh("ip address add 10.9.0.1/24 dev to-client").ok();
     let outside = Outside::of(&net);
@@ -157,7 +158,7 @@ fn names_stay_inside_a_refused_client_whose_lan_is_reachable() {
     assert_eq!(queries(&client), 0, "refused");
     client.warren.run("down home").ok();
 
-    // Refused before it ever had a session.
+    // A client that is refused before it ever had a session.
     let mut daemon = start(&client);
     wait_for(&client, "refused");
     assert_eq!(queries(&client), 0, "refused at first");
@@ -183,13 +184,13 @@ fn of_two_hosts_with_one_key_the_older_stays_closed_and_leaves_the_newer_alone()
     assert_eq!(older.status().text("/refused/reason"), "replaced");
     assert!(older.status().0["refused"]["asked_again_in_seconds"].is_null(), "it does not fight");
     outside.assert_closed("replaced");
-    // A reload asks nobody either.
+    // A reload does not ask the exit again either.
     older.warren.run("reload home").ok();
     std::thread::sleep(seconds(2));
     assert_eq!(newer.status().text("/state"), "up");
     assert_eq!(newer.status().number("/reconnects"), 0);
 
-    // `up` takes the session back, as its sentence says.
+    // `up` takes the session back, as the message says.
     older.up();
     older.sh("ping -c 1 -W 5 203.0.113.2");
     wait_for(&newer, "refused");
@@ -213,7 +214,7 @@ fn a_profile_may_have_a_refused_client_open_its_host() {
     client.assert_host_unchanged();
     outside.assert_open();
 
-    // By a reload too.
+    // The same by a reload.
     client.warren.write("home.toml", 0o600, &profile.text());
     let mut daemon = start(&client);
     wait_for(&client, "refused");
@@ -237,7 +238,7 @@ fn a_daemon_that_is_refused_at_first_closes_its_host_and_an_up_leaves_it_as_it_w
     client.assert_host_unchanged();
     outside.assert_open();
 
-    // As a boot starts it.
+    // Starts the daemon as a boot does.
     let mut daemon = start(&client);
     wait_for(&client, "refused");
     outside.assert_closed("refused at first");
@@ -271,14 +272,14 @@ fn another_exit_of_the_profile_takes_a_client_that_the_first_refuses() {
     });
     other.warren.run("exit client disable laptop").ok();
     wait_for(&client, "refused");
-    // Asked again, the first one comes first.
+    // The next `up` tries the first exit first.
     exit.warren.run("exit client enable laptop").ok();
     client.up();
     assert_eq!(client.status().text("/exit/endpoint"), format!("{}:443", Net::EXIT_V4));
     client.down();
 }
 
-/// Starts the daemon as a boot does: nobody waits for it.
+/// Starts the daemon as a boot does: nobody waits for the tunnel.
 fn start(client: &Client<'_>) -> crate::support::Running {
     client.warren.start(&format!("--log info client run {}", client.warren.config("home.toml").display()))
 }

@@ -1,4 +1,4 @@
-//! Changing a running exit and its clients: who is not concerned notices nothing.
+//! Changing a running exit and its clients: other clients notice nothing.
 
 use rustix::process::Signal;
 use warren_quic::key::PrivateKey;
@@ -64,7 +64,7 @@ fn reload_takes_over_what_changed_and_loses_no_packet_of_others() {
         exit.status().text("/sessions/0/name") == "desk"
     });
 
-    // What is wrong, and what takes a restart, changes nothing and is said.
+    // Invalid values, and changes that need a restart, change nothing and are reported.
     for (section, key, value) in [("nat", "enabled", "maybe"), ("addresses", "ipv4", "10.99.0.0/16")] {
         let good = std::fs::read_to_string(exit.warren.config("exit.toml")).unwrap();
         exit.configure(|config| config.with(section, key, value));

@@ -1,4 +1,4 @@
-//! What a client has sent, sent again by somebody on the path.
+//! Somebody on the path sends a client's datagrams again.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
         net.router.start(&["python3", "-u", script, "keep", "to-exit", &KEPT.to_string(), &file]);
     eventually(seconds(10), "it listens", || keeping.output().contains("listens"));
 
-    // Each of a size of which a datagram carries one.
+    // Payloads of this size fit only one to a datagram.
     let flood = flows::flood(&net, 10, 1_172, seconds(3));
 
     assert_eq!(keeping.wait(seconds(10)), Some(0), "{}", keeping.output());

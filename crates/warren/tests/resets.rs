@@ -1,4 +1,4 @@
-//! Forged ends of connections: stateless resets and closes that their peer never sent.
+//! Forged ends of connections: stateless resets and closes that the peer never sent.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::support::forged::{Forger, answered, stranger, swallow_answers};
 use crate::support::tapped::{Id, TappedClient};
 use crate::support::{Client, Exit, ExitOptions, Net, asked, eventually, seconds};
 
-/// Payloads to the exit.
+/// Bytes of a payload to the exit.
 const LENGTH: usize = 300;
 
 /// Scorecard B7.
@@ -35,10 +35,10 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
     assert_eq!(remotes.len(), 4);
     let listener = SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443);
     let forger = Forger::on(&net.second_client());
-    // Any 32 bytes do as what nobody can know.
+    // Any 32 unpredictable bytes will do.
     let secrets: Vec<Vec<u8>> =
         (0..64).map(|_| PrivateKey::generate().unwrap().public().0.repeat(LENGTH / 32 + 1)).collect();
-    // As a connection's packet, which a reset looks like, and as a Handshake packet with a close in it.
+    // One form looks like a connection's packet, as a reset does. The other looks like a Handshake packet with a close.
     let forged = |number: u32, long: bool| {
         let secret = &secrets[usize::try_from(number).unwrap() % secrets.len()];
         let mut datagram = secret[..LENGTH].to_vec();
@@ -74,7 +74,7 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
         ended(&client.status()) + ended(&exit.status()),
     );
     assert_eq!((ended(&client.status()), ended(&exit.status())), (0, 0));
-    // Nobody was ever given one of these connection IDs.
+    // The exit has never issued any of these connection IDs.
     assert_eq!(resets, 0);
     let lost: f64 =
         pings.split_whitespace().find_map(|word| word.strip_suffix('%')).unwrap().parse().unwrap();
@@ -82,10 +82,10 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
     client.down();
 }
 
-/// Scorecard B7, true resets; of them `WARREN_RESETS=50` at most each second.
+/// Scorecard B7 with true resets: at most `WARREN_RESETS=50` per second.
 #[test]
 fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_what_it_answers() {
-    // Each address of each worker has more to answer than it may in a second.
+    // Enough that each address of each worker has more to answer than it may in a second.
     const CONNECTIONS: usize = 64;
     const WORKERS: u8 = 2;
     let Some(net) = Net::new() else { return };
@@ -133,7 +133,7 @@ fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_
     assert!(most <= asked("WARREN_RESETS").unwrap_or(75), "{most} in a second");
 }
 
-/// A reset ends a connection for whoever hears its token first (RFC 9000 section 21.11).
+/// A reset ends a connection for anybody who hears its token first (RFC 9000 section 21.11).
 #[test]
 fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
     const CONNECTIONS: usize = 8;
@@ -156,7 +156,7 @@ fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
         let clients = net.client.enter(move || {
             let clients: Vec<_> = (0..CONNECTIONS).map(|_| TappedClient::connect(exit_key)).collect();
             to_test.send(clients.iter().map(TappedClient::id).collect::<Vec<Id>>()).unwrap();
-            // Until then they are open.
+            // Keeps the connections open until the test is done with them.
             may_go_on.recv().unwrap();
         });
         let ids = asked.recv().unwrap();
@@ -169,7 +169,7 @@ fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
         clients.join().unwrap();
         assert_eq!(of_live, HashSet::new(), "{driver}");
 
-        // The control: for connections of an earlier life all of them answer.
+        // The control: all listeners answer for connections of an earlier process.
         exit.stop(Signal::KILL);
         exit.run();
         let of_dead = observer.enter(move || answering(&ids)).join().unwrap();
@@ -177,14 +177,14 @@ fn an_id_of_a_live_connection_is_answered_at_no_address_and_by_no_worker() {
     }
 }
 
-/// Where the exit of that test is asked, and what it listens at there.
+/// The exit's addresses in that test, and its listener at each.
 const LISTENERS: [((&str, u16), &str); 3] = [
     ((Net::EXIT_V4, 443), "0.0.0.0:443"),
     ((Net::EXIT_V6, 443), "[::]:443"),
     ((Net::EXIT_V4, 4443), "0.0.0.0:4443"),
 ];
 
-/// Sends packets with these IDs to every listener for a while. Returns those that answered.
+/// Sends packets with these IDs to every listener for a while. Returns the listeners that answered.
 fn answering(ids: &[Id]) -> HashSet<SocketAddr> {
     let mut heard = Heard::default();
     let mut answering = HashSet::new();
@@ -206,18 +206,18 @@ fn answering(ids: &[Id]) -> HashSet<SocketAddr> {
     answering
 }
 
-/// How long packets are repeated, at all of the exit's addresses.
+/// How long packets are repeated to all of the exit's addresses.
 const REPEATING: Duration = seconds(3);
 
-/// Lengths of packets that are answered: the shortest reset has 21 bytes.
+/// Lengths of packets that get an answer. The shortest reset has 21 bytes.
 const LENGTHS: [usize; 8] = [22, 23, 30, 42, 60, 100, 300, 1_200];
 
-/// What an exit said to packets of connections that it does not know.
+/// The exit's answers to packets of unknown connections.
 #[derive(Debug, Default)]
 struct Heard {
     packets: usize,
     resets: Vec<Reset>,
-    /// Answers where none is due.
+    /// Answers that are not allowed.
     undue: usize,
 }
 
@@ -225,11 +225,11 @@ struct Heard {
 struct Reset {
     at: Instant,
     length: usize,
-    /// The length of the packet that it answers.
+    /// The length of the answered packet.
     answers: usize,
 }
 
-/// Sends packets of one length and one connection.
+/// Sends packets of one length with one connection ID.
 struct Repeater {
     socket: UdpSocket,
     id: Id,
@@ -257,7 +257,7 @@ impl Heard {
             heard.packets += repeaters.len();
             repeaters.iter().for_each(Repeater::send);
             repeaters.iter().for_each(|repeater| repeater.listen(&mut heard));
-            // Else the first ones got all the answers.
+            // Rotates, because otherwise the first repeaters would get all the answers.
             repeaters.rotate_left(1);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -266,7 +266,7 @@ impl Heard {
         heard
     }
 
-    /// The most resets within a second, less what one may be late and another early.
+    /// The most resets within a second, allowing for jitter at both ends.
     fn most_in_a_second(&self) -> usize {
         let within = |from: Instant| {
             let second = from..from + Duration::from_millis(980);
@@ -285,7 +285,7 @@ impl Repeater {
         Self { socket, id, length, is_due }
     }
 
-    /// The exit cannot tell what follows the ID from what was sealed under keys that it has forgotten.
+    /// The exit has forgotten the keys, so it cannot tell the filler after the ID from ciphertext.
     fn send(&self) {
         let mut packet = vec![0x5a; self.length];
         packet[0] = 0x40;

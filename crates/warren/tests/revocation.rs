@@ -1,4 +1,4 @@
-//! Clients that are cut off, take no notice, and come again.
+//! Clients that are cut off, ignore it, and come again.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -12,16 +12,16 @@ use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::stubborn::{FIRST_PORT, StubbornClients, TRIES};
 use crate::support::{Client, Exit, Namespace, Net, eventually, seconds};
 
-/// All of them but the last are cut off, each in another way; the first three by commands, the next three by a reload.
+/// All clients but the last are cut off, each in another way: three by commands, then three by a reload.
 const NAMES: [&str; 7] =
     ["removed", "disabled", "rotated", "struck-out", "switched-off", "exchanged", "left-alone"];
 const ROTATED: usize = 2;
 const LEFT_ALONE: usize = 6;
 
-/// By when nothing of whoever is cut off may pass.
+/// The time after which nothing of a client that was cut off may pass.
 const WITHIN: Duration = seconds(2);
 
-/// What had been sent and had arrived at one moment, of each client.
+/// For each client, the packets sent and the packets that had arrived at one moment.
 #[derive(Clone, Debug)]
 struct Sample {
     at: Instant,
@@ -46,7 +46,7 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     let inner: Vec<Ipv4Addr> = clients.accounts.iter().map(|account| account.inner().unwrap()).collect();
     let tracked = || inner.iter().map(|inner| flows_of(&net, *inner)).collect::<Vec<_>>();
     assert!(tracked().iter().all(|flows| *flows > 0), "{:?}", tracked());
-    // From now on nobody hears a Goodbye, a close or a reset.
+    // From now on no client hears a Goodbye, a close or a reset.
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
     let before = sample();
@@ -84,10 +84,10 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     for (of, name) in NAMES.iter().enumerate().take(LEFT_ALONE) {
         assert!(sent[of] > 100, "{name}: {sent:?}");
         assert_eq!((passed[of], let_in[of], arrived_again[of]), (0, 0, 0), "{name}");
-        // With its next key a client has the addresses that it had, and its flows go on.
+        // With its new key, a client keeps its addresses, and its flows go on.
         assert!(of == ROTATED || (left[of], left_at_last[of]) == (0, 0), "{name}: {left:?} {left_at_last:?}");
     }
-    // The same without a cut.
+    // The control: a client that is not cut off.
     assert!(passed[LEFT_ALONE] > 100 && left[LEFT_ALONE] > 0, "{passed:?} {left:?}");
     assert!(let_in[LEFT_ALONE] == TRIES && arrived_again[LEFT_ALONE] > TRIES, "{let_in:?} {arrived_again:?}");
 }
@@ -111,7 +111,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let told = Client::on(&host, &profile.with_exit("public_key", both));
     told.up();
     let addresses = told.inner_addresses();
-    // It hears no Goodbye, no close and no reset.
+    // The client hears no Goodbye, no close and no reset.
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
     let before = arrivals(&net)[0];
@@ -141,14 +141,14 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let new_key = exit.status().text("/public_key").to_owned();
     untold.warren.write("home.toml", 0o600, &pins_the_old_one.with_exit("public_key", new_key).text());
     untold.up();
-    // The old key is gone, the sessions are those of the new one, and can be ended all the same.
+    // The old key is gone. The sessions use the new key, and can still be ended.
     let again = exit.warren.run("exit rotate-key --retire --end-sessions").ok();
     assert!(again.contains("and ended 2 sessions"), "{again:?}");
     untold.down();
     told.down();
 }
 
-/// Cuts off all but the last client. Returns when each was, in their order.
+/// Cuts off all clients but the last. Returns when each was cut off, in order.
 fn cut_off(net: &Net, exit: &Exit<'_>, exit_key: PublicKey, mut looking: impl FnMut()) -> Vec<Instant> {
     let mut cuts = Vec::new();
     for command in ["remove removed", "disable disabled"] {
@@ -159,7 +159,7 @@ fn cut_off(net: &Net, exit: &Exit<'_>, exit_key: PublicKey, mut looking: impl Fn
     let next = PrivateKey::generate().unwrap();
     exit.warren.run(&format!("exit client set rotated --public-key {}", next.public())).ok();
     looking();
-    // The key before it is good until then.
+    // The old key stays valid until this moment.
     cuts.push(Instant::now());
     connect_once(&net.second_client(), next, exit_key);
     looking();
@@ -170,7 +170,7 @@ fn cut_off(net: &Net, exit: &Exit<'_>, exit_key: PublicKey, mut looking: impl Fn
     cuts
 }
 
-/// Opens a session with a key, and ends it.
+/// Opens a session with a key and ends it.
 fn connect_once(host: &Namespace, key: PrivateKey, exit_key: PublicKey) {
     let inside = move || {
         runtime().block_on(async move {
@@ -182,7 +182,7 @@ fn connect_once(host: &Namespace, key: PrivateKey, exit_key: PublicKey) {
     host.enter(inside).join().unwrap();
 }
 
-/// Takes one client out of the file, disables one, and gives one another key.
+/// Removes one client from the file, disables one, and replaces the key of one.
 fn edit(clients: &mut Vec<toml::Value>) {
     clients.retain(|client| client["name"].as_str() != Some("struck-out"));
     for client in clients.iter_mut().filter_map(toml::Value::as_table_mut) {
@@ -200,7 +200,7 @@ impl Sample {
     fn take(net: &Net, clients: &StubbornClients) -> Self {
         let sent = clients.accounts.iter().map(|account| account.sent.load(SeqCst)).collect();
         let arrived = arrivals(net);
-        // What arrived has done so by now.
+        // Takes the time after counting: everything counted had arrived by then.
         Self { at: Instant::now(), sent, arrived }
     }
 
@@ -211,7 +211,7 @@ impl Sample {
     }
 }
 
-/// How long after a moment something of a client arrived, at the latest.
+/// The time from `since` until a client's last packet arrived.
 fn last_arrival(samples: &[Sample], of: usize, since: Instant) -> Duration {
     let grown = samples.windows(2).rfind(|pair| pair[0].arrived[of] < pair[1].arrived[of]);
     grown.map(|pair| pair[1].at.saturating_duration_since(since)).unwrap_or_default()
@@ -221,7 +221,7 @@ fn difference(after: &[u64], before: &[u64]) -> Vec<u64> {
     after.iter().zip(before).map(|(after, before)| after - before).collect()
 }
 
-/// Counts what comes for each client's port, and answers nothing.
+/// Counts packets to each client's port, and answers none of them.
 fn count_arrivals(internet: &Namespace) {
     let ports = (FIRST_PORT..).take(NAMES.len());
     let rules: String = ports.map(|port| format!("udp dport {port} counter drop; ")).collect();
@@ -233,7 +233,7 @@ fn arrivals(net: &Net) -> Vec<u64> {
     packets_counted(&net.internet.host.sh("nft list table inet seen").ok())
 }
 
-/// How many flows from an inner address the exit's kernel tracks.
+/// The number of flows from an inner address in the exit's connection tracking.
 fn flows_of(net: &Net, inner: Ipv4Addr) -> usize {
     let tracked = net.exit.sh("cat /proc/net/nf_conntrack").ok();
     tracked.lines().filter(|line| line.contains(&format!("src={inner} "))).count()

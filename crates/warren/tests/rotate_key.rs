@@ -1,4 +1,4 @@
-//! Another key for the exit, while clients that pin the old one keep their tunnels.
+//! The exit changes its key, while clients that pin the old one keep their tunnels.
 
 use warren_quic::key::PrivateKey;
 
@@ -35,7 +35,7 @@ fn clients_of_either_key_are_served_until_the_old_one_is_retired() {
     let other = Client::on(&host, &both);
     other.up();
     other.down();
-    // It learns the new key without a restart of its own.
+    // The client learns the new key without a restart.
     let told = profile.with_exit("public_key", vec![new_key, old_key.clone()]);
     client.warren.write("home.toml", 0o600, &told.text());
     client.warren.run("reload home").ok();

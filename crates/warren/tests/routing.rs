@@ -1,4 +1,4 @@
-//! What goes through the tunnel, what goes around it, and what reaches the client's host and those behind it meanwhile.
+//! What goes through the tunnel, what bypasses it, and what still reaches the client's host and the hosts behind it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ fn connections_from_outside_are_answered_the_way_they_came() {
     net.internet.host.sh("ping -c 1 -W 5 192.0.2.2 && ping -c 1 -W 5 2001:db8:1::2").ok();
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
 
-    // Also one that was tracked before there was a tunnel.
+    // The same for a session that was tracked before the tunnel was up.
     client.down();
     let track = "type filter hook input priority 0; ct state new accept;";
     net.client.sh(&format!("nft 'table inet mine {{ chain track {{ {track} }}; }}'")).ok();
@@ -41,7 +41,7 @@ fn connections_from_outside_are_answered_the_way_they_came() {
     net.client.sh("nft delete table inet mine").ok();
     client.up();
 
-    // Nobody on the LAN learns of the inner address or sends to it, as to any other address of this host.
+    // The inner address is not reachable from the LAN, unlike the host's other addresses.
     let (inner, _) = client.inner_addresses();
     let inner = inner.as_str().unwrap().split('/').next().unwrap().to_owned();
     client.sh("ip address add 10.99.0.1/32 dev lo");
@@ -112,7 +112,7 @@ fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_b
     let exit = Exit::start(&net);
     let container = net.container_behind_client();
     let _server = container.start(&["python3", "-u", "-m", "http.server", "--bind", "::", "80"]);
-    // As `docker run -p` does, twice.
+    // Publishes two ports as `docker run -p` does.
     let publish = "type nat hook prerouting priority dstnat; \
                    fib daddr type local tcp dport { 8080, 8081 } dnat to 172.30.0.2:80;";
     net.client.sh(&format!("nft 'table ip docker {{ chain publish {{ {publish} }}; }}'")).ok();
@@ -136,7 +136,7 @@ fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_b
             let said = container.sh(&line).stdout.to_lowercase();
             assert!(said.contains(&told.to_lowercase()) || said.contains("message too long"), "{up}: {said}");
         }
-        // A LAN that claims the container's network does not get what goes there.
+        // A LAN that claims the container's network does not get the container's packets.
         client.sh("ip address add 172.30.0.77/25 dev eth0");
         assert!(client.sh("ip route get 172.30.0.2").contains("dev to-container"));
         client.sh("ip address delete 172.30.0.77/25 dev eth0");
@@ -206,7 +206,7 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
     let inner = || net.router.sh("nft list table netdev sources").ok();
     let none = inner();
     let senders = [(&net.client, "203.0.113.2"), (&net.client, "2001:db8:3::2"), (&container, "203.0.113.2")];
-    // A server that does not learn of its client's end serves no other.
+    // A server that does not notice its client's end serves nobody else, so each round starts another server.
     let mut servers = Vec::new();
     let ends: [(&str, &dyn Fn()); 3] = [
         ("down", &|| drop(client.warren.run("down home").ok())),
@@ -227,7 +227,7 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
         end();
         eventually(seconds(10), "the daemon has ended", || client.warren.status().is_none());
 
-        // Long enough for what was not acknowledged to be sent again several times.
+        // Long enough for unacknowledged segments to be sent again several times.
         std::thread::sleep(seconds(2));
         assert_eq!(inner(), none, "after {how}");
     }
@@ -260,7 +260,7 @@ fn host_without_nft_is_told_what_breaks_before_an_ssh_session_does() {
     client.down();
 }
 
-/// A session from the internet host to the client that asks over and over, and says how often it was answered.
+/// A session from the internet host to the client: sends requests over and over, and prints how often it was answered.
 fn session(net: &Net, client: &str) -> Running {
     net.internet.host.start(&["python3", "-u", "-c", SESSION, client])
 }
@@ -313,7 +313,7 @@ for attempt in range(5):
 sys.exit(1)
 ";
 
-/// Of curl(1), which says another thing of a connection that takes too long.
+/// An exit code of curl(1). curl uses another code for a connection that times out.
 const CANNOT_CONNECT: i32 = 7;
 
 const FAILS_WITHIN: &str = "

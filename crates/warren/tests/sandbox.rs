@@ -1,4 +1,4 @@
-//! What a daemon that was taken over could do: system calls are put into running daemons, with a debugger, and refused.
+//! What a compromised daemon could do: a debugger injects system calls into running daemons, which must be refused.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
@@ -29,7 +29,7 @@ fn a_daemon_that_was_taken_over_can_do_nothing_of_it() {
         }
     }
 
-    // Neither daemon has noticed.
+    // Neither daemon noticed.
     client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
     client.down();
     exit.stop(rustix::process::Signal::TERM);
@@ -55,12 +55,12 @@ fn without_the_sandbox_all_of_it_can_be_done() {
         assert!(!outcome.is_refused(), "{what}: {outcome:?}");
     }
     for (what, act) in deadly() {
-        // The kernel may have reasons of its own to refuse it.
+        // The kernel may still refuse the call for other reasons.
         assert_ne!(act(&daemon), Outcome::Killed, "{what}");
     }
 }
 
-/// A datagram to a socket that root alone may write to, as wpa_supplicant's.
+/// A datagram to a socket that only root may write to, like wpa_supplicant's.
 #[test]
 fn no_datagram_reaches_another_programs_unix_socket() {
     let Some(net) = Net::new() else { return };
@@ -80,11 +80,11 @@ fn no_datagram_reaches_another_programs_unix_socket() {
             let pair = daemon.call(libc::SYS_socketpair, [libc::AF_UNIX, kind, 0, 0]);
             assert!(pair.is_refused(), "a pair of kind {kind} in {pid}: {pair:?}");
         }
-        // No socket that it has had before can be turned to another program's either.
+        // The daemon's existing sockets cannot be redirected to another program's socket either.
         for socket in sockets {
             let connected = daemon.connect(socket, &receiver.path);
             assert!(matches!(connected, Outcome::Failed(_)), "socket {socket} of {pid} was connected");
-            // On a connected socket of packets the kernel passes over the address.
+            // On a connected packet socket the kernel ignores the address.
             daemon.send_to(socket, "attack", &receiver.path);
         }
     }
@@ -112,7 +112,7 @@ fn without_the_sandbox_a_datagram_reaches_another_programs_unix_socket() {
 
 type Act = fn(&Injected) -> Outcome;
 
-/// What fails, as far as the kernel's landlock goes.
+/// The calls that must fail, depending on the kernel's landlock support.
 fn refused(files: &str) -> Vec<(&'static str, Act)> {
     let of_files: [(&'static str, Act); 2] = [
         ("reading /etc/shadow", |daemon| daemon.open("/etc/shadow", libc::O_RDONLY)),
@@ -146,7 +146,7 @@ fn refused(files: &str) -> Vec<(&'static str, Act)> {
     acts
 }
 
-/// What ends it. The arguments make each fail where it is not forbidden, but for the reason of the arguments.
+/// The calls that must kill the daemon. Where a call is allowed, its arguments make it fail for another reason.
 fn deadly() -> Vec<(&'static str, Act)> {
     vec![
         ("running a shell", |daemon| daemon.execute("/nonexistent/sh")),
@@ -158,7 +158,7 @@ fn deadly() -> Vec<(&'static str, Act)> {
     ]
 }
 
-/// A client that looks for an exit that there is not.
+/// A client whose exit does not exist.
 fn running<'net>(net: &'net Net, sandbox: &str) -> (Client<'net>, Running) {
     let key = warren_quic::key::PrivateKey::generate().unwrap();
     let text = format!(
@@ -169,7 +169,7 @@ fn running<'net>(net: &'net Net, sandbox: &str) -> (Client<'net>, Running) {
     );
     let client = Client::with(net, &Profile::parse(&text));
     let profile = client.warren.config("home.toml");
-    // Not this process's child, so that its end is the debugger's to wait for alone.
+    // The daemon is not a child of this process, so that only the debugger waits for its end.
     let run = format!("WARREN_SANDBOX={sandbox} \"$@\" & wait");
     let shell =
         client.warren.start_under(&["sh", "-c", &run, "sh"], &format!("client run {}", profile.display()));
@@ -181,7 +181,7 @@ fn pid_of(client: &Client<'_>) -> i32 {
     i32::try_from(client.status().number("/pid")).unwrap()
 }
 
-/// Few rights, no way to others, and no core file.
+/// Few capabilities, no way to gain others, and no core file.
 fn assert_rights_and_core(pid: i32) {
     assert_rights_are_few(pid);
     for set in of_each_thread(pid, "CapBnd:") {
@@ -210,7 +210,7 @@ impl Receiver {
         Self { socket, path: path.to_str().unwrap().to_owned(), _directory: directory }
     }
 
-    /// What has arrived.
+    /// The datagram that has arrived, if any.
     fn received(&self) -> Option<String> {
         let mut buffer = [0; 64];
         let length = self.socket.recv(&mut buffer).ok()?;
@@ -218,7 +218,7 @@ impl Receiver {
     }
 }
 
-/// The descriptors of a process that are sockets.
+/// The socket descriptors of a process.
 fn sockets_of(pid: i32) -> Vec<i32> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|fd| fd.unwrap().path());
     let is_socket = |path: &std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! Kernels that lack what a sandbox is made of: daemons say so, and work without.
+//! Kernels without a sandbox feature: daemons report it and work without.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{Client, Exit, ExitOptions, Net, seconds};
 
-/// With the next one the second half of scorecard S3.
+/// Together with the next test, the second half of scorecard S3.
 #[test]
 fn daemons_whose_kernel_has_no_landlock_say_so_and_work() {
     let warning = "this kernel has no landlock";
@@ -31,8 +31,8 @@ fn daemons_whose_kernel_has_no_seccomp_say_so_and_work() {
     }
 }
 
-/// Has a tunnel between two daemons whose kernel does not know a system call, and fails unless each of them warns of it and packets
-/// pass. Returns what they say of their sandboxes; nothing without root.
+/// Runs a tunnel between two daemons whose kernel lacks a system call. Fails unless both warn about it and packets
+/// pass. Returns what they report about their sandboxes, or `None` without root.
 fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     let net = Net::new()?;
     let mut exit = Exit::init(&net, &ExitOptions::default());
@@ -53,7 +53,7 @@ fn tunnel_without(call: libc::c_long, warning: &str) -> Option<[Value; 2]> {
     Some(sandboxes)
 }
 
-/// Starts a program by a thread to which, as to what it starts, the kernel says that it does not know a system call.
+/// Starts a program on a thread that gets ENOSYS for a system call, as does everything that it starts.
 fn without<T: Send>(call: libc::c_long, start: impl FnOnce() -> T + Send) -> T {
     let calls = BTreeMap::from([(call, Vec::new())]);
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());

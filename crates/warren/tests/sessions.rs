@@ -1,4 +1,4 @@
-//! Sessions and their inner addresses: who holds what, and who may send as whom.
+//! Sessions and their inner addresses: who has which address, and who may send with which source.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use rustix::process::Signal;
@@ -23,7 +23,7 @@ fn inner_addresses_stick_to_the_key_across_reconnects_and_restarts() {
     other.down();
     exit.stop(Signal::TERM);
     exit.run();
-    // In the other order, so that addresses drawn anew would be swapped.
+    // The clients start in the other order, so newly drawn addresses would be swapped.
     other.up();
     client.up();
 
@@ -59,7 +59,7 @@ fn a_source_that_is_not_the_client_s_is_dropped_and_counted() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     client.sh("ip address add 10.66.77.77/32 dev lo; ip address add fd66:6666::7777/128 dev lo nodad");
-    // The client would give them its inner addresses.
+    // The client's NAT would otherwise replace these sources with its inner addresses.
     let raw = "type filter hook output priority raw; ip saddr 10.66.77.77 notrack; ip6 saddr fd66:6666::7777 notrack;";
     client.sh(&format!("nft 'table inet spoof {{ chain out {{ {raw} }}; }}'"));
     let spoofed = |exit: &Exit<'_>| exit.status().drop("tun", "spoofed_source");
@@ -70,7 +70,7 @@ fn a_source_that_is_not_the_client_s_is_dropped_and_counted() {
 
     assert!(!v4.succeeded() && !v6.succeeded());
     assert_eq!(spoofed(&exit), 6);
-    // With its own addresses the same packets pass and nothing is counted.
+    // The control: with the client's own addresses the same packets pass, and nothing is counted.
     client.sh("ping -c 3 -i 0.2 -W 5 203.0.113.2 && ping -c 3 -i 0.2 -W 5 2001:db8:3::2");
     assert_eq!(spoofed(&exit), 6);
 }
@@ -125,7 +125,7 @@ fn isolated_clients_do_not_reach_each_other_and_others_do() {
     two.down();
 }
 
-/// ICMP, TCP and UDP over both versions, some five hundred packets.
+/// ICMP, TCP and UDP over both IP versions, about five hundred packets.
 fn send_in_every_way(net: &Net, ipv4: &str, ipv6: &str) {
     for address in [ipv4, ipv6] {
         net.client.sh(&format!("ping -q -i 0.002 -c 150 -W 1 {address}"));
@@ -134,7 +134,7 @@ fn send_in_every_way(net: &Net, ipv4: &str, ipv6: &str) {
             let any: std::net::IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
             let socket = std::net::UdpSocket::bind((any, 0)).unwrap();
             for number in 0..100 {
-                // Without isolation an earlier one may have been answered with an error.
+                // Without isolation the socket may report an ICMP error for an earlier packet.
                 drop(socket.send_to(b"hello", (address, 9)));
                 let connection = socket2::Socket::new(
                     socket2::Domain::for_address((address, 22).into()),

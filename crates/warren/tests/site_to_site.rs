@@ -1,4 +1,4 @@
-//! Networks behind clients: two LANs that reach each other through the exit, as far as its operator allows.
+//! Networks behind clients: two LANs reach each other through the exit, as far as the operator allows.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::io::{Read as _, Write as _};
@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 
 use crate::support::{Client, Exit, ExitOptions, Namespace, Net, eventually, flows, seconds};
 
-/// Two sites with a host behind each gateway; the hosts know their gateway alone.
+/// Two sites with one host behind each gateway. The hosts know only their gateway.
 struct Sites {
     net: Net,
     second: Namespace,
@@ -29,18 +29,18 @@ impl Sites {
         Some(Self { net, second, hosts })
     }
 
-    /// Whether a host of one LAN reaches the other one's, in each version of IP.
+    /// Whether a host of one LAN reaches the host of the other, per IP version.
     fn pings(&self, from: usize, to: [&str; 2]) -> [bool; 2] {
         to.map(|address| self.hosts[from].sh(&format!("ping -c 2 -i 0.2 -W 1 {address}")).succeeded())
     }
 
-    /// Waits until a host of one LAN reaches the other one's in both versions of IP.
+    /// Waits until a host of one LAN reaches the host of the other over both IP versions.
     #[track_caller]
     fn reaches(&self, from: usize, to: [&str; 2]) {
         eventually(seconds(15), "the other LAN is reached", || self.pings(from, to) == [true; 2]);
     }
 
-    /// Sends so many bytes by TCP from one LAN to the other, and returns how many arrived.
+    /// Sends `bytes` bytes over TCP from one LAN to the other. Returns how many arrived.
     fn transfer(&self, bytes: usize) -> usize {
         let listen = || TcpListener::bind((HOST_B[0], 7_000)).unwrap();
         let listener = self.hosts[1].enter(listen).join().unwrap();
@@ -93,7 +93,7 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     let overlap = exit.warren.run("exit client add rome --prefix 172.30.0.128/25");
     assert!(overlap.stderr.contains("overlaps 172.30.0.0/24 of \"berlin\""), "{overlap:?}");
 
-    // What the operator takes back is not reached any more; the tunnel itself goes on.
+    // A prefix that the operator has revoked is unreachable. The tunnel itself stays up.
     exit.warren.run("exit client set paris --no-prefixes").ok();
     eventually(seconds(15), "the session is without prefixes", || {
         b.warren.status().is_some_and(|status| {
@@ -102,7 +102,8 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     });
     assert_eq!(sites.pings(0, HOST_B), [false; 2]);
     assert!(!sites.net.exit.sh("ip route; ip -6 route").ok().contains("31::"));
-    // Nor may the client send from there: its own host gives its packets its inner address, so this goes without.
+    // The client may not send from the revoked prefix either. Its own host would replace the source with the inner
+    // address, so the rule bypasses that.
     let bypass = "type filter hook output priority raw; ip saddr 172.31.0.1 notrack;";
     b.sh(&format!("nft 'table inet spoof {{ chain out {{ {bypass} }}; }}'"));
     let before = exit.status().drop("tun", "spoofed_source");
@@ -112,7 +113,7 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     });
     b.sh("nft delete table inet spoof");
 
-    // With isolation no site reaches another one's network either.
+    // With isolation no site reaches another site's network.
     exit.warren.run(&format!("exit client set paris {}", prefixes(LAN_B))).ok();
     sites.reaches(0, HOST_B);
     exit.configure(|config| config.with("clients", "isolation", true));

@@ -1,4 +1,4 @@
-//! An exit that does not keep up with what a client sends: what that costs, and what becomes of each packet.
+//! An exit that cannot keep up with a client: what that costs, and where each packet ends up.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::indexing_slicing,
@@ -21,9 +21,9 @@ use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, OpenMetrics, eventually, seconds};
 
 const PORT: u16 = 5_400;
-/// Bytes of a packet's payload: no two packets fit into a datagram of UDP.
+/// Payload bytes of a packet: no two packets fit into one datagram.
 const LENGTH: usize = 1_000;
-/// What a connection may hold of received datagrams (`TransportSettings::datagram_receive_buffer`), and what else may grow.
+/// A connection's limit for received datagrams (`TransportSettings::datagram_receive_buffer`), plus other growth.
 const ROOM_KIB: u64 = 8 * 1024 + 4 * 1024;
 
 /// Scorecard B11.
@@ -36,7 +36,7 @@ fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
     swallow(&net, 0);
     let flooder = Flooder::start(&net, &exit);
 
-    // The control.
+    // The control: a load that the exit can handle.
     flooder.send(Load { packets: 300, per_second: 3_000 });
     let calm = Account::settled(&net, &exit, || flooder.sent());
     assert_eq!((calm.written, calm.socket_full), (300, 0), "{calm:?}");
@@ -58,7 +58,7 @@ fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
     flooder.end();
 }
 
-/// Scorecard B11: others are not affected.
+/// Scorecard B11: other clients are not affected.
 #[test]
 #[ignore = "it measures; `scripts/torture bounds` runs it"]
 fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
@@ -95,7 +95,7 @@ fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
         (dropped + full, pings)
     };
 
-    // The control.
+    // The control: a fast device.
     let (dropped, _) = flooded(0);
     assert!(dropped < FLOOD.packets / 10, "{dropped}");
     let (dropped, pings) = flooded(6_000);
@@ -105,12 +105,12 @@ fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
     honest.down();
 }
 
-/// What ping said in the end.
+/// The summary of a ping run.
 #[derive(Debug)]
 struct Pings {
     sent: u64,
     answered: u64,
-    /// Milliseconds.
+    /// In milliseconds.
     mean: f64,
 }
 
@@ -123,14 +123,14 @@ impl Pings {
         Self { sent: counts.next().unwrap(), answered: counts.next().unwrap(), mean }
     }
 
-    /// But for the last, which was under way when ping was told to end.
+    /// Lost pings, not counting the last one, which may have been in flight.
     fn lost(&self) -> u64 {
         (self.sent - self.answered).saturating_sub(1)
     }
 }
 
-/// Drops the flood where it leaves the exit's TUN, after so many rules: a write to a TUN goes through the kernel's receiving side
-/// before it returns.
+/// Drops the flood as it leaves the exit's TUN, after `rules` slow rules. A write to a TUN returns only after the
+/// kernel's receive path.
 fn swallow(net: &Net, rules: usize) {
     let rules = "meta mark 0xdead accept; ".repeat(rules);
     let table = format!(
@@ -143,21 +143,21 @@ fn swallow(net: &Net, rules: usize) {
     net.exit.sh(&format!("nft -f {}", file.display())).ok();
 }
 
-/// What is to be sent, and how fast at most.
+/// How many packets to send, and the maximum rate.
 #[derive(Clone, Copy)]
 struct Load {
     packets: u64,
     per_second: u64,
 }
 
-/// What a client has sent from its start on.
+/// What a client has sent since its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sent {
     packets: u64,
     udp_datagrams: u64,
 }
 
-/// An enrolled client on the first host that heeds neither loss nor congestion.
+/// An enrolled client on the first host, which ignores loss and congestion.
 struct Flooder {
     orders: Sender<Option<Load>>,
     answers: Receiver<Sent>,
@@ -165,7 +165,7 @@ struct Flooder {
 }
 
 impl Flooder {
-    /// Returns when it is connected.
+    /// Returns once the client is connected.
     fn start(net: &Net, exit: &Exit<'_>) -> Self {
         let key = PrivateKey::generate().unwrap();
         exit.enrol_key("flooder", &key.public().to_string());
@@ -176,13 +176,13 @@ impl Flooder {
         Self { orders, answers, thread }
     }
 
-    /// Returns when the last packet has left, with all that it has ever sent.
+    /// Returns once the last packet has left. The result covers everything ever sent.
     fn send(&self, load: Load) -> Sent {
         self.orders.send(Some(load)).unwrap();
         self.answers.recv_timeout(seconds(60)).unwrap()
     }
 
-    /// All that it has ever sent.
+    /// Everything ever sent.
     fn sent(&self) -> Sent {
         self.send(Load { packets: 0, per_second: 0 })
     }
@@ -199,7 +199,7 @@ async fn flood(
     ordered: &Receiver<Option<Load>>,
     answer: &Sender<Sent>,
 ) {
-    // One datagram a send: what the kernel drops as one batch it counts as one.
+    // One datagram per send, because the kernel counts a dropped batch as one.
     let settings = TransportSettings {
         driver: Driver::Warren,
         congestion: Congestion::Off.into(),
@@ -210,7 +210,7 @@ async fn flood(
     client.until("the client is up", |client| client.attached() == 1).await;
     let source = client.welcome().unwrap().ipv4.unwrap().0;
     let internet: Ipv4Addr = Net::INTERNET_V4.parse().unwrap();
-    // Of a flow each, so that the exit cannot write many as one.
+    // Each packet has its own flow, so that the exit cannot merge them into one write.
     let packets: Vec<Vec<u8>> =
         (0..1_000).map(|port| udp(source, (internet, PORT), 30_000 + port, &[7; LENGTH])).collect();
     let mut next = packets.iter().cycle();
@@ -244,15 +244,15 @@ async fn flood(
     }
 }
 
-/// What the client has sent to the exit, and what that made of it, both from their start on.
+/// What the client has sent to the exit, and where it ended up, both since their start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Account {
     sent: Sent,
-    /// UDP datagrams.
+    /// In UDP datagrams.
     received: u64,
     socket_full: u64,
     intake_full: u64,
-    /// Packets.
+    /// In packets.
     quic_received: u64,
     quic_full: u64,
     written: u64,
@@ -260,12 +260,12 @@ struct Account {
 }
 
 impl Account {
-    /// Once nothing is under way any more.
+    /// The account once nothing is in flight.
     fn settled(net: &Net, exit: &Exit<'_>, sent: impl Fn() -> Sent) -> Self {
         let observe = || Self::now(net, exit, sent());
         let mut last = observe();
         eventually(seconds(60), "all that was sent is received or dropped", || {
-            // The exit makes its page twice a second.
+            // The exit updates its metrics page twice a second.
             std::thread::sleep(Duration::from_millis(600));
             let waiting =
                 net.exit.sh("ss -Huan 'sport = :443' | awk '{ waiting += $2 } END { print waiting }'").ok();
@@ -290,12 +290,12 @@ impl Account {
         }
     }
 
-    /// Each datagram and each packet that was sent is received or counted.
+    /// Every datagram and every packet sent is received or counted as a drop.
     #[track_caller]
     fn assert_whole(&self) {
         assert_eq!(self.sent.udp_datagrams, self.received + self.socket_full, "{self:?}");
         assert_eq!(self.quic_received, self.written + self.dropped + self.quic_full, "{self:?}");
-        // What was dropped with no packet in it: acknowledgements and probes.
+        // Dropped datagrams may also hold no packet but only acknowledgements or probes.
         let without = self.sent.udp_datagrams - self.sent.packets;
         let lost = self.sent.packets - self.quic_received;
         assert!((lost..=lost + without).contains(&(self.socket_full + self.intake_full)), "{self:?}");

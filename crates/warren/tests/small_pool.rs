@@ -1,4 +1,5 @@
-//! An exit with hardly any inner addresses: who comes too late is told at once, and no address is two clients' at a time.
+//! An exit with very few inner addresses. Late clients are refused at once, and no two clients have the same address at
+//! a time.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::{HashSet, VecDeque};
@@ -12,9 +13,9 @@ use warren_session::client::ClientState;
 use crate::support::library_client::{LibraryClient, runtime};
 use crate::support::{Exit, ExitOptions, Net, asked, seconds};
 
-/// A /29 without its own address, the exit's and the broadcast address.
+/// A /29 without the network address, the exit's address and the broadcast address.
 const ADDRESSES: usize = 5;
-/// How many clients come; `WARREN_CHURN=1000` is scorecard A7.
+/// How many clients connect. Scorecard A7 is `WARREN_CHURN=1000`.
 const CYCLES: usize = 60;
 
 #[test]
@@ -38,7 +39,7 @@ fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_o
     );
 }
 
-/// Takes as long as an exit waits for a client that says nothing.
+/// Takes as long as the exit waits for a silent client.
 #[test]
 #[ignore = "takes a minute; `scripts/torture pool` runs it"]
 fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
@@ -57,7 +58,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
             drop(gone);
             let crashed = Instant::now();
             let mut refusals = 0;
-            // Somebody new asks each second: whoever waits asks again ever less often.
+            // A new client asks each second, because a waiting client asks less and less often.
             loop {
                 let mut late = LibraryClient::start(keys[ADDRESSES].clone(), exit_key, 1);
                 let asked = Instant::now();
@@ -85,7 +86,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
     assert!(after <= IDLE_TIMEOUT + seconds(5), "{after:?}");
 }
 
-/// An exit with [`ADDRESSES`], and clients for twice as many.
+/// An exit with [`ADDRESSES`] addresses and twice as many enrolled clients.
 fn exit_with_few_addresses(net: &Net) -> (Exit<'_>, Vec<PrivateKey>) {
     let exit = Exit::start_with(net, &ExitOptions { ipv4: "10.66.0.0/29".into(), ..ExitOptions::default() });
     let keys: Vec<PrivateKey> = (0..2 * ADDRESSES).map(|_| PrivateKey::generate().unwrap()).collect();
@@ -98,15 +99,15 @@ fn exit_with_few_addresses(net: &Net) -> (Exit<'_>, Vec<PrivateKey>) {
 struct Churn {
     refused: u32,
     slowest_refusal: Duration,
-    /// Addresses that somebody had.
+    /// The number of addresses that were in use at some time.
     used: usize,
 }
 
-/// Lets clients come, each with a key that none of the others has, and one of those go for whom there would be no room.
+/// Connects clients one after another, each with an unused key. When the pool is full, another client leaves first.
 async fn churn(keys: &[PrivateKey], exit_key: PublicKey, cycles: usize) -> Churn {
     let mut churn = Churn { refused: 0, slowest_refusal: Duration::ZERO, used: 0 };
     let mut live: Vec<(&PrivateKey, LibraryClient, Ipv4Addr)> = Vec::new();
-    // The keys of those who are not there, the one longest away first.
+    // The keys of absent clients. The one that has been away longest comes first.
     let mut away: VecDeque<&PrivateKey> = keys.iter().collect();
     let mut used = HashSet::new();
     for cycle in 0..cycles {
@@ -120,7 +121,7 @@ async fn churn(keys: &[PrivateKey], exit_key: PublicKey, cycles: usize) -> Churn
                 churn.slowest_refusal = churn.slowest_refusal.max(start.elapsed());
                 late.leave().await;
             }
-            // Now this one, then that one.
+            // Removes clients from varying places.
             let (key, client, _) = live.remove(cycle * 7 % ADDRESSES);
             client.leave().await;
             away.push_back(key);

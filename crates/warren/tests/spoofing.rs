@@ -1,4 +1,4 @@
-//! An enrolled client that is no Warren: whatever it sends as somebody else goes nowhere.
+//! An enrolled client that is not Warren's: packets with somebody else's source go nowhere.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::cell::Cell;
@@ -10,9 +10,9 @@ use crate::support::counters::packets_of_one;
 use crate::support::library_client::{LibraryClient, runtime, udp, udp6};
 use crate::support::{Exit, Net, Status, eventually, seconds};
 
-/// Scorecard A1 asks for as many.
+/// The number that scorecard A1 asks for.
 const PACKETS: u64 = 10_000;
-/// Packets with the sender's own source, the control.
+/// The control: packets with the sender's own source.
 const OWN: u64 = 100;
 const PORT: u16 = 5_304;
 
@@ -59,12 +59,12 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
                 to_test.send(()).unwrap();
                 allowed = may_go_on.recv().unwrap();
             }
-            // The same with its own source passes.
+            // The same packets pass with their own source.
             for _ in 0..OWN {
                 mallory.send_whole(&udp(own, (internet, PORT), 30_000, b"hello")).await;
             }
             to_test.send(()).unwrap();
-            // The attacker runs on, so that what is queued leaves.
+            // The attacker keeps running, so that queued packets leave.
             let over = Cell::new(false);
             let goes_on = |_: &mut LibraryClient| {
                 over.set(over.get() || may_go_on.try_recv().is_ok());
@@ -89,7 +89,7 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
         }
         go_on.send(true).unwrap();
     }
-    // What is on its way still comes, and is dropped too.
+    // Packets in flight still arrive, and are dropped too.
     eventually(seconds(10), "not one of them passes", || {
         let after = exit.status();
         dropped(&after) - dropped(&before) == delivered(&after) - delivered(&before)
@@ -104,7 +104,7 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
     clients.join().unwrap();
 }
 
-/// A packet from somebody else: the other client, the exit, a host of the internet, nobody, and so on.
+/// A packet with a foreign source: the other client, the exit, an internet host, an unassigned address, and others.
 fn spoofed(number: u64, other: Ipv4Addr, internet: Ipv4Addr) -> Vec<u8> {
     const IPV6: [&str; 5] =
         ["fd66:6666::1", "fd66:6666::ffff", "fe80::1", "::ffff:10.66.0.1", "2001:db8:3::2"];

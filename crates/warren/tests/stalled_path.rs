@@ -1,4 +1,5 @@
-//! A path that stands still under load: what waits for it takes bounded room, and what has waited too long is not sent any more.
+//! A path that stalls under load. Waiting packets take bounded memory, and packets that have waited too long are not
+//! sent.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -10,15 +11,15 @@ use crate::support::memory::rss_kib;
 use crate::support::{Client, Exit, Net, eventually, seconds};
 
 const PORT: u16 = 5_300;
-/// Enough for each of the client's connections to have some.
+/// Enough flows that each of the client's connections has some.
 const FLOWS: usize = 16;
 const PACKETS_PER_SECOND: u64 = 10_000;
 const LENGTH: usize = 1_200;
 const CONNECTIONS: u64 = 4;
-/// What a connection may hold: its queue, and in QUIC what its next drive takes.
+/// What a connection may hold: its queue, and the next drive's datagrams in QUIC.
 const BUFFER_KIB: u64 = 512 + 128;
 
-/// Scorecard R5: 4 MiB beside the buffers, and of what is delivered 1 % is older than a second.
+/// Scorecard R5: at most 4 MiB besides the buffers, and at most 1 % of the delivered packets are older than a second.
 #[test]
 #[ignore = "it measures; `scripts/torture bounds` runs it"]
 fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothing_old() {
@@ -71,7 +72,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
         after.len(),
         after.iter().max().unwrap()
     );
-    // It stood still, under more than could wait.
+    // The control: the path stalled, under more load than could wait.
     assert!(gap >= seconds(4), "{gap:?}");
     assert!(dropped >= 2 * PACKETS_PER_SECOND, "{dropped}");
     assert!(grown <= CONNECTIONS * BUFFER_KIB + 4 * 1024, "{grown} KiB");
@@ -79,7 +80,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
     assert_eq!(status.number("/reconnects"), 0);
 }
 
-/// A packet's arrival, from the test's start on.
+/// A packet's arrival, relative to the test's start.
 #[derive(Clone, Copy)]
 struct Arrival {
     at: Duration,
@@ -98,7 +99,7 @@ fn receive(start: Instant, over: &AtomicBool, arrivals: &Mutex<Vec<Arrival>>) {
     }
 }
 
-/// Sends packets that say when they were sent, without waiting for those before them.
+/// Sends packets with their send time, without waiting for earlier ones.
 fn send(start: Instant, over: &AtomicBool) {
     let sockets: Vec<UdpSocket> = (0..FLOWS)
         .map(|_| {
@@ -121,7 +122,7 @@ fn send(start: Instant, over: &AtomicBool) {
         }
         let now = u64::try_from(start.elapsed().as_micros()).unwrap();
         packet[..8].copy_from_slice(&now.to_be_bytes());
-        // What the kernel does not take is lost, as it would be to a call or a game.
+        // A packet that the kernel does not accept is lost, as for a call or a game.
         drop(socket.send(&packet));
     }
 }

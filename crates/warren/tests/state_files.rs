@@ -1,4 +1,5 @@
-//! The file of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at all.
+//! The file of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at
+//! all.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;
@@ -11,7 +12,7 @@ use warren_quic::key::PrivateKey;
 
 use crate::support::{Client, Exit, ExitOptions, Finished, HostState, Net, asked, eventually, seconds};
 
-/// Enough that a write takes a while.
+/// So many that a write takes a while.
 const CLIENTS: usize = 2_000;
 /// Scorecard C6 is `WARREN_STATE_KILLS=200`.
 const KILLS: usize = 16;
@@ -28,7 +29,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
     let mut name = "client-0".to_owned();
 
     for turn in 0..kills {
-        // The command itself writes while no exit runs, else the exit does.
+        // The command itself writes the file while no exit runs. Otherwise the exit does.
         let runs = turn % 2 == 1;
         if runs {
             exit.run();
@@ -41,7 +42,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
         let renamed = names(&file);
         let back = format!("exit client rename {next} {name}");
         let mut command = exit.warren.start(&back);
-        // Nearly all of it is the program's start; the write is at its end.
+        // Most of the time is the program's start; the write comes at the end.
         std::thread::sleep(takes.mul_f64(0.5 + 0.6 * random()));
         if runs {
             exit.daemon().signal(Signal::KILL)
@@ -64,7 +65,7 @@ fn whoever_is_killed_while_it_writes_the_clients_leaves_the_old_ones_or_the_new(
             name = next;
         }
     }
-    // Whatever was left of a write is no obstacle, and gone with the next.
+    // The remains of an interrupted write do no harm, and the next write removes them.
     exit.run();
     exit.warren.run(&format!("exit client rename {name} last")).ok();
     assert!(names(&file).contains("last"));
@@ -142,14 +143,14 @@ fn assert_one_sentence(refused: &Finished, with: &str) {
     assert!(refused.stderr.contains(with), "{refused:?}");
 }
 
-/// What a stopped exit leaves for its successor goes two seconds later.
+/// What a stopped exit leaves for its successor is removed two seconds later.
 fn wait_for_the_hold_to_go(net: &Net) {
     eventually(seconds(10), "nothing is held for a successor", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
     });
 }
 
-/// Fills the registry, keeping who is in it.
+/// Fills the registry and keeps the clients in it.
 fn enrol_many(file: &Path) {
     let mut text = std::fs::read_to_string(file).unwrap();
     for number in 1..CLIENTS {
@@ -163,7 +164,7 @@ fn enrol_many(file: &Path) {
     std::fs::write(file, text).unwrap();
 }
 
-/// The clients' names in the file, which must be whole.
+/// The clients' names in the file. Fails if the file is torn.
 fn names(file: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(file).unwrap();
     let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("a torn file: {error}"));
@@ -171,13 +172,13 @@ fn names(file: &Path) -> BTreeSet<String> {
     clients.iter().map(|client| client["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// How many files lie beside it that never got their name.
+/// The number of temporary files that were never renamed.
 fn leftovers(file: &Path) -> usize {
     let entries = std::fs::read_dir(file.parent().unwrap()).unwrap();
     entries.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".tmp")).count()
 }
 
-/// From 0 to 1.
+/// A number from 0 to 1.
 fn random() -> f64 {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO);
     f64::from(now.subsec_nanos() / 7 % 1_000) / 1_000.0

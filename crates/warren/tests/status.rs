@@ -86,7 +86,7 @@ fn watch_draws_follows_the_terminal_and_gives_it_back() {
     assert!(said.contains("home is not running"), "{said}");
 }
 
-/// The lines that are a connection's.
+/// The number of lines that describe a connection.
 fn connections(lines: &[String]) -> usize {
     lines.iter().filter(|line| line.contains(" ms ") && line.ends_with('%')).count()
 }

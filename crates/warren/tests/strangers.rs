@@ -1,4 +1,4 @@
-//! What somebody hears from an exit whose key he does not know.
+//! What an exit answers to somebody who does not know its key.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -21,11 +21,11 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
         send(&scanner, probes);
         scanner
     });
-    // Of the noise, the Initial alone could get an answer.
+    // Among the noise, only the Initial could get an answer.
     let refused = plain.len() + version.len() + 1;
 
     eventually(seconds(10), "all was looked at", || turned_away(&exit, "no_proof") >= refused as u64);
-    // Who has a profile is answered meanwhile.
+    // A client with a profile is served meanwhile.
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
     client.down();
@@ -43,7 +43,7 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
     }
 }
 
-/// Scorecard S10: also not from an exit that answers whoever speaks QUIC.
+/// Scorecard S10: this also holds for an exit that answers everybody who speaks QUIC.
 #[test]
 fn who_speaks_another_protocol_hears_nothing() {
     let Some(net) = Net::new() else { return };
@@ -106,7 +106,7 @@ fn a_retry_token_is_worth_nothing_at_another_address_or_later() {
 
     refused(&observer, &prompt.1);
 
-    // The second datagram of each hello got a Retry as well.
+    // The second datagram of each ClientHello got a Retry as well.
     let _retries = heard(&prompt.0) + heard(&late.0);
     send(&prompt.0, &prompt.1);
     eventually(seconds(5), "the control: its own address is answered", || heard(&prompt.0) > 0);
@@ -116,7 +116,7 @@ fn a_retry_token_is_worth_nothing_at_another_address_or_later() {
     refused(&late.0, &late.1);
 }
 
-/// Begins handshakes that are never finished, until the exit has asked two of them for a proof of their addresses.
+/// Starts handshakes that are never finished, until the exit has asked two of them to prove their addresses.
 fn asked_for_proofs_of_their_addresses(net: &Net, exit_key: PublicKey) -> [(UdpSocket, Attacker, Retry); 2] {
     let mut asked = Vec::new();
     let mut others = Vec::new();
@@ -141,7 +141,7 @@ fn asked_for_proofs_of_their_addresses(net: &Net, exit_key: PublicKey) -> [(UdpS
     asked.try_into().unwrap_or_else(|_| panic!("nobody was asked"))
 }
 
-/// Bytes without a meaning, what looks like packets of connections that there never were, and an Initial without a token.
+/// Random bytes, packets that look like those of connections that never existed, and an Initial without a token.
 fn noise() -> Vec<Vec<u8>> {
     let packet = |first: u8| {
         let random = (0..1_200_u32).map(|index| u8::try_from(index * index % 251).unwrap());
@@ -152,7 +152,7 @@ fn noise() -> Vec<Vec<u8>> {
     [0x00, 0x40, 0x5f, 0xc0].map(packet).into()
 }
 
-/// What scanners ask a port of UDP, in protocols that are not QUIC, and some bytes without a meaning.
+/// What scanners send to a UDP port in protocols other than QUIC, and some random bytes.
 fn probes() -> Vec<Vec<u8>> {
     let dns = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07version\x04bind\0\0\x10\0\x03";
     let ntp = [&[0xe3][..], &[0; 47]].concat();
@@ -170,14 +170,14 @@ fn probes() -> Vec<Vec<u8>> {
     others.into_iter().chain(texts).chain(short).collect()
 }
 
-/// An Initial of a version that nobody speaks.
+/// An Initial of a QUIC version that does not exist.
 fn of_another_version() -> Vec<u8> {
     let mut packet = [&[0xc0, 0xba, 0xba, 0xba, 0xba, 8][..], &[2; 8], &[8], &[1; 8]].concat();
     packet.resize(1_200, 0);
     packet
 }
 
-/// A socket of its own address on a host.
+/// A socket with its own address on a host.
 fn socket_on(host: &Namespace) -> UdpSocket {
     host.enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -195,13 +195,13 @@ fn send(socket: &UdpSocket, packets: &[Vec<u8>]) {
     }
 }
 
-/// Datagrams that programs on a host have taken from their sockets.
+/// The number of datagrams that programs on a host have received.
 fn received_by(host: &Namespace) -> usize {
     let counted = host.sh("grep '^Udp: [0-9]' /proc/net/snmp").ok();
     counted.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Bytes that came since the last look.
+/// Bytes received since the last call.
 fn heard(socket: &UdpSocket) -> usize {
     let mut buffer = [0; 2_048];
     std::iter::from_fn(|| socket.recv(&mut buffer).ok()).sum()

@@ -1,4 +1,4 @@
-//! System calls of running daemons that fail, by strace, and what the tunnel makes of it.
+//! strace makes system calls of running daemons fail; the tunnel must survive it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Exit, Net, Running, asked, eventually, seconds};
 
-/// What fails, for a while: every call, or in turns with ones that work. TUN calls are known by their file.
+/// The calls that fail for a while: every call, or every third one. TUN calls are identified by their file.
 const FAULTS: [Fault; 14] = [
     carrier("sendmsg,sendmmsg:error=ENOBUFS"),
     carrier("sendmsg,sendmmsg:error=EAGAIN:when=1+3"),
@@ -24,12 +24,12 @@ const FAULTS: [Fault; 14] = [
     tun("read:error=EAGAIN:when=1+3"),
 ];
 
-/// Scorecard F17 is `WARREN_FAULT_SECONDS=10`, for each of 28.
+/// Scorecard F17 is `WARREN_FAULT_SECONDS=10` for each of 28 faults.
 #[test]
 #[ignore = "needs strace and takes minutes; `scripts/torture faults` runs it"]
 fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
     let Some(net) = Net::new() else { return };
-    // What is injected runs beside the pings, and that it did not run would go unseen.
+    // Injection runs next to the pings. Without strace the test would pass without injecting anything.
     net.client.sh("command -v strace").ok();
     let fault_seconds = asked("WARREN_FAULT_SECONDS");
     let lasting: u64 = fault_seconds.unwrap_or(1);
@@ -66,7 +66,7 @@ fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
         2 * FAULTS.len(),
         failed(&client) - ended
     );
-    // Whoever could send nothing at all tries again after pauses that grow with the time for which that was so.
+    // A daemon that could send nothing at all retries with growing pauses.
     let within = if fault_seconds.is_some() { seconds(1) } else { seconds(2) };
     assert!(slowest <= within, "{slowest:?}");
     assert!(most_lines as u64 <= 10 * lasting, "{most_lines} lines");
@@ -75,7 +75,7 @@ fn system_calls_that_fail_end_no_daemon_and_no_tunnel() {
     client.assert_host_unchanged();
 }
 
-/// Calls that fail, as strace has it, and options that say on which files.
+/// Failing calls in strace's syntax, and options that select their files.
 #[derive(Clone, Copy)]
 struct Fault {
     file: &'static str,

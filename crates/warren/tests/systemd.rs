@@ -48,7 +48,7 @@ fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
         Net::INTERNET_V4
     ));
 
-    // An upgrade is a restart: the session survives it, and with it what runs inside.
+    // An upgrade is a restart: the session and the flows inside it survive.
     let addresses = client.inner_addresses();
     let answers = support::flows::answers(client.warren.host, seconds(8));
     std::thread::sleep(seconds(1));
@@ -62,7 +62,7 @@ fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
 
     exit.run(&["systemctl", "stop", "warren-exit"]).ok();
     before.assert_same(&HostState::of(&net.exit));
-    // What root writes for a stopped exit is still the exit's own.
+    // Files that root writes for a stopped exit still belong to the exit's user.
     enrol(&exit, "phone");
     let owners = exit.sh("stat --format=%U /var/lib/warren/exit /var/lib/warren/exit/*").ok();
     assert!(owners.lines().all(|owner| owner == "warren"), "{owners}");
@@ -91,7 +91,7 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     let again = client.sh("warren up home");
     assert!(again.code == Some(1) && again.stderr.contains("is up already"), "{again:?}");
 
-    // A daemon that was killed, and one that hangs, are replaced; what they left on the host is not in the way.
+    // A killed daemon and a hanging daemon are both replaced. What they left on the host does not block the new one.
     for with in [Signal::KILL, Signal::STOP] {
         let pid = client.main_pid("warren@home").expect("the daemon runs");
         support::signal(pid, with);
@@ -107,7 +107,7 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     before.assert_same(&HostState::of(&net.client));
     assert_eq!(client.sh("warren down home").code, Some(3));
 
-    // The unit of a client that is refused goes on, with the host closed.
+    // The unit of a refused client stays active, with the host closed.
     client.sh("warren up home").ok();
     exit.warren.run("exit client disable laptop").ok();
     let says_refused = || client.property("warren@home", "StatusText").contains("has disabled this client");
@@ -116,9 +116,9 @@ fn tunnel_is_started_watched_and_stopped_by_systemd() {
     assert_eq!(client.property("warren@home", "NRestarts"), "0");
     client.sh("warren down home").ok();
     before.assert_same(&HostState::of(&net.client));
-    // So does that of one that is refused at boot; it connects once it may.
+    // The same for a client that is refused at boot. It connects once it is enabled.
     client.sh("systemctl start --no-block warren@home").ok();
-    // Until the unit starts its status is that of the run before.
+    // Until the unit starts, its status is that of the previous run.
     let starts = || client.property("warren@home", "ActiveState") == "activating";
     eventually(seconds(20), "the unit starts", starts);
     eventually(seconds(20), "the unit says why", says_refused);
@@ -150,7 +150,7 @@ fn a_restarted_journal_hears_the_daemon_again() {
         return;
     }
     let exit = exit_on(&net);
-    // Each reload is a line.
+    // Each reload writes one log line.
     let lines = || exit.journal("warren-exit").matches("configuration read again").count();
     let logs = |how: &str| {
         let before = lines();
@@ -162,7 +162,7 @@ fn a_restarted_journal_hears_the_daemon_again() {
     exit.sh("systemctl restart systemd-journald").ok();
     logs("after a restart");
 
-    // A journal that was stopped has let go of all that were connected. What is logged meanwhile comes after.
+    // A journal that is stopped drops all its connections. Later log lines reach the new journal.
     let before = lines();
     exit.sh("systemctl stop systemd-journald.socket systemd-journald-dev-log.socket systemd-journald").ok();
     exit.sh("warren reload exit").ok();
@@ -170,7 +170,7 @@ fn a_restarted_journal_hears_the_daemon_again() {
     eventually(seconds(20), "what was said meanwhile is in the new journal", || lines() > before);
     logs("after a stop and a start");
 
-    // The service manager has heard the daemon all the while, and hears it to the end.
+    // The service manager has received the daemon's notifications all along, and still does at the end.
     assert_eq!(exit.property("warren-exit", "StatusText"), "serving clients");
     exit.run(&["systemctl", "stop", "warren-exit"]).ok();
     assert_eq!(exit.property("warren-exit", "Result"), "success");
@@ -200,7 +200,7 @@ fn kill_switch_is_closed_before_the_network_and_opened_by_down() {
     client.sh("warren up home").ok();
     client.sh(&ping).ok();
 
-    // Neither the unit's end nor the machine's opens it.
+    // Stopping the units does not open the kill switch.
     client.run(&["systemctl", "stop", "warren@home", "warren-lockdown@home"]).ok();
     assert!(!client.sh(&ping).succeeded(), "nothing leaves once the unit has stopped");
     client.sh("warren down home").ok();
@@ -237,7 +237,7 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     eventually(seconds(20), "systemd starts the service again", || client.sh(table).succeeded());
     leaks.assert_none("the service was killed");
 
-    // Beside a daemon, which does the same.
+    // The same next to a daemon, which also restores the table.
     client.sh("warren up home").ok();
     client.sh("systemctl restart nftables").ok();
     eventually(seconds(2), "it is closed again", || client.sh(table).succeeded());
@@ -248,7 +248,7 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     leaks.assert_none("both have stopped");
     client.sh("systemctl start warren-lockdown@home").ok();
     client.sh("warren down home").ok();
-    // It hears of this, and knows that the kill switch was opened.
+    // The service is notified of this change, and knows that the kill switch was opened.
     client.sh("systemctl restart nftables").ok();
     leaks.assert_all("opened for the service too");
     let before = client.main_pid("warren-lockdown@home").expect("the service runs on");
@@ -260,7 +260,7 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     leaks.assert_all("what was opened stays open");
 }
 
-/// What Debian's package of nftables installs.
+/// The unit that Debian's nftables package installs.
 const NFTABLES_SERVICE: &str = "/usr/lib/systemd/system/nftables.service";
 
 #[test]
@@ -324,7 +324,7 @@ fn enrol(exit: &Systemd<'_>, name: &str) -> Profile {
     Profile::parse(&exit.sh(&format!("warren exit client add {name}")).ok())
 }
 
-/// Another user than root, with few rights and no way to others.
+/// Runs as a user other than root, with few capabilities and no way to gain others.
 fn assert_is_no_root_and_has_few_rights(pid: i32) {
     assert_rights_are_few(pid);
     for user in of_each_thread(pid, "Uid:") {

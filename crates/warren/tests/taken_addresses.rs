@@ -1,4 +1,4 @@
-//! An exit that gives a client an address which somebody on the client's side has.
+//! An exit that assigns a client an address that is in use on the client's side.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::net::Ipv4Addr;
@@ -8,11 +8,11 @@ use warren_quic::key::PrivateKey;
 use crate::support::lying_exit::{Answers, LyingExit};
 use crate::support::{Client, Exit, ExitOptions, Net, Profile, Running, eventually, seconds};
 
-/// The router, by which the client reaches everybody.
+/// The router, which is the client's gateway to all other hosts.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Of the client's network.
+/// An address in the client's network.
 const RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
-/// Nobody's, in the client's own network.
+/// Unused addresses in the client's own network.
 const FREE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 50);
 const ALSO_FREE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 51);
 
@@ -22,7 +22,7 @@ fn no_exit_gives_away_the_address_of_the_host_its_gateway_or_the_exits_own() {
     let exit = Exit::init(&net, &ExitOptions::default());
     let key = PrivateKey::generate().unwrap();
     let profile = exit.enrol("laptop").with_exit("public_key", key.public().to_string());
-    // A second address, which no route leads by.
+    // A second address of the host, which no route uses.
     net.client.sh("ip address add 192.0.2.9/32 dev lo").ok();
     std::fs::write(net.client.etc().join("resolv.conf"), format!("nameserver {RESOLVER}\n")).unwrap();
     let client = Client::with(&net, &profile);
@@ -56,7 +56,7 @@ fn no_exit_gives_away_the_address_of_the_host_its_gateway_or_the_exits_own() {
         client.assert_host_unchanged();
     }
 
-    // The control: nobody has these addresses, although they are of the client's own network.
+    // The control: unused addresses are accepted, even in the client's own network.
     let _exit = LyingExit::answering(&net, key, Answers::with_lease(FREE, ALSO_FREE));
     client.up();
     client.down();
@@ -93,7 +93,7 @@ fn an_exit_that_falls_silent_cannot_have_kept_its_client_from_the_next_one() {
     eventually(seconds(40), "the next exit has it", is_on_the_next);
     client.down();
 
-    // The control: from an address that nobody has it moves there as well.
+    // The control: with an unused address the client also moves to the next exit.
     let liar = LyingExit::answering(&net, key, Answers::with_lease(FREE, ALSO_FREE));
     let _daemon = client.run("info");
     drop(liar);
@@ -109,13 +109,13 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     let liar = || LyingExit::answering(&net, key.clone(), Answers::with_lease(LATE, LATE_EXIT));
     let resolver = |address: &str| {
         std::fs::write(net.client.etc().join("resolv.conf"), format!("nameserver {address}\n")).unwrap();
-        // What the daemon hears of.
+        // A change that the daemon is notified of.
         client.sh("ip link add news type veth peer name other-news && ip link delete news");
     };
     let has_lease = || client.sh("ip -o address show").contains(&LATE.to_string());
     let one = liar();
     client.up();
-    // The control: another resolver is no obstacle, nor a network that the lease is not in.
+    // The control: another resolver is no obstacle, and neither is a network without the assigned address.
     resolver("192.0.2.53");
     client.sh("ip link add lan type veth peer name far && ip address add 10.98.0.57/24 dev lan && ip link set lan up && ip link set far up");
     std::thread::sleep(seconds(2));
@@ -130,7 +130,7 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     eventually(seconds(40), "it is up again", || client.status().text("/state") == "up");
     assert!(has_lease());
 
-    // Another LAN, by whose gateway alone the exit is reached.
+    // Another LAN, whose gateway is the only way to the exit.
     drop(one);
     client.sh("ip address add 10.99.0.57/24 dev lan");
     let gateway = format!("ip route replace 10.97.0.0/16 via {LATE} dev lan");
@@ -144,11 +144,11 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     client.down();
 }
 
-/// Who is nobody at first.
+/// Unused at first.
 const LATE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 9);
 const LATE_EXIT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// The profile of a client whose exit has another key, with which a test may lie.
+/// The profile of a client that pins another key. A test can use that key to lie.
 fn lying_profile(net: &Net) -> (Exit<'_>, PrivateKey, Profile) {
     let exit = Exit::init(net, &ExitOptions::default());
     let key = PrivateKey::generate().unwrap();

@@ -1,4 +1,4 @@
-//! What a person does through the tunnel: ping, names, pages, datagrams.
+//! What a person does through the tunnel: ping, names, web pages, datagrams.
 
 use std::collections::BTreeSet;
 
@@ -69,8 +69,8 @@ fn datagrams_of_every_size_come_back_as_they_were() {
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
 
-    // Below, at and above one packet; the largest ones are fragments of IP. The first answer of a size may be lost to
-    // learning the path's MTU, as anywhere.
+    // Below, at and above one packet; the largest are IP fragments. The first answer of a size may be lost while the
+    // path MTU is learned.
     for bytes in [0, 1, 1000, 1252, 1352, 1353, 2000, 8000, 60_000] {
         client.sh(&format!("ping -4 -c 3 -i 0.2 -W 5 -s {bytes} 203.0.113.2"));
         client.sh(&format!("ping -6 -c 3 -i 0.2 -W 5 -s {bytes} 2001:db8:3::2"));
@@ -92,7 +92,7 @@ fn the_exit_masquerades_to_ports_that_cannot_shadow_its_own() {
             .into();
         assert!(!ports.contains(&443), "{internet} saw {ports:?}");
     }
-    // The listener is still there for everyone.
+    // The listener still accepts other clients.
     client.down();
     client.up();
 }

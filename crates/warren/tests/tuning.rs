@@ -1,4 +1,4 @@
-//! `warren set`: what it changes acts at once, on connections that run.
+//! `warren set` takes effect at once, on running connections.
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "test code")]
 
 use crate::support::{Client, Exit, Net, Status, eventually, flows, seconds};
@@ -55,7 +55,7 @@ fn every_tunable_changes_on_a_running_tunnel_and_traffic_goes_on() {
         }
         client.sh("curl -sS --max-time 20 http://203.0.113.2/bytes/3000000 | wc -c | grep -qx 3000000");
     }
-    // One that carries nothing changes with its next packet.
+    // An idle connection changes with its next packet.
     eventually(seconds(15), "no connection has congestion control any more", || {
         flows::unanswered(&net.client, 20_000..20_032);
         client.status().each("cwnd").iter().all(|window| *window > 1 << 32)
@@ -85,7 +85,7 @@ fn what_cannot_be_set_is_refused_with_a_sentence_and_changes_nothing() {
     assert_eq!(exit.status().0["transport"], before);
 }
 
-/// The most segments of one send, since an earlier status or the start.
+/// The most segments in one send since an earlier status, or since the start.
 fn largest_send(status: &Status, since: Option<&Status>) -> u64 {
     let sends = |status: &Status| -> Vec<u64> {
         let list = status.list("/occupancy/segments_per_send");

@@ -1,4 +1,4 @@
-//! TunnelCrack: a network that claims the internet's addresses for its LAN (CVE-2023-36672), and programs that talk to the
+//! TunnelCrack: a network that claims internet addresses for its LAN (CVE-2023-36672), and programs that talk to the
 //! exit's own address, where the carrier goes too (CVE-2023-36673).
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -8,7 +8,7 @@ use crate::support::{Client, Exit, LeakCounter, Net, eventually, seconds};
 fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
-    // The hotspot claims the internet host's networks, and answers for it.
+    // The hotspot claims the internet host's networks and answers for them.
     let router = net.router.sh("cat /sys/class/net/to-client/address").ok();
     net.client
         .sh(&format!(
@@ -38,7 +38,7 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
     let (made, left) = leaves("any");
     assert_eq!(left, 0, "of {made}, as the tunnel routes them, without a kill switch");
     let (made, left) = leaves("eth0");
-    // But for DNS, which its guard keeps in.
+    // DNS is the exception, because the DNS guard keeps it inside.
     assert!(left >= made / 5 * 4, "what is bound to a device leaves without a kill switch: {left} of {made}");
     client.down();
 
@@ -48,7 +48,7 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
     }
     assert_eq!(sees("203.0.113.2"), Net::EXIT_V4);
     assert_eq!(sees("[2001:db8:3::2]"), Net::EXIT_V6);
-    // The exit's own address is one of the internet's: it is reached, through the tunnel.
+    // Programs reach the exit's own address through the tunnel, like any other internet address.
     eventually(seconds(10), "the tunnel carries what goes to the exit's address", || {
         let route = net.client.sh(&format!("ip route get {}", Net::EXIT_V4)).ok();
         route.contains("dev warren0")
@@ -58,7 +58,8 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
 
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// As another user, TCP and UDP to web servers, the carrier's port and DNS, five times each; prints how many.
+/// Connects as another user over TCP and UDP: to web servers, to the carrier's port and to DNS, five times each. Prints
+/// how many.
 const ATTEMPTS: &str = "
 import itertools, os, socket, sys
 os.setgroups([])

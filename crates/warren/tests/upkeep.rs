@@ -1,4 +1,5 @@
-//! Others undo what the client has made on its host: it is made again, and what is theirs is left alone.
+//! Other programs undo the client's changes to its host. The client restores them and leaves the other programs'
+//! changes alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use crate::support::{
     Attempts, Client, Exit, HostState, LeakCounter, Net, Probing, eventually, seconds, signal,
 };
 
-/// What scorecard F15 and F16 leave for it to be noticed and made again.
+/// The time within which scorecard F15 and F16 require the client to notice and restore.
 const SOON: Duration = seconds(2);
 
 #[test]
@@ -61,7 +62,7 @@ fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
 
     let idle = ticks(&client);
     std::thread::sleep(seconds(2));
-    // Of a hundred a second.
+    // Out of a hundred per second.
     assert!(ticks(&client) - idle < 20, "it works without a reason");
     client.down();
     before.assert_same(&HostState::of(&net.client));
@@ -130,7 +131,7 @@ fn nothing_leaves_outside_while_the_device_is_away_also_without_a_kill_switch() 
         client.sh(change);
         eventually(seconds(20), change, is_mended);
     }
-    // However long it takes to make it anew.
+    // However long the restoring takes.
     let daemon = i32::try_from(client.status().number("/pid")).unwrap();
     signal(daemon, Signal::STOP);
     client.sh("ip link delete warren0");
@@ -181,7 +182,7 @@ fn while_a_foreign_device_has_the_name_of_the_profile_nothing_passes_and_status_
 
     let took = eventually(SOON, "the state is error", || client.status().text("/state") == "error");
     println!("noticed after {} ms", took.as_millis());
-    // Lines are broken where the terminal ends.
+    // The text is wrapped at the terminal's width.
     let shown = client.warren.run("status home").ok();
     let status = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(status.contains("error somebody has deleted or renamed the TUN device warren0"), "{shown}");

@@ -1,4 +1,4 @@
-//! The page for operators: for who has the token on this host, and for nobody else.
+//! The operators' web page: only for users on this host who have the token.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{Client, Exit, ExitOptions, Finished, Net, eventually, finis
 
 const PAGE: &str = "http://127.0.0.1:9467";
 
-/// An exit with its page.
+/// An exit with its web page on.
 fn exit_with_page<'net>(net: &'net Net) -> Exit<'net> {
     let mut exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
@@ -22,7 +22,7 @@ fn token(exit: &Exit<'_>) -> String {
     std::fs::read_to_string(exit.warren.state("exit/web.token")).expect("the exit made it").trim().to_owned()
 }
 
-/// Asks as a program on the exit's host would, with its token.
+/// Sends a request from the exit's host with the page's token.
 fn ask(exit: &Exit<'_>, path: &str, more: &str) -> Finished {
     let token = token(exit);
     exit.warren.host.sh(&format!(
@@ -68,7 +68,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     eventually(seconds(20), "rates are remembered", || {
         overview(&exit)["minutes"]["from_clients"].as_array().unwrap().len() > 1
     });
-    // Neither where clients are nor where their packets go.
+    // Neither the clients' locations nor their packets' destinations are shown.
     let text = overview(&exit).to_string();
     assert!(text.contains("10.66."), "negative control: inner addresses are shown");
     for hidden in [Net::CLIENT_V4, Net::INTERNET_V4, token(&exit).as_str()] {
@@ -107,7 +107,7 @@ fn nobody_else_gets_to_the_page_and_reload_moves_it() {
     let outside = net.router.sh(&format!("curl --silent --max-time 5 http://{}:9467/", Net::EXIT_V4));
     assert!(!outside.succeeded(), "{outside:?}");
 
-    // A new token takes the old one's place.
+    // A new token replaces the old one.
     let old = token(&exit);
     std::fs::remove_file(exit.warren.state("exit/web.token")).unwrap();
     exit.warren.run("reload exit").ok();
@@ -145,7 +145,7 @@ fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() 
     let over_socket = format!("--unix-socket {socket}");
     ask(&exit, "/api/overview", &over_socket).ok();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // A new token is taken although the socket stays.
+    // A new token takes effect although the socket stays.
     let old = token(&exit);
     std::fs::remove_file(exit.warren.state("exit/web.token")).unwrap();
     exit.warren.run("reload exit").ok();
@@ -158,7 +158,7 @@ fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() 
     assert!(!Path::new(&socket).exists(), "the socket goes with what listened");
 }
 
-/// Needs Chromium and its driver; `WARREN_SCREENSHOTS` names a directory for pictures of the page.
+/// Needs Chromium and its driver. `WARREN_SCREENSHOTS` names a directory for screenshots.
 #[test]
 #[ignore = "needs Chromium; `scripts/torture web` runs it"]
 fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {

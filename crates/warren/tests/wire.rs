@@ -1,4 +1,5 @@
-//! The wire protocol as `docs/wire-protocol.md` tells it: a client in another language, written from that alone.
+//! The wire protocol as `docs/wire-protocol.md` describes it: a client in another language, written from that document
+//! alone.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Two workers on each side: they share a port and a TUN device, and hand over what the other one's connections carry.
+//! Two workers on each side. They share a port and a TUN device, and pass packets to the worker whose connection
+//! carries the flow.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;
@@ -13,7 +14,7 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
     const CONNECTIONS: u16 = 16;
     let Some(net) = Net::new() else { return };
     let exit = exit_with_workers(&net, 2);
-    // What the exit is told goes to all of its workers: each must have the new key by now.
+    // Commands to the exit reach all of its workers, so each worker must have the new key by now.
     exit.warren.run("exit rotate-key").ok();
     let key = exit.status().text("/public_key").to_owned();
     let client = Client::with(&net, &profile(&exit, CONNECTIONS).with_exit("public_key", key));
@@ -28,7 +29,7 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
         client.sh(&format!("timeout 30 iperf3 -c {host} -P 4 -n 10M -R"));
     }
     assert_eq!(flows::echo_from_each(&net.client, 20_000..20_128), 128);
-    // Flows that begin at the exit are read by either worker, whoever has their connections.
+    // Either worker may read flows that begin at the exit, whichever worker owns the flow's connection.
     send_from_exit(&net, &client, 64);
 
     let (inside, outside) = drained(&client, &exit);
@@ -108,7 +109,7 @@ fn an_exit_that_comes_back_with_another_number_of_workers_has_every_connection_a
     exit.configure(|exit| exit.with("transport", "workers", 2));
     exit.run();
 
-    // Without a reset a connection would be missed for its idle timeout, 50 s.
+    // Without a reset, the client would notice only after the idle timeout of 50 s.
     eventually(seconds(20), "every connection is a new one", || {
         flows::unanswered(&net.client, 20_000..20_064);
         let status = client.status();
@@ -139,7 +140,7 @@ fn wait_until_attached(client: &Client<'_>, connections: u16) {
     });
 }
 
-/// Sends a datagram from the exit's host on each of so many flows, and waits until the last one came.
+/// Sends one datagram on each of `count` flows from the exit's host, and waits until the last one has arrived.
 fn send_from_exit(net: &Net, client: &Client<'_>, count: u16) {
     const PORT: u16 = 5_302;
     let address = client.status().text("/session/ipv4").split_once('/').unwrap().0.to_owned();
@@ -157,7 +158,7 @@ fn send_from_exit(net: &Net, client: &Client<'_>, count: u16) {
     }
 }
 
-/// The connections' numbers, which say their workers too.
+/// The connections' numbers, which also identify their workers.
 fn ids(status: &Status) -> Vec<(u64, u64)> {
     let number = |connection: &serde_json::Value, name: &str| connection[name].as_u64().unwrap();
     let mut ids: Vec<_> =

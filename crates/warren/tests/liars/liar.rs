@@ -1,4 +1,4 @@
-//! An enrolled client without a TUN device, which says what a test has it say.
+//! An enrolled client without a TUN device, which sends whatever a test tells it to.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -11,10 +11,10 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use crate::support::Namespace;
 use crate::support::library_client::{LibraryClient, runtime};
 
-/// How long it listens between two looks at what there is to say.
+/// How long the liar listens before it checks for new datagrams to send.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// One that is connected until [`Self::end`].
+/// A lying client that stays connected until [`Self::end`].
 pub(super) struct Liar {
     pub(super) ipv4: Ipv4Addr,
     pub(super) ipv6: Ipv6Addr,
@@ -25,7 +25,7 @@ pub(super) struct Liar {
 }
 
 impl Liar {
-    /// Connects to the net's exit by one connection.
+    /// Opens one connection to the net's exit.
     pub(super) fn start(host: &Namespace, key: PrivateKey, exit_key: PublicKey) -> Self {
         let ((say, to_say), (done, said)) = (channel::<Vec<Vec<u8>>>(), channel());
         let ((hear, heard), (tell, granted)) = (channel(), channel());
@@ -46,7 +46,7 @@ impl Liar {
                     Err(TryRecvError::Disconnected) => return client.leave().await,
                 }
                 while let Some(packet) = client.received() {
-                    // The test may have heard enough.
+                    // The test may have stopped listening.
                     drop(hear.send(packet));
                 }
             }
@@ -56,13 +56,13 @@ impl Liar {
         Self { ipv4, ipv6, say, said, heard, thread }
     }
 
-    /// Has it say all of them, and returns once QUIC has taken the last.
+    /// Sends all datagrams, and returns once QUIC has accepted the last one.
     pub(super) fn say(&self, datagrams: &[Vec<u8>]) {
         self.say.send(datagrams.to_vec()).unwrap();
         self.said.recv().unwrap();
     }
 
-    /// Whether such a packet has come to it from the exit, of those that nobody has asked for yet.
+    /// Whether one of the packets received from the exit since the last call matches.
     pub(super) fn has_heard(&self, mut what: impl FnMut(&[u8]) -> bool) -> bool {
         self.heard.try_iter().any(|packet| what(&packet))
     }

@@ -1,37 +1,37 @@
-//! What no honest peer sends, by kind, and what is to become of each.
+//! Packets that no honest peer sends, by kind, and the expected fate of each.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::support::library_client::{udp, udp6};
 
-/// Where everything goes that seems to be UDP: an echo.
+/// The destination port of all UDP: an echo.
 const PORT: u16 = 7;
 
-/// Between whom packets seem to go: from the first to the second.
+/// The apparent source and destination of packets.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) ipv4: [Ipv4Addr; 2],
     pub(super) ipv6: [Ipv6Addr; 2],
 }
 
-/// Datagrams of one kind.
+/// Lies of one kind.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) datagrams: Vec<Vec<u8>>,
-    /// How many packets they are to be counted as.
+    /// The number of packets that they must be counted as.
     pub(super) packets: u64,
     pub(super) fate: Fate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
-    /// Counted by this reason.
+    /// Counted under this reason.
     Refused(&'static str),
-    /// Its headers hold, so that it reaches the exit's kernel, which passes nothing of it on.
+    /// The headers are valid, so the packet reaches the exit's kernel. The kernel forwards none of these packets.
     LeftToKernel,
 }
 
-/// Packets and datagrams that are none, whoever sends them.
+/// Malformed packets and datagrams, which are wrong whoever sends them.
 pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
     let (v4, v6) = (ends.udp(), ends.udp6());
     let (v4, v6) = (v4.as_slice(), v6.as_slice());
@@ -57,7 +57,7 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         packet("an IPv6 length of a byte less", &|_| with(v6, 5, &[v6[5] - 1])),
         packet("an IPv6 packet and a byte more", &|_| [v6, &[0]].concat()),
         packet("an IPv6 header cut short", &|number| v6[..1 + usize::from(number) % 39].to_vec()),
-        // RFC 2675: a length of 0, and the real one in an option.
+        // RFC 2675: the length field is 0, and an option holds the real length.
         packet("an IPv6 jumbogram", &|_| {
             let option = [17, 0, 0xc2, 4, 0, 1, 0, 0];
             [&with(&with(v6, 4, &[0, 0]), 6, &[0])[..40], &option, &v6[40..]].concat()
@@ -73,7 +73,7 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
             [&[2 + low(number, 14)], v4].concat()
         }),
         datagram("partial checksums of what has none", "bad_checksum_flag", &|number| {
-            // ICMP, and UDP that says it has no checksum.
+            // ICMP, and UDP that declares to have no checksum.
             flagged(&with(v4, 9, &[[1, 17][usize::from(number) % 2]]))
         }),
         Kind::new("halves that nothing follows", Fate::Refused("fragment_timeout"), each, |number| {
@@ -99,7 +99,7 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
         in_parts("fragments that disagree on the whole", "bad_fragment", each, |number| {
             vec![fragment(id(6, number), 1_000, 0, 500), fragment(id(6, number), 1_001, 500, 500)]
         }),
-        // A twentieth as many: each is 60 datagrams.
+        // A twentieth as many, because each one takes 60 datagrams.
         in_parts("65,535 bytes that are no packet", "bad_packet", each.div_ceil(20), |number| {
             (0..60_u16)
                 .map(|part| {
@@ -119,7 +119,8 @@ pub(super) fn malformed(ends: Ends, each: u16) -> Vec<Kind> {
     ]
 }
 
-/// Whole packets from whom the sender is not: another client, the exit, hosts of the internet, groups and nobody.
+/// Complete packets with somebody else's source address: another client, the exit, internet hosts, multicast groups and
+/// unassigned addresses.
 pub(super) fn spoofed(ends: Ends, each: u16) -> Vec<Kind> {
     let ipv4: [Ipv4Addr; 8] = [
         [10, 66, 255, 254].into(),
@@ -154,7 +155,7 @@ pub(super) fn spoofed(ends: Ends, each: u16) -> Vec<Kind> {
     ]
 }
 
-/// Packets whose lengths hold, which the exit's kernel and its rules are to stop.
+/// Packets with valid lengths, which the exit's kernel and its rules must stop.
 pub(super) fn left_to_kernel(ends: Ends, each: u16) -> Vec<Kind> {
     let v4: [Ipv4Addr; 5] =
         [[127, 0, 0, 1].into(), [0; 4].into(), [255; 4].into(), [224, 0, 0, 1].into(), [240, 0, 0, 1].into()];
@@ -176,7 +177,7 @@ pub(super) fn left_to_kernel(ends: Ends, each: u16) -> Vec<Kind> {
     ]
 }
 
-/// Whole packets to whom the receiver is not.
+/// Complete packets with a destination other than the receiver.
 pub(super) fn to_others(ends: Ends, each: u16) -> Vec<Kind> {
     let ipv4 = [[10, 99, 0, 3], [192, 0, 2, 2], [127, 0, 0, 1], [224, 0, 0, 1], [255; 4]].map(Ipv4Addr::from);
     let fate = Fate::Refused("wrong_destination");
@@ -189,7 +190,7 @@ pub(super) fn to_others(ends: Ends, each: u16) -> Vec<Kind> {
     ]
 }
 
-/// The same by the same means, but true: datagrams of as many flows, so that none is merged with another on its way.
+/// Honest packets made in the same way. Each has its own flow, so that none is merged with another on the way.
 pub(super) fn honest(ends: Ends, count: u16) -> Vec<Vec<u8>> {
     let port = |number: u16| (20_000 + number).to_be_bytes();
     let ipv4 = (0..count).map(|number| framed(&with(&ends.udp(), 20, &port(number))));
@@ -207,7 +208,7 @@ impl Ends {
         udp6(&source, &destination, b"hello")
     }
 
-    /// An IPv4 header that says UDP follows, and nothing after it.
+    /// An IPv4 header that announces UDP and has nothing after it.
     fn empty_udp(self) -> Vec<u8> {
         let whole = self.udp();
         let mut packet = with(&whole[..20], 2, &[0, 20, 0, 0, 0x40, 0, 64, 17, 0, 0]);
@@ -218,7 +219,7 @@ impl Ends {
         packet
     }
 
-    /// IPv6 headers that lead to nothing: without end, longer than the packet, cut short, or a fragment's without one.
+    /// Invalid IPv6 header chains: endless, longer than the packet, truncated, or a fragment header without a fragment.
     fn chain(self, number: u16) -> Vec<u8> {
         const HOP_BY_HOP: u8 = 0;
         const ROUTING: u8 = 43;
@@ -244,7 +245,7 @@ impl Kind {
     }
 }
 
-/// Packets in several fragments, each of which counts once.
+/// Packets in several fragments. Each packet counts once.
 fn in_parts(
     name: &'static str,
     reason: &'static str,
@@ -255,7 +256,7 @@ fn in_parts(
     Kind { name, datagrams, packets: count.into(), fate: Fate::Refused(reason) }
 }
 
-/// The packet with other bytes at a place.
+/// The packet with the bytes at `at` replaced.
 fn with(packet: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     packet[at..at + bytes.len()].copy_from_slice(bytes);
@@ -266,12 +267,12 @@ fn framed(packet: &[u8]) -> Vec<u8> {
     [&[0x00], packet].concat()
 }
 
-/// With a checksum that the receiver's kernel makes.
+/// With a checksum that the receiver's kernel completes.
 fn flagged(packet: &[u8]) -> Vec<u8> {
     [&[0x01], packet].concat()
 }
 
-/// A fragment's number, greater than those of the kinds before.
+/// A fragment ID, greater than the IDs of all earlier kinds.
 fn id(kind: u32, number: u16) -> u32 {
     kind << 16 | u32::from(number)
 }
@@ -281,7 +282,7 @@ fn fragment(id: u32, total: u16, offset: u16, length: usize) -> Vec<u8> {
     [head, vec![0x45; length]].concat()
 }
 
-/// The 14 versions of IP that are neither 4 nor 6, in turn.
+/// Each of the 14 IP versions that are neither 4 nor 6, in turn.
 fn other_version(number: u16) -> u8 {
     const OTHERS: [u8; 14] = [0, 1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15];
     OTHERS[usize::from(number) % 14]

@@ -1,5 +1,5 @@
-//! `configs/Containerfile`, followed by hand on a Debian without systemd: its steps, and then the exit with the rights of its
-//! `podman run`, since there is no registry here to take an image from.
+//! `configs/Containerfile`, followed by hand on a Debian without systemd. The exit then runs with the privileges of the
+//! file's `podman run`. There is no registry here to pull an image from.
 
 use std::process::Command;
 
@@ -45,7 +45,7 @@ fn container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system(
     assert_eq!(seen(Net::INTERNET_V4).as_deref(), Some(Net::EXIT_V4));
     assert_eq!(seen(Net::INTERNET_V6).as_deref(), Some(Net::EXIT_V6));
 
-    // What it has is what the recipe gives: no root, one capability, nothing to write but its own.
+    // The process has exactly the recipe's privileges: not root, one capability, and only its own files writable.
     let status = std::fs::read_to_string(format!("/proc/{}/status", exit.pid())).unwrap();
     for line in ["CapEff:\t0000000000001000", "CapBnd:\t0000000000001000", "NoNewPrivs:\t1"] {
         assert!(status.contains(line), "{line} is not in\n{status}");
@@ -62,7 +62,7 @@ fn container_recipe_makes_an_exit_that_needs_neither_root_nor_a_writable_system(
     before.assert_same(&HostState::of(&net.exit));
 }
 
-/// The instructions of the recipe, each in one line.
+/// The instructions of the recipe, each on one line.
 struct Recipe(Vec<(String, String)>);
 
 impl Recipe {
@@ -79,7 +79,7 @@ impl Recipe {
     }
 }
 
-/// An image: what the steps write lies over a Debian without systemd.
+/// An image: the files that the steps write, over a Debian without systemd.
 struct Image {
     directory: tempfile::TempDir,
 }
@@ -94,10 +94,10 @@ impl Image {
         Self { directory }
     }
 
-    /// The image's files at `root`, seen by the command that follows alone.
+    /// A shell line that mounts the image at `root`, visible only to the command that follows.
     fn mounted(&self, then: &str) -> String {
         let (lower, here) = (slim_root().display().to_string(), self.directory.path().display());
-        // Devices as a container has them, and the one that `podman run` hands in, open to all as udev makes it.
+        // The devices of a container, and the TUN device that `podman run` passes in, with udev's open mode.
         let devices = "mount -t tmpfs -o mode=755 devices root/dev; mkdir root/dev/net; mknod -m 666 root/dev/net/tun c 10 200; \
              for node in null:3 zero:5 random:8 urandom:9; do mknod -m 666 root/dev/${node%:*} c 1 ${node#*:}; done; ";
         format!(
@@ -106,19 +106,19 @@ impl Image {
         )
     }
 
-    /// Does a step of the recipe, as root and with the machine's own network.
+    /// Runs a step of the recipe as root on the machine's own network.
     fn build(&self, step: &str) -> Finished {
         let resolv = "cp /etc/resolv.conf root/etc/resolv.conf; exec chroot root env -i PATH=$PATH DEBIAN_FRONTEND=noninteractive sh -ec \"$0\"";
         finished(Command::new("unshare").args(["-m", "sh", "-c", &self.mounted(resolv), step]))
     }
 
-    /// A command line of Warren's as `podman run` starts it, on a host.
+    /// A Warren command line on a host, started as `podman run` starts it.
     fn run(&self, host: &Namespace, line: &str) -> Command {
         self.enter(host, &format!("exec /usr/bin/warren {line}"))
     }
 
     fn enter(&self, host: &Namespace, line: &str) -> Command {
-        // A volume begins as what the image has there, and is its user's.
+        // A new volume gets the image's content and the image user's ownership.
         let volumes = "for pair in etc:etc/warren state:var/lib/warren; do \
              volume=volumes/${pair%%:*}; place=root/${pair#*:}; \
              test -e $volume/.made || { cp -a $place/. $volume; chown --reference=$place $volume; chmod 700 $volume; touch $volume/.made; }; \

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::daemon::repository;
 use crate::support::{Files, Finished, Namespace, Net, Systemd, finished};
 
-/// A package with the binary that is tested.
+/// A package with the tested binary.
 #[derive(Debug)]
 pub(super) struct Package {
     directory: tempfile::TempDir,
@@ -24,12 +24,12 @@ impl Package {
         Self { directory, name }
     }
 
-    /// What `dpkg-deb` says of it.
+    /// The output of `dpkg-deb` about the package.
     pub(super) fn ask(&self, what: &str) -> String {
         finished(Command::new("dpkg-deb").arg(what).arg(self.path())).ok()
     }
 
-    /// Lays it into root's home of a host.
+    /// Copies the package to root's home directory on a host.
     pub(super) fn give_to(&self, files: &Files) {
         let home = files.path("root");
         std::fs::create_dir_all(&home).unwrap();
@@ -45,12 +45,12 @@ impl Package {
     }
 }
 
-/// The files of a Debian as a VPS comes with it, made once by debootstrap.
+/// The files of a typical VPS's Debian, made once by debootstrap.
 pub(super) fn debian_root() -> PathBuf {
     made("debian-root", &[])
 }
 
-/// The same as container images are: without systemd.
+/// The same without systemd, like a container image.
 pub(super) fn slim_root() -> PathBuf {
     made("slim-root", &["slim"])
 }
@@ -62,7 +62,7 @@ fn made(name: &str, more: &[&str]) -> PathBuf {
     root
 }
 
-/// Boots a host with these packages in root's home.
+/// Boots a host with these packages in root's home directory.
 pub(super) fn boot<'net>(host: &'net Namespace, packages: &[&Package]) -> Systemd<'net> {
     let files = Files::of(&debian_root());
     for package in packages {
@@ -71,13 +71,13 @@ pub(super) fn boot<'net>(host: &'net Namespace, packages: &[&Package]) -> System
     Systemd::boot(host, files)
 }
 
-/// Has a running exit let clients reach the internet that is here, whose addresses are those of documents.
+/// Lets clients of a running exit reach the test's internet, which has documentation addresses.
 pub(super) fn allow_internet(exit: &Systemd<'_>) {
     let add = format!("echo '{}' >> /etc/warren/exit.toml && warren reload exit", Net::ALLOW_INTERNET);
     typed(exit, &add).ok();
 }
 
-/// Runs a shell line in root's home, as somebody does who has logged in there.
+/// Runs a shell line in root's home directory, like a logged-in user.
 pub(super) fn typed(host: &Systemd<'_>, line: &str) -> Finished {
     let line = format!("cd; {line}");
     let login = [
@@ -95,12 +95,12 @@ pub(super) fn typed(host: &Systemd<'_>, line: &str) -> Finished {
     host.run(&[&["env"], &login[..]].concat())
 }
 
-/// Writes a file on a host that runs.
+/// Writes a file on a running host.
 pub(super) fn write(host: &Systemd<'_>, path: &str, text: &str) {
     host.run(&["sh", "-c", "printf %s \"$1\" >\"$0\"", path, text]).ok();
 }
 
-/// Every file of a host with type, mode, owner and target, but for logs, caches and what apt and dpkg know.
+/// Every file of a host with type, mode, owner and target. Leaves out logs, caches and the data of apt and dpkg.
 pub(super) fn files_of(host: &Systemd<'_>) -> BTreeSet<String> {
     let listed = host.sh(
         "find / -xdev \\( -path /var/log -o -path /var/cache -o -path /var/lib/dpkg -o -path /var/lib/apt \

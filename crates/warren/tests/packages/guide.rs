@@ -1,5 +1,5 @@
-//! `docs/ten-minutes.md`, run as written: from Debian systems that know nothing of Warren to traffic through the exit. Then the
-//! commands of the documents that follow on it.
+//! Runs `docs/ten-minutes.md` as written: from Debian systems without Warren to traffic through the exit. Then runs the
+//! commands of the documents that continue from it.
 
 use super::debian::{self, Package, typed};
 use crate::support::daemon::repository;
@@ -14,7 +14,7 @@ fn the_ten_minute_guide_leads_to_traffic_through_the_exit_that_survives_a_reboot
     }
     let start = std::time::Instant::now();
     let guide = Guide::read("docs/ten-minutes.md");
-    // The guide's own call builds the binary, which is the one that is tested here.
+    // The guide's own command builds the binary. This test uses the one that is already built.
     assert_eq!(guide.blocks("build"), ["scripts/package\n"]);
     let package = Package::of_this_build("1.0-1");
     let [exit, client] = [&net.exit, &net.client].map(|host| debian::boot(host, &[&package]));
@@ -32,7 +32,7 @@ fn the_ten_minute_guide_leads_to_traffic_through_the_exit_that_survives_a_reboot
     }
 
     let (exit_files, client_files) = (exit.cut_power(), client.cut_power());
-    // A kernel starts without.
+    // A freshly booted kernel does not forward.
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0").ok();
     let _exit = Systemd::boot(&net.exit, exit_files);
     let client = Systemd::boot(&net.client, client_files);
@@ -51,7 +51,7 @@ fn assert_through_the_exit(client: &Systemd<'_>) {
     client.sh("curl -sS --fail --retry 3 http://www.example.org/").ok();
 }
 
-/// The blocks of shell lines of a document, in order, each with the machine that its fence names: "```sh exit".
+/// A document's shell blocks in order, each with the machine that its fence names: "```sh exit".
 struct Guide(Vec<(String, String)>);
 
 impl Guide {
@@ -66,7 +66,7 @@ impl Guide {
         Self(blocks)
     }
 
-    /// Types every block on its machine, which works.
+    /// Types every block on its machine. Each must succeed.
     fn follow(&self, exit: &Systemd<'_>, client: &Systemd<'_>) {
         let mut invitation = String::new();
         for (place, block) in &self.0 {
@@ -79,7 +79,7 @@ impl Guide {
                     let line = said.lines().find(|line| line.starts_with("warren join "));
                     invitation = line.map_or(invitation, str::to_owned);
                 }
-                // The one thing that a document cannot say.
+                // The invitation is the only text that the document cannot contain.
                 "client" => drop(typed(client, &block.replace("warren join warren1:...", &invitation)).ok()),
                 _ => {}
             }

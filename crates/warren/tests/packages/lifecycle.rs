@@ -1,4 +1,4 @@
-//! Installed, installed again, upgraded under traffic, removed, purged: what each leaves on a host.
+//! Installing, reinstalling, upgrading under traffic, removing and purging: what each leaves on a host.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn purge_leaves_what_was_before_and_remove_only_what_is_the_users() {
     let package = Package::of_this_build("1.0-1");
     let host = debian::boot(&net.exit, &[&package]);
     typed(&host, "apt-get -q install -y nftables").ok();
-    // Emptied so that little is started, a directory would be dpkg's to remove.
+    // Many links were removed from this directory so that few units start. dpkg would remove it if it were empty.
     host.sh("touch /usr/lib/systemd/system/sysinit.target.wants/.keep").ok();
     let before = files_of(&host);
     let state = HostState::of(&net.exit);
@@ -35,7 +35,7 @@ fn purge_leaves_what_was_before_and_remove_only_what_is_the_users() {
     let left: BTreeSet<String> = files_of(&host).difference(&before).map(|line| path_of(line)).collect();
     assert_eq!(Vec::from_iter(&left), LEFT_BY_REMOVE, "left by remove");
 
-    // What was kept is used again.
+    // The kept files are used again.
     install(&host, &package);
     host.sh("systemctl start warren-exit").ok();
     assert!(typed(&host, "warren exit client list").ok().contains("laptop"));
@@ -69,7 +69,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
     typed(&client, &invitation).ok();
     typed(&client, "warren up laptop --kill-switch").ok();
 
-    // A client may be how the one who upgrades came in.
+    // The upgrading user may be logged in through the client's tunnel.
     let daemon = client.main_pid("warren@laptop").expect("the client runs");
     let said = typed(&client, &format!("apt-get -q install -y ./{}", packages[1].name())).ok();
     assert!(said.contains("warren@laptop.service goes on with the earlier version"), "{said}");
@@ -97,7 +97,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
     assert!(nearly_worst < seconds(if count >= 20 { 3 } else { 6 }), "{outages:?}");
     assert!(alive >= 19, "{alive} of 20 TCP flows are alive");
 
-    // Removed with its kill switch closed: nothing could open it afterwards.
+    // Removing the package opens the kill switch. Nothing could open it afterwards.
     typed(&client, "apt-get -q remove -y warren").ok();
     before.assert_same(&HostState::of(&net.client));
     let seen =
@@ -121,7 +121,7 @@ fn path_of(line: &str) -> String {
     line.split(' ').nth(2).unwrap_or_default().to_owned()
 }
 
-/// Configuration, key and clients, and that the exit is to start at boot.
+/// Configuration, key, clients, and the link that starts the exit at boot.
 const LEFT_BY_REMOVE: [&str; 10] = [
     "/etc/systemd/system/multi-user.target.wants",
     "/etc/systemd/system/multi-user.target.wants/warren-exit.service",

@@ -13,7 +13,7 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
     }
     let package = Package::of_this_build("1.0-1");
     let exit = boot(&net.exit, &[]);
-    // Where the operator has put the package.
+    // The place to which the operator has uploaded the package.
     let path = package.path();
     let directory = path.parent().unwrap().to_str().unwrap();
     let mut server =
@@ -27,7 +27,7 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
         .replace(&"0".repeat(64), sum.split(' ').next().unwrap());
     assert!(filled_in.matches(&url).count() == 1, "{filled_in}");
 
-    // By cloud-init itself, told as a cloud does.
+    // Runs cloud-init itself, configured as a cloud does it.
     typed(&exit, "apt-get -q install -y --no-install-recommends cloud-init").ok();
     debian::write(&exit, "/root/user-data", &filled_in);
     debian::write(&exit, "/etc/cloud/cloud.cfg.d/99-test.cfg", CLOUD);
@@ -54,7 +54,7 @@ fn cloud_init_ends_with_a_working_exit_and_an_invitation_on_the_console() {
     client.warren.run("down").ok();
 }
 
-/// The files beside it are the cloud, and of what cloud-init does this machine needs what the file asks for.
+/// Local files stand for the cloud. Only the cloud-init modules that the file uses are enabled.
 const CLOUD: &str = "\
 datasource_list: [NoCloud]
 network: {config: disabled}
