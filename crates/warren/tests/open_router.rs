@@ -196,7 +196,7 @@ impl<'net> Neighbour<'net> {
         let routes = [
             format!("ip route add {} via {}", TARGETS[0], Net::EXIT_V4),
             format!("ip -6 route add {} via {}", TARGETS[1], Net::EXIT_V6),
-            // Makes the router accept these packets on that link, and keeps it from answering for the pool addresses.
+            // No reverse-path filter on that link, and the pool addresses as sources for the router.
             "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.to-exit.rp_filter=0".to_owned(),
             format!("ip address add {}/32 dev lo; ip address add {}/128 dev lo", POOL[0], POOL[1]),
         ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::{Client, Exit, Net, Running, asked, eventually, seconds};
 
-/// The calls that fail for a while: every call, or every third one. TUN calls are identified by their file.
+/// The calls that fail for a while: every call, or every second to fourth one. TUN calls are identified by their file.
 const FAULTS: [Fault; 14] = [
     carrier("sendmsg,sendmmsg:error=ENOBUFS"),
     carrier("sendmsg,sendmmsg:error=EAGAIN:when=1+3"),

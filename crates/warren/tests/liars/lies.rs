@@ -219,7 +219,7 @@ impl Ends {
         packet
     }
 
-    /// Invalid IPv6 header chains: endless, longer than the packet, truncated, or a fragment header without a fragment.
+    /// Invalid IPv6 header chains: endless, longer than the packet, or with a truncated routing or fragment header.
     fn chain(self, number: u16) -> Vec<u8> {
         const HOP_BY_HOP: u8 = 0;
         const ROUTING: u8 = 43;

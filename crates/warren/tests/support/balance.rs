@@ -1,10 +1,10 @@
-//! The sums of `docs/counters.md` that hold exactly.
+//! The balance equations of `docs/counters.md`, which hold exactly.
 
 use std::time::Duration;
 
 use super::{Client, Exit, Status, eventually, seconds};
 
-/// Waits until nothing moves and nothing is queued on both sides.
+/// Waits until no packet moves and none is queued on either side.
 pub fn drained(client: &Client<'_>, exit: &Exit<'_>) -> (Status, Status) {
     let mut last = (0, 0);
     eventually(seconds(30), "both sides drain", || {
@@ -22,7 +22,7 @@ fn moved(status: &Status) -> u64 {
     total("tun_read_packets") + total("carrier_received_datagrams") + waiting * 1_000_000_000
 }
 
-/// Each packet that came in went out or is a counted drop.
+/// Each packet that came in has left, or is a counted drop.
 #[track_caller]
 pub fn assert_balanced(role: &str, status: &Status) {
     let total = |name: &str| status.number(&format!("/totals/{name}"));
@@ -33,7 +33,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
         "{role}: packets to the carrier, {:#}",
         status.0
     );
-    // Of these no packet was made that could be counted as received.
+    // These drops happen before there is a packet that could be counted as received.
     let before_a_packet: u64 = ["bad_datagram", "bad_fragment", "fragment_timeout"]
         .iter()
         .map(|reason| status.drop("tun", reason))
@@ -66,7 +66,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
     );
 }
 
-/// Nothing appears on the wire that was not sent.
+/// Every packet on the wire was sent: the receiver never counts more than the sender.
 #[track_caller]
 pub fn assert_wire_only_loses(one: &Status, other: &Status) {
     for (sender, receiver) in [(one, other), (other, one)] {

@@ -1,4 +1,4 @@
-//! Which core a process or a thread runs on, where one side of a test is not to take another's.
+//! Pins processes and threads to cores, so that one side of a test does not take the other side's processor time.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -8,14 +8,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub struct Core(usize);
 
 impl Core {
-    /// The first two.
+    /// The first two of them.
     pub fn two() -> [Self; 2] {
         let allowed = sched_getaffinity(None).unwrap();
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).map(Self);
         std::array::from_fn(|_| cores.next().expect("it takes two cores"))
     }
 
-    /// Leaves all threads that a process has at present to this core.
+    /// Pins all current threads of a process to this core.
     pub fn take_process(self, pid: i32) {
         for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
             let thread = thread.unwrap().file_name().into_string().unwrap().parse().unwrap();
@@ -23,7 +23,7 @@ impl Core {
         }
     }
 
-    /// Leaves this thread to this core, and with it what it starts from now on.
+    /// Pins this thread, and everything that it starts from now on, to this core.
     pub fn take_this_thread(self) {
         sched_setaffinity(None, &self.alone()).unwrap();
     }

@@ -11,10 +11,10 @@ use warren_quic::key::{PrivateKey, PublicKey};
 use super::library_client::{LibraryClient, runtime, udp};
 use super::{Exit, ExitOptions, Namespace, Net};
 
-/// Connections of each.
+/// Connections of each client.
 pub const CONNECTIONS: usize = 4;
 
-/// An exit that knows these clients and as many more, and does not run yet.
+/// An exit that is not running yet. It has enrolled these clients and as many others.
 pub fn exit_with<'net>(net: &'net Net, keys: &[PrivateKey]) -> Exit<'net> {
     let exit = Exit::init(net, &ExitOptions::default());
     exit.configure(|config| config.with("metrics", "clients", true));
@@ -31,14 +31,14 @@ pub fn exit_with<'net>(net: &'net Net, keys: &[PrivateKey]) -> Exit<'net> {
     exit
 }
 
-/// Clients on one thread of a host.
+/// Many clients on one thread of a host.
 #[derive(Debug)]
 pub struct Crowd {
     pub shared: Arc<Shared>,
     thread: std::thread::JoinHandle<()>,
 }
 
-/// What it does, and what came of it.
+/// The crowd's instructions and results.
 #[derive(Debug, Default)]
 pub struct Shared {
     pub phase: AtomicU8,
@@ -77,7 +77,7 @@ impl Crowd {
     }
 }
 
-/// One client, which asks the internet host's echo ten times a second while that is asked for.
+/// One client. While sending is on, it sends to the internet host's echo ten times a second.
 async fn live(key: PrivateKey, exit_key: PublicKey, shared: Arc<Shared>) {
     let mut client = LibraryClient::start(key, exit_key, u32::try_from(CONNECTIONS).unwrap());
     let internet: Ipv4Addr = Net::INTERNET_V4.parse().unwrap();

@@ -1,4 +1,4 @@
-//! The warren binary on a host: what a person types there, and the daemon that runs there.
+//! The warren binary on a host: commands that a person types there, and the daemon that runs there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,15 +35,16 @@ impl<'net> Warren<'net> {
         self.directory.path().join("state").join(file)
     }
 
-    /// Runs `warren LINE` to its end; the line is split at spaces.
+    /// Runs `warren LINE` to its end. The line is split at spaces.
     pub fn run(&self, line: &str) -> Finished {
         finished(&mut self.command(line))
     }
 
-    /// Runs `warren LINE` as a user who owns nothing.
+    /// Runs `warren LINE` as an unprivileged user.
     pub fn run_as_nobody(&self, line: &str) -> Finished {
         let program = self.directory.path().join("warren");
-        // By a process of its own: what this one has open for writing, another test's child may have for a moment too, and cannot be run.
+        // Copies with `cp`: a file that this process has open for writing may be inherited by another test's child, and
+        // could not be executed.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_warren")).arg(&program).status();
         assert!(copied.unwrap().success());
         let mut arguments = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -58,7 +59,7 @@ impl<'net> Warren<'net> {
         Running::new(self.command(line))
     }
 
-    /// Starts `warren LINE` by a program that runs others.
+    /// Starts `warren LINE` through a wrapper program.
     pub fn start_under(&self, program: &[&str], line: &str) -> Running {
         let own = self.arguments(line);
         let mut arguments = program.to_vec();
@@ -67,7 +68,7 @@ impl<'net> Warren<'net> {
         Running::new(self.host.command(&arguments))
     }
 
-    /// Starts `warren LINE` with so much memory and no more.
+    /// Starts `warren LINE` with a memory limit.
     pub fn start_within(&self, memory: &MemoryLimit, line: &str) -> Running {
         Running::new(memory.bound(&self.command(line)))
     }
@@ -88,7 +89,7 @@ impl<'net> Warren<'net> {
         path
     }
 
-    /// What `warren pubkey` makes of a private key.
+    /// The output of `warren pubkey` for a private key.
     pub fn public_key(&self, private: &str) -> String {
         let file = self.write("private", 0o600, private);
         self.host.sh(&format!("{} pubkey < {}", env!("CARGO_BIN_EXE_warren"), file.display())).ok()
@@ -99,7 +100,7 @@ impl<'net> Warren<'net> {
         finished(Command::new("find").arg(self.directory.path()).args(["-not", "-name", "log"])).ok()
     }
 
-    /// What `warren status --json` says, while a daemon answers.
+    /// The output of `warren status --json`, if a daemon answers.
     pub fn status(&self) -> Option<Status> {
         let finished = self.run("status --json");
         finished.succeeded().then(|| Status(serde_json::from_str(&finished.stdout).unwrap()))
@@ -120,7 +121,7 @@ impl<'net> Warren<'net> {
 }
 
 impl Drop for Warren<'_> {
-    /// Shows what the daemon counted when the test failed.
+    /// Prints the daemon's status if the test has failed.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let status = self.run("status --json");
@@ -133,10 +134,10 @@ impl Drop for Warren<'_> {
     }
 }
 
-/// What an exit is made with.
+/// Options for creating an exit.
 #[derive(Clone, Debug)]
 pub struct ExitOptions {
-    /// `HOST[:PORT]` as clients reach it.
+    /// `HOST[:PORT]` as clients reach the exit.
     pub endpoint: String,
     pub ipv4: String,
     pub ipv6: String,
@@ -153,7 +154,7 @@ impl Default for ExitOptions {
 }
 
 impl ExitOptions {
-    /// Of an exit on the second client's host, with other pools.
+    /// Options for an exit on the second client's host, with other pools.
     pub fn second() -> Self {
         Self { endpoint: "192.0.3.2:443".into(), ipv4: "10.77.0.0/16".into(), ipv6: "fd77:7777::/64".into() }
     }
@@ -167,7 +168,7 @@ pub struct Exit<'net> {
 }
 
 impl<'net> Exit<'net> {
-    /// Makes an exit with the usual addresses and starts it.
+    /// Creates an exit with the usual addresses and starts it.
     pub fn start(net: &'net Net) -> Self {
         Self::start_with(net, &ExitOptions::default())
     }
@@ -178,12 +179,12 @@ impl<'net> Exit<'net> {
         exit
     }
 
-    /// Makes an exit that does not run yet.
+    /// Creates an exit that is not running yet.
     pub fn init(net: &'net Net, options: &ExitOptions) -> Self {
         Self::init_on(&net.exit, options)
     }
 
-    /// Makes an exit on another host.
+    /// Creates an exit on another host.
     pub fn init_on(host: &'net Namespace, options: &ExitOptions) -> Self {
         let warren = Warren::on(host);
         let ExitOptions { endpoint, ipv4, ipv6 } = options;
@@ -199,7 +200,7 @@ impl<'net> Exit<'net> {
         self.wait_until_it_listens();
     }
 
-    /// The same, with so much memory and no more.
+    /// The same with a memory limit.
     pub fn run_within(&mut self, memory: &MemoryLimit) {
         self.daemon = Some(self.warren.start_within(memory, "--log info exit run"));
         self.wait_until_it_listens();
@@ -222,7 +223,7 @@ impl<'net> Exit<'net> {
         Profile::parse(&self.warren.run(&format!("exit client add {name}")).ok())
     }
 
-    /// Enrols a client that has its key already; the profile is complete but for that.
+    /// Enrols a client that already has a key. The returned profile lacks only the private key.
     pub fn enrol_key(&self, name: &str, public_key: &str) -> Profile {
         Profile::parse(&self.warren.run(&format!("exit client add {name} --public-key {public_key}")).ok())
     }
@@ -232,14 +233,14 @@ impl<'net> Exit<'net> {
         self.warren.status().expect("the exit answers")
     }
 
-    /// Ends the daemon by a signal and waits for its end.
+    /// Sends a signal to the daemon and waits for its end.
     pub fn stop(&mut self, with: Signal) {
         let daemon = self.daemon();
         daemon.signal(with);
         daemon.wait(seconds(10));
     }
 
-    /// The exit's clients, edited in their file.
+    /// Edits the exit's clients in their file.
     pub fn edit_clients(&self, edit: impl FnOnce(&mut Vec<toml::Value>)) {
         let path = self.warren.state("exit/clients.toml");
         let mut file: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
@@ -247,7 +248,7 @@ impl<'net> Exit<'net> {
         std::fs::write(&path, file.to_string()).unwrap();
     }
 
-    /// The exit's configuration, changed.
+    /// Changes the exit's configuration.
     pub fn configure(&self, change: impl FnOnce(Profile) -> Profile) {
         let path = self.warren.config("exit.toml");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -263,7 +264,7 @@ pub struct Client<'net> {
 }
 
 impl<'net> Client<'net> {
-    /// Gives the net's client host a profile.
+    /// Gives a profile to the net's client host.
     pub fn with(net: &'net Net, profile: &Profile) -> Self {
         Self::on(&net.client, profile)
     }
@@ -279,19 +280,19 @@ impl<'net> Client<'net> {
         Self { before: HostState::of(host), warren: Warren::on(host) }
     }
 
-    /// Brings the tunnel up, which works.
+    /// Brings the tunnel up. Fails unless that works.
     #[track_caller]
     pub fn up(&self) {
         self.warren.run("up home").ok();
     }
 
-    /// Runs the daemon in the foreground, logging what `log` says, until the tunnel is up.
+    /// Runs the daemon in the foreground with the log filter `log`, and waits until the tunnel is up.
     #[track_caller]
     pub fn run(&self, log: &str) -> Running {
         self.run_under(&[], log)
     }
 
-    /// The same by a program that runs others.
+    /// The same through a wrapper program.
     #[track_caller]
     pub fn run_under(&self, program: &[&str], log: &str) -> Running {
         let profile = self.warren.config("home.toml");
@@ -304,7 +305,7 @@ impl<'net> Client<'net> {
         daemon
     }
 
-    /// Takes the tunnel down, which works, and fails unless the host is as it was before `up`.
+    /// Takes the tunnel down. Fails unless that works and the host is as it was before `up`.
     #[track_caller]
     pub fn down(&self) {
         self.warren.run("down home").ok();
@@ -316,7 +317,7 @@ impl<'net> Client<'net> {
         self.before.assert_same(&HostState::of(self.warren.host));
     }
 
-    /// Runs a shell line on the client's host, which works, and returns what it printed.
+    /// Runs a shell line on the client's host and returns its output. Fails unless it succeeds.
     #[track_caller]
     pub fn sh(&self, line: &str) -> String {
         self.warren.host.sh(line).ok()
@@ -331,7 +332,7 @@ impl<'net> Client<'net> {
         signal(i32::try_from(self.status().number("/pid")).unwrap(), which);
     }
 
-    /// Deletes the TUN device and makes another one of its name before the daemon can do anything about it.
+    /// Deletes the TUN device and makes another device of the same name before the daemon can react.
     pub fn lose_device_to_another(&self) {
         let pid = self.status().number("/pid");
         self.sh(&format!(
@@ -347,7 +348,7 @@ impl<'net> Client<'net> {
     }
 }
 
-/// Where scripts find each other.
+/// The root of the repository.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

@@ -1,4 +1,4 @@
-//! A TCP download from the internet host that lasts as long as a test likes, and of which every byte is compared.
+//! A TCP download from the internet host, which lasts as long as a test likes. Every byte is compared.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Net, seconds};
 
-/// Random bytes, which the internet host sends one piece after the other until it is told to end.
+/// The internet host sends random bytes piece by piece until the download is told to end.
 #[derive(Debug)]
 pub struct Download {
     over: Arc<AtomicBool>,
@@ -17,15 +17,15 @@ pub struct Download {
     receiving: JoinHandle<Vec<u8>>,
 }
 
-/// A megabyte a second at most: what waits in buffers is soon over, so bytes are under way whenever a test does something.
+/// At most a megabyte per second: buffers drain quickly at this rate, so bytes are always in flight during a test.
 const PIECE: usize = 10_000;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time without a byte after which a side gives up.
+/// The time without a byte after which a side gives up.
 const PATIENCE: Duration = seconds(60);
 const PORT: u16 = 7_009;
 
 impl Download {
-    /// Begins one by the client.
+    /// Starts a download to the client.
     pub fn start(net: &Net) -> Self {
         let listen = || TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap();
         let listener = net.internet.host.enter(listen).join().unwrap();
@@ -39,11 +39,11 @@ impl Download {
         Self { over, sending, receiving }
     }
 
-    /// Ends it, and fails unless what came is what was sent, whole. Returns how many bytes that were.
+    /// Ends the download. Fails unless the received bytes equal the sent bytes. Returns their number.
     #[track_caller]
     pub fn end(self) -> usize {
         self.over.store(true, SeqCst);
-        // It ends when the other side has, or does not answer any more.
+        // The receiver ends when the sender has ended or no longer answers.
         let came = self.receiving.join().unwrap();
         let sent = self.sending.join().unwrap();
         assert!(came == sent, "of {} bytes came {}, or others", sent.len(), came.len());
@@ -52,7 +52,7 @@ impl Download {
     }
 }
 
-/// Sends until it is over or nobody takes any more, and returns what it has sent.
+/// Sends until the download is over or the receiver has gone. Returns the sent bytes.
 fn send(mut stream: TcpStream, over: &AtomicBool) -> Vec<u8> {
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut sent = Vec::new();
@@ -68,11 +68,11 @@ fn send(mut stream: TcpStream, over: &AtomicBool) -> Vec<u8> {
     sent
 }
 
-/// What comes until the other side has no more, or nothing comes any more.
+/// Receives until the sender closes the stream or falls silent.
 fn receive(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut came = Vec::new();
-    // Whoever compares sees what is missing.
+    // The comparison shows missing bytes.
     drop(stream.read_to_end(&mut came));
     came
 }

@@ -1,4 +1,4 @@
-//! Traffic of a test's own making: UDP flows to the internet host's echo, and TCP flows that stay open.
+//! Traffic that tests make themselves: UDP flows to the internet host's echo, and TCP flows that stay open.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,9 +8,9 @@ use super::{Namespace, Net};
 
 const ECHO: u16 = 7;
 
-/// Sends one datagram on each of `ports` from this host and returns how many came back.
+/// Sends one datagram from each of `ports` on this host. Returns how many came back.
 ///
-/// A datagram that did not is sent again, as a person's program would, for ten seconds at most.
+/// Lost datagrams are sent again, as a person's program would do, for at most ten seconds.
 pub fn echo_from_each(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     let inside = move || {
         let answered = |port: &u16| {
@@ -22,9 +22,9 @@ pub fn echo_from_each(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     host.enter(inside).join().unwrap()
 }
 
-/// Sends `count` numbered datagrams in one flow, at most 32 unanswered, and returns the numbers in the order of their
-/// return; waits one second for each at most. One goes ahead of them: a kernel that spreads flows over several queues of the
-/// TUN goes over to another once it knows the flow, which may reorder its first packets.
+/// Sends `count` numbered datagrams in one flow, with at most 32 unanswered. Returns the numbers in the order of their
+/// return, and waits at most one second for each. One datagram goes ahead. A kernel with several TUN queues may move a
+/// flow to another queue once it knows the flow, which may reorder the first packets.
 pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
     let inside = move || {
         let socket = echo_socket(Net::INTERNET_V4, 30_000);
@@ -39,7 +39,7 @@ pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
                 sent += 1;
             }
             let Ok(length) = socket.recv(&mut buffer) else { break };
-            // Not a late answer to the first.
+            // Ignores a late answer to the first datagram.
             if let Ok(number) = buffer[..length].try_into() {
                 returned.push(u32::from_be_bytes(number));
             }
@@ -49,7 +49,8 @@ pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
     host.enter(inside).join().unwrap()
 }
 
-/// Asks the internet host over and over, from its own port, until `lasting` has passed; returns when each answer came.
+/// Sends to the internet host's echo over and over from one port, until `lasting` has passed. Returns the time of each
+/// answer.
 pub fn answers(host: &Namespace, lasting: Duration) -> std::thread::JoinHandle<Vec<Instant>> {
     host.enter(move || {
         let socket = echo_socket(Net::INTERNET_V4, 30_001);
@@ -65,7 +66,7 @@ pub fn answers(host: &Namespace, lasting: Duration) -> std::thread::JoinHandle<V
     })
 }
 
-/// Sends one datagram from each of `ports` at the same time and returns how many of them nobody answered within a second.
+/// Sends one datagram from each of `ports` at the same time. Returns how many were not answered within a second.
 pub fn unanswered(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     let ask = |port| {
         host.enter(move || {
@@ -77,7 +78,7 @@ pub fn unanswered(host: &Namespace, ports: std::ops::Range<u16>) -> usize {
     asked.into_iter().map(|asked| usize::from(asked.join().unwrap())).sum()
 }
 
-/// The longest time between two of these, in order, or from the last until now.
+/// The longest time between two consecutive answers, or from the last answer until now.
 pub fn longest_gap(answers: &[Instant]) -> Duration {
     let mut times = answers.to_vec();
     times.push(Instant::now());
@@ -116,7 +117,7 @@ fn echo(socket: &UdpSocket, data: &[u8], within: Duration) -> Option<Vec<u8>> {
 pub struct TcpFlows(Vec<TcpStream>);
 
 impl TcpFlows {
-    /// Opens `count` of them.
+    /// Opens `count` connections.
     pub fn open(net: &Net, count: usize) -> Self {
         const PORT: u16 = 7_007;
         let listen = || TcpListener::bind((Net::INTERNET_V4, PORT)).unwrap();
@@ -130,7 +131,7 @@ impl TcpFlows {
         Self(net.client.enter(move || (0..count).map(|_| connect()).collect()).join().unwrap())
     }
 
-    /// How many of them bring a byte back, each within ten seconds.
+    /// How many connections return a byte within ten seconds each.
     pub fn alive(&self) -> usize {
         let answers = |mut stream: &TcpStream| {
             stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -140,14 +141,14 @@ impl TcpFlows {
     }
 }
 
-/// What a one-way flow sent, and what of it arrived.
+/// The datagrams that a one-way flow sent, and those that arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
     pub sent: u64,
     pub received: u64,
 }
 
-/// Sends datagrams of `length` bytes to the internet host, `megabits` of them a second, and counts there.
+/// Sends datagrams of `length` bytes to the internet host at `megabits` Mbit/s, and counts the arrivals there.
 pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Flood {
     const PORT: u16 = 5_300;
     let counting = net.internet.host.enter(move || {
@@ -156,7 +157,7 @@ pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Floo
         let mut buffer = [0; 2048];
         let mut received = 0;
         let mut quiet = 0;
-        // The first may take a while to come; after the last, two seconds are enough.
+        // The first datagram may take a while. After the last, two seconds are enough.
         while quiet < if received == 0 { 5 } else { 1 } {
             match socket.recv(&mut buffer) {
                 Ok(_) => received += 1,
@@ -173,7 +174,7 @@ pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Floo
         let mut sent = 0;
         while start.elapsed() < lasting {
             let due = start.elapsed().as_micros() * u128::from(megabits) / 8 / length as u128;
-            // A machine that stood still for long is not to make up for it in one burst.
+            // Limits the catching up after a pause of the machine, which would otherwise be one large burst.
             for _ in 0..due.saturating_sub(u128::from(sent)).min(200) {
                 sent += u64::from(socket.send(&packet).is_ok());
             }
@@ -184,7 +185,7 @@ pub fn flood(net: &Net, megabits: u64, length: usize, lasting: Duration) -> Floo
     Flood { sent: sending.join().unwrap(), received: counting.join().unwrap() }
 }
 
-/// Sends one datagram of `length` bytes and waits a moment for its echo.
+/// Sends one datagram of `length` bytes, and waits briefly for its echo.
 pub fn echo_sized(host: &Namespace, internet: &'static str, length: usize) -> bool {
     let inside = move || {
         let socket = echo_socket(internet, 0);
@@ -194,14 +195,14 @@ pub fn echo_sized(host: &Namespace, internet: &'static str, length: usize) -> bo
     host.enter(inside).join().unwrap()
 }
 
-/// Asks from the client, and lets the internet host answer with a packet of `length` bytes that must not be fragmented.
+/// Sends from the client, and has the internet host answer with an unfragmentable packet of `length` bytes.
 pub fn answer_with_more(net: &Net, internet: &'static str, length: usize) {
     const PORT: u16 = 5_301;
     let answering = net.internet.host.enter(move || {
         let socket = UdpSocket::bind((internet, PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let (_, from) = socket.recv_from(&mut [0; 16]).unwrap();
-        // Linux sets DF on UDP by itself, as long as it discovers path MTUs.
+        // Linux sets DF on UDP by default while path MTU discovery is on.
         socket.send_to(&vec![0; length - 48], from).unwrap();
     });
     let asking = net.client.enter(move || {

@@ -1,4 +1,4 @@
-//! Datagrams to the exit's port from whatever address a test likes, as who forges his own sends them.
+//! Datagrams to the exit's port with any source address, as a sender of forged packets sends them.
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::counters::packets_and_bytes_of_one;
 use super::library_client::udp;
 use super::{Namespace, Net};
 
-/// A host that may forge addresses.
+/// A host that sends packets with forged source addresses.
 #[derive(Debug)]
 pub struct Forger(Socket);
 
-/// Networks from which nobody answers; the router swallows what is sent to them and counts it.
+/// Networks without hosts. The router drops and counts packets to them.
 const FORGED: &str = "198.18.0.0/15";
 
 impl Forger {
     pub fn on(host: &Namespace) -> Self {
-        // The kernel takes the packet's own header (raw(7), IPPROTO_RAW).
+        // A raw socket with IPPROTO_RAW sends packets with their own IP header (raw(7)).
         let socket =
             || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW))).unwrap();
         Self(host.enter(socket).join().unwrap())
     }
 
-    /// Sends a datagram to the exit; one that the host has no room for is lost.
+    /// Sends a datagram to the exit. It is lost if the host has no room for it.
     pub fn send(&self, from: SocketAddrV4, payload: &[u8]) {
         self.send_to(from, SocketAddrV4::new(Net::EXIT_V4.parse().unwrap(), 443), payload);
     }
 
-    /// Sends one to whomever.
+    /// Sends a datagram to any address.
     pub fn send_to(&self, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) {
         let packet = udp(*from.ip(), (*to.ip(), to.port()), from.port(), payload);
         drop(self.0.send_to(&packet, &to.into()));
@@ -45,7 +45,7 @@ pub fn stranger(number: u32) -> SocketAddrV4 {
     SocketAddrV4::new((0xc612_0000 + place).into(), 1_024 + (number % 60_000) as u16)
 }
 
-/// Makes the router swallow and count what the exit says to strangers.
+/// Makes the router drop and count the exit's packets to strangers.
 pub fn swallow_answers(net: &Net) {
     let count = format!("ip daddr {FORGED} counter drop;");
     net.router
@@ -56,13 +56,13 @@ pub fn swallow_answers(net: &Net) {
         .ok();
 }
 
-/// The datagrams and bytes that the exit has said to strangers.
+/// The datagrams and bytes that the exit has sent to strangers.
 pub fn answered(net: &Net) -> (u64, u64) {
     let listed = net.router.sh("nft list table ip strangers").ok();
     packets_and_bytes_of_one(&listed)
 }
 
-/// Sends a number of datagrams each second until it is ended.
+/// Sends datagrams at a fixed rate until it is ended.
 #[derive(Debug)]
 pub struct Flood {
     over: Arc<AtomicBool>,
@@ -71,7 +71,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `payloads` in turn, each from another stranger, or as many as belong together (`train`) from one.
+    /// Sends `payloads` in turn, each from another stranger. With `train` above 1, that many consecutive payloads share
+    /// a stranger.
     pub fn start(host: &Namespace, payloads: Arc<Vec<Vec<u8>>>, train: u32, per_second: u64) -> Self {
         let forger = Forger::on(host);
         let over = Arc::new(AtomicBool::new(false));
@@ -96,7 +97,7 @@ impl Flood {
         Self { over, started: Instant::now(), thread }
     }
 
-    /// Ends it, and returns how many datagrams it sent, in all and each second.
+    /// Ends the flood. Returns how many datagrams it sent, in total and per second.
     pub fn end(self) -> (u64, u64) {
         self.over.store(true, SeqCst);
         let sent = self.thread.join().unwrap();

@@ -1,4 +1,5 @@
-//! Attempts to connect by somebody who knows the exit's key, has addresses in many networks, and finishes no handshake.
+//! Connection attempts by an attacker who knows the exit's key, has addresses in many networks, and finishes no
+//! handshake.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use super::attacker::{Attacker, Retry};
 use super::hostile::proof;
 use super::{Namespace, Net};
 
-/// Of every attempt: the exit has no use for others, and so the hello can always be the same.
+/// The source connection ID of every attempt. The ClientHello contains it, so a fixed ID allows a fixed ClientHello.
 const SOURCE: [u8; 8] = [0x5c; 8];
 
-/// Begins handshakes until it is ended.
+/// Starts handshakes until it is ended.
 #[derive(Debug)]
 pub struct HalfOpen {
     over: Arc<AtomicBool>,
@@ -24,7 +25,7 @@ pub struct HalfOpen {
     thread: JoinHandle<()>,
 }
 
-/// What it did.
+/// The attacker's counters.
 #[derive(Debug, Default)]
 struct Counts {
     begun: AtomicU64,
@@ -32,8 +33,8 @@ struct Counts {
 }
 
 impl HalfOpen {
-    /// Begins so many handshakes a second on a host, which gets addresses in `networks` networks, its own among them. It proves to
-    /// know the exit's key, and proves its address when it is asked to.
+    /// Starts `per_second` handshakes a second from addresses in `networks` networks, the host's own network among them.
+    /// Each attempt proves that it knows the exit's key, and proves its address on request.
     pub fn start(net: &Net, host: &Namespace, networks: u8, exit_key: PublicKey, per_second: u64) -> Self {
         net.router.sh("ip route add 100.64.0.0/16 via 192.0.3.2").ok();
         let add = format!("for n in $(seq 1 {networks}); do ip addr add 100.64.$n.2/32 dev lo; done");
@@ -49,12 +50,12 @@ impl HalfOpen {
         Self { over, counts, started: Instant::now(), thread }
     }
 
-    /// How many it has begun, and for how many it has proven its address.
+    /// The handshakes started so far, and the addresses proven.
     pub fn counts(&self) -> (u64, u64) {
         (self.counts.begun.load(SeqCst), self.counts.proven.load(SeqCst))
     }
 
-    /// Ends it, and returns how many it began each second.
+    /// Ends the attack. Returns how many handshakes it started per second.
     pub fn end(self) -> u64 {
         self.over.store(true, SeqCst);
         let took = self.started.elapsed();
@@ -76,7 +77,7 @@ impl Begin<'_> {
         let due = || u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
         while !over.load(SeqCst) {
             let begun = self.counts.begun.load(SeqCst);
-            // What a busy machine has kept it from is not made up for at once.
+            // Limits the catching up after a pause of the machine.
             for number in begun..due().min(begun + 20) {
                 self.begin(number);
             }
@@ -93,7 +94,7 @@ impl Begin<'_> {
         self.counts.begun.fetch_add(1, SeqCst);
     }
 
-    /// Follows each Retry, and leaves the rest without an answer.
+    /// Follows each Retry, and ignores all other packets.
     fn answer(&self, socket: &UdpSocket) {
         let (mut buffer, any) = ([0; 2_048], attacker(Vec::new()));
         while let Ok(length) = socket.recv(&mut buffer) {
@@ -122,6 +123,6 @@ fn socket(address: String) -> UdpSocket {
 }
 
 fn send(socket: &UdpSocket, packets: &[Vec<u8>]) {
-    // A full socket loses them, as a network would.
+    // A full socket buffer loses packets, as a network would.
     packets.iter().for_each(|packet| drop(socket.send(packet)));
 }

@@ -1,10 +1,10 @@
-//! What a daemon may change on its host, to be compared before and after.
+//! The parts of a host that a daemon may change, for a comparison before and after.
 
 use std::collections::BTreeMap;
 
 use super::Namespace;
 
-/// Addresses, routes, rules, nftables, settings and resolver of one host.
+/// The addresses, routes, rules, nftables, settings and resolver of one host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostState(BTreeMap<&'static str, String>);
 
@@ -13,7 +13,7 @@ impl HostState {
         Self(PARTS.iter().map(|line| (*line, host.sh(line).stdout)).collect())
     }
 
-    /// Fails with what differs, if anything does.
+    /// Fails with the differences, if there are any.
     #[track_caller]
     pub fn assert_same(&self, after: &Self) {
         for (part, before) in &self.0 {

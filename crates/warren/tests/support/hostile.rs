@@ -1,4 +1,4 @@
-//! Attempts to connect whose packets are sealed as they must be and hostile inside, which only the exit's QUIC library can see.
+//! Connection attempts that are properly sealed but hostile inside, which only the exit's QUIC library can see.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use warren_quic::key::PublicKey;
 use super::attacker::{Attacker, Retry, odd_parameters, unknown_frames};
 use super::{Namespace, Net};
 
-/// How many there were, and what came of them.
+/// The number of attempts, and their results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attempts {
     pub made: u64,
-    /// Asked to prove their address, which they did.
+    /// The exit sent a Retry, and the attempt then proved its address.
     pub retried: u64,
-    /// Answered as attempts are that the QUIC library has looked into.
+    /// The exit answered after its QUIC library had processed the packets.
     pub answered: u64,
 }
 
-/// As many at least.
+/// The least number of attempts.
 const LEAST: u64 = 300;
-/// Between one and the next: an exit keeps what it has closed for some seconds, and each proof for long.
+/// The pause between two attempts. An exit keeps closed connections for some seconds, and each proof for long.
 const PAUSE: Duration = Duration::from_millis(5);
-/// An exit that has an answer gives it sooner.
+/// An exit that answers does so within this time.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// CONNECTION_CLOSE without an error or a reason (RFC 9000 section 19.19).
 const CLOSE: [u8; 4] = [0x1c, 0, 0, 0];
 
-/// Makes one attempt after the other from a host's own address until `over`; those that know the exit's key prove it, as one that is
-/// silent asks for.
+/// Makes attempts one after another from the host's own address until `over`. With `known`, each attempt proves that it
+/// knows the exit's key, as a silent exit requires.
 pub fn attempts(host: &Namespace, known: Option<PublicKey>, over: Arc<AtomicBool>) -> JoinHandle<Attempts> {
     host.enter(move || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -70,7 +70,7 @@ impl Hostile {
         };
         attempts.retried += 1;
         let proven = attacker.after_retry(&retry);
-        // What was answered by the Retry comes again before the rest and behind it.
+        // The packet that the Retry answered is sent again, before and after the others.
         self.send(&first[..1]);
         self.send(&self.packets(&proven, number, &retry.token));
         self.send(&first);
@@ -78,8 +78,8 @@ impl Hostile {
         self.send(&[proven.initial(9, &retry.token, &CLOSE)]);
     }
 
-    /// In turn: a frame of an unknown type, transport parameters that are invalid, and a hello as it should be whose packets all come
-    /// twice.
+    /// In turn: a frame of an unknown type, invalid transport parameters, and a valid ClientHello whose packets are
+    /// sent twice.
     fn packets(&self, attacker: &Attacker, number: u64, token: &[u8]) -> Vec<Vec<u8>> {
         let turn = usize::try_from(number / 3).unwrap();
         match number % 3 {
@@ -92,7 +92,7 @@ impl Hostile {
                 }]
             }
             1 => {
-                // From all over the list, however few are taken; 37 and its length have no factor in common.
+                // Covers the whole list evenly, because 37 and the list's length have no common factor.
                 let odd = &self.parameters[turn * 37 % self.parameters.len()];
                 attacker.hello_with(&[&attacker.usual_parameters(), &odd[..]].concat(), token)
             }
@@ -104,11 +104,11 @@ impl Hostile {
     }
 
     fn send(&self, packets: &[Vec<u8>]) {
-        // A full socket loses them, as a network would.
+        // A full socket buffer loses packets, as a network would.
         packets.iter().for_each(|packet| drop(self.socket.send(packet)));
     }
 
-    /// The next Initial for this attempt, or Retry where one is wanted.
+    /// The next Initial of this attempt, or a Retry if `may_be_retry`.
     fn answer(&self, attacker: &Attacker, may_be_retry: bool) -> Option<Vec<u8>> {
         let mut buffer = [0; 2_048];
         loop {
@@ -126,7 +126,7 @@ impl Hostile {
     }
 }
 
-/// The token of who knows the exit's key, as `docs/silent-mode.md` has it.
+/// The token that proves knowledge of the exit's key, as documented in `docs/silent-mode.md`.
 pub fn proof(key: PublicKey, first_id: &[u8]) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, &key.0);
     let message = [b"warren/1 initial proof", first_id].concat();

@@ -1,4 +1,4 @@
-//! Putting system calls into a running process, as an attacker who has taken it over would make them.
+//! Injects system calls into a running process, as an attacker who has taken it over would make them.
 
 use std::ffi::c_long;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// A process that stands still in a system call while it is made to make others; it goes on when this is dropped.
+/// A process that is stopped in a system call, and made to run other system calls. It continues when this is dropped.
 #[derive(Debug)]
 pub struct Injected {
     pid: Pid,
@@ -17,26 +17,26 @@ pub struct Injected {
     before: libc::user_regs_struct,
 }
 
-/// What came of a call.
+/// The result of an injected call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What it returned.
+    /// The call's return value.
     Done(i64),
-    /// It failed with this error's number.
+    /// The error number of a failed call.
     Failed(i32),
     /// The kernel ended the process.
     Killed,
 }
 
 impl Outcome {
-    /// Whether it failed for want of rights, whatever the arguments.
+    /// Whether the call failed for lack of rights, whatever its arguments.
     pub fn is_refused(self) -> bool {
         matches!(self, Self::Failed(libc::EPERM | libc::EACCES))
     }
 }
 
 impl Injected {
-    /// Stops the first thread of a process, which spends its time waiting in the kernel.
+    /// Stops the first thread of a process, which mostly waits in the kernel.
     pub fn into(pid: i32) -> Self {
         let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
         let pid = Pid::from_raw(pid);
@@ -55,10 +55,10 @@ impl Injected {
         panic!("process {pid} never waits");
     }
 
-    /// Sends a datagram to the Unix socket at `path` by a descriptor of the process's.
+    /// Sends a datagram to the Unix socket at `path` through one of the process's descriptors.
     pub fn send_to(&self, descriptor: i32, text: &str, path: &str) -> Outcome {
         let (address, length) = self.write_address(path);
-        // Behind the address.
+        // Placed after the address.
         let sent = address + 128;
         self.memory.write_all_at(text.as_bytes(), sent.cast_unsigned()).unwrap();
         let bytes = c_long::try_from(text.len()).unwrap();
@@ -66,7 +66,7 @@ impl Injected {
         self.call_with(libc::SYS_sendto, &[c_long::from(descriptor), sent, bytes, flags, address, length])
     }
 
-    /// Connects a descriptor of the process's to the Unix socket at `path`.
+    /// Connects one of the process's descriptors to the Unix socket at `path`.
     pub fn connect(&self, descriptor: i32, path: &str) -> Outcome {
         let (address, length) = self.write_address(path);
         self.call_with(libc::SYS_connect, &[c_long::from(descriptor), address, length])
@@ -79,13 +79,13 @@ impl Injected {
         self.call_with(libc::SYS_openat, &[here, path, c_long::from(flags), 0o600])
     }
 
-    /// Becomes another program.
+    /// Executes another program.
     pub fn execute(&self, path: &str) -> Outcome {
         let path = self.write(path);
         self.call_with(libc::SYS_execve, &[path, 0, 0])
     }
 
-    /// Makes a call whose arguments are numbers.
+    /// Makes a call with numeric arguments.
     pub fn call<const N: usize>(&self, number: c_long, arguments: [i32; N]) -> Outcome {
         self.call_with(number, &arguments.map(c_long::from))
     }
@@ -95,7 +95,7 @@ impl Injected {
         let registers = libc::user_regs_struct {
             rip: self.before.rip - 2,
             rax: number.cast_unsigned(),
-            // No call is to be begun again.
+            // Keeps the kernel from restarting the interrupted call.
             orig_rax: u64::MAX,
             rdi: argument(0),
             rsi: argument(1),
@@ -118,7 +118,7 @@ impl Injected {
         }
     }
 
-    /// Puts the address of a Unix socket into the process's memory; returns where that is, and its length.
+    /// Writes a Unix socket address into the process's memory. Returns its location and length.
     fn write_address(&self, path: &str) -> (c_long, c_long) {
         let family = u16::try_from(libc::AF_UNIX).unwrap().to_ne_bytes();
         let bytes = [&family, path.as_bytes(), &[0]].concat();
@@ -127,7 +127,7 @@ impl Injected {
         (address.cast_signed(), c_long::try_from(bytes.len()).unwrap())
     }
 
-    /// Puts a text where the stack will grow to, and returns its address.
+    /// Writes a text below the stack pointer, and returns its address.
     fn write(&self, text: &str) -> c_long {
         let address = self.before.rsp - 4096;
         self.memory.write_all_at(&[text.as_bytes(), &[0]].concat(), address).unwrap();
@@ -137,12 +137,12 @@ impl Injected {
 
 impl Drop for Injected {
     fn drop(&mut self) {
-        // The process may have been ended.
+        // The process may have been killed.
         if ptrace::setregs(self.pid, self.before).is_ok() {
             let _ = ptrace::detach(self.pid, None);
         }
     }
 }
 
-/// The instruction of x86-64.
+/// The `syscall` instruction of x86-64.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];

@@ -1,5 +1,6 @@
-//! Somebody on the path who sees a client's first packets and answers them in the exit's place. He has nobody's key: what he seals,
-//! he seals with the keys that anybody derives from the client's first connection ID (RFC 9001 section 5.2).
+//! An attacker on the path who sees a client's first packets and answers them in the exit's place. He has no key of the
+//! exit. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section
+//! 5.2).
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Net;
 use super::forged::Forger;
 
-/// What he answers with.
+/// The forged answer.
 #[derive(Clone, Debug)]
 pub enum Forgery {
-    /// An Initial of the exit's with these frames.
+    /// An Initial from the exit with these frames.
     Frames(Vec<u8>),
-    /// The exit speaks other versions of QUIC only.
+    /// The exit supports only other versions of QUIC.
     VersionNegotiation,
     /// The exit wants the address validated.
     Retry,
@@ -34,7 +35,7 @@ pub fn close_for_want_of_a_protocol() -> Vec<u8> {
     vec![0x1c, 0x41, 0x78, 0x00, 0x00]
 }
 
-/// One who does that until he is ended.
+/// An interloper that answers until it is ended.
 #[derive(Debug)]
 pub struct Interloper {
     over: Arc<AtomicBool>,
@@ -48,7 +49,7 @@ impl Interloper {
         Self::at(net, Net::EXIT_V4, forgery)
     }
 
-    /// The same for what the router forwards to another address.
+    /// The same for clients of an exit at another address.
     pub fn at(net: &Net, address: &str, forgery: Forgery) -> Self {
         let exit = SocketAddrV4::new(address.parse().unwrap(), 443);
         let ears = || {
@@ -67,7 +68,8 @@ impl Interloper {
                 let Ok(length) = std::io::Read::read(&mut &ears, &mut buffer) else { continue };
                 let Some(seen) = Seen::read(&buffer[..length], exit) else { continue };
                 mouth.send_to(exit, seen.client, &seen.answer(&forgery));
-                // A packet is seen where it comes in and where it goes out, and a hello takes several.
+                // Counts each attempt once. A packet is seen on arrival and on departure, and a ClientHello takes
+                // several packets.
                 count.fetch_add(u64::from(seen.destination != last), SeqCst);
                 last = seen.destination;
             }
@@ -75,7 +77,7 @@ impl Interloper {
         Self { over, answers, thread }
     }
 
-    /// How many attempts to connect he has answered.
+    /// How many connection attempts were answered.
     pub fn answers(&self) -> u64 {
         self.answers.load(SeqCst)
     }
@@ -87,7 +89,7 @@ impl Interloper {
     }
 }
 
-/// A client's Initial.
+/// The parts of a client's Initial that an answer needs.
 struct Seen {
     client: SocketAddrV4,
     destination: Vec<u8>,
@@ -95,7 +97,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Reads an IPv4 packet; nothing if it is no Initial to the exit.
+    /// Parses an IPv4 packet. Returns `None` unless it is an Initial to the exit.
     fn read(packet: &[u8], exit: SocketAddrV4) -> Option<Self> {
         let ip = packet.get(..20)?;
         let udp = packet.get(20..28)?;
@@ -128,7 +130,7 @@ impl Seen {
         }
     }
 
-    /// A long header to the client, from an ID of the exit's.
+    /// A long header to the client, with a source connection ID of the exit.
     fn header(&self, first: u8, version: u32, from: &[u8]) -> Vec<u8> {
         let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
         let version = version.to_be_bytes();
@@ -156,7 +158,7 @@ impl Seen {
         packet
     }
 
-    /// With the tag that anybody can make (RFC 9001 section 5.8).
+    /// A Retry with an integrity tag, which anybody can compute (RFC 9001 section 5.8).
     fn retry(&self) -> Vec<u8> {
         let mut packet = self.header(0xf0, 1, &EXIT_ID);
         packet.extend(b"a token that no exit gave");
@@ -172,7 +174,7 @@ impl Seen {
 
 /// ETH_P_IP of `linux/if_ether.h`.
 const IPV4: u16 = 0x0800;
-/// The ID that he gives to the exit.
+/// The source connection ID that forged packets use.
 const EXIT_ID: [u8; 8] = [0x66; 8];
 const RETRY_KEY: [u8; 16] =
     [0xbe, 0x0c, 0x69, 0x0b, 0x9f, 0x66, 0x57, 0x5a, 0x1d, 0x76, 0x6b, 0x54, 0xe3, 0x68, 0xc8, 0x4e];

@@ -1,8 +1,8 @@
-//! The host that clients want to reach: a page, an echo, a resolver and iperf3.
+//! The host that clients want to reach: a web page, an echo, a resolver and iperf3.
 
 use super::{Namespace, Running};
 
-/// A host with services on both IP versions; it knows nothing of Warren.
+/// A host with services on both IP versions. It knows nothing about Warren.
 #[derive(Debug)]
 pub struct InternetHost {
     pub host: Namespace,
@@ -18,7 +18,7 @@ impl InternetHost {
         Self { host, _services: services }
     }
 
-    /// Starts an iperf3 server on a port of its own.
+    /// Starts an iperf3 server on `port`.
     pub fn iperf3(&self, port: u16) -> Running {
         let mut server =
             self.host.start(&["iperf3", "--server", "--forceflush", "--port", &port.to_string()]);

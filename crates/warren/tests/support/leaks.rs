@@ -1,32 +1,35 @@
-//! Whether anything leaves a host that should not: attempts on the host, and the router's count of what arrived.
+//! Detects packets that leave a host and should not: attempts on the host, and the router's count of arrivals.
 
 use super::counters::packets_of_one;
 use super::{Namespace, Net, Running, asked, seconds};
 
-/// How long everything is tried; scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, in which there are more than a thousand attempts.
+/// How long all ways out are tried. Scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, which makes more than a thousand
+/// attempts.
 fn lasting() -> f32 {
     asked("WARREN_ATTEMPTS").unwrap_or(0.6)
 }
 
-/// Attempts without which too little was tried: as many as the scorecard asks for, where it is asked, or each way out once.
+/// The least number of attempts for a valid test: the scorecard's figure if it is asked for, and otherwise each way out
+/// once.
 pub fn fewest_attempts() -> usize {
     if asked::<f32>("WARREN_ATTEMPTS").is_some() { 1_000 } else { 6 * 2 * 9 }
 }
 
-/// What the router receives from the client other than its carrier, ARP, neighbour discovery and group reports.
+/// Counts what the router receives from the client, except its carrier, ARP, neighbour discovery and group membership
+/// reports.
 #[derive(Debug)]
 pub struct LeakCounter<'net> {
     net: &'net Net,
 }
 
-/// Attempts that are being made.
+/// A running series of attempts.
 #[derive(Debug)]
 pub struct Attempts(Running);
 
 impl<'net> LeakCounter<'net> {
     pub fn start(net: &'net Net) -> Self {
         let (exit_v4, exit_v6) = (Net::EXIT_V4, Net::EXIT_V6);
-        // Attempts are known by their source ports, so that those at the exit's own port are not taken for the carrier.
+        // Attempts are recognized by their source ports. Otherwise those to the exit's own port would count as carrier.
         net.client.sh("sysctl -qw net.ipv4.ip_local_port_range='50000 60999'").ok();
         let chain = format!(
             "table netdev leaks {{
@@ -46,14 +49,15 @@ impl<'net> LeakCounter<'net> {
         Self { net }
     }
 
-    /// Tries every way out of the client for a while; returns how often, and how many packets the router saw.
+    /// Tries every way out of the client for a while. Returns the number of attempts, and of packets that the router
+    /// saw.
     pub fn attempt(&self) -> (usize, usize) {
         let before = self.leaked();
         let attempts = Attempts::start(&self.net.client, lasting()).end();
         (attempts, self.leaked() - before)
     }
 
-    /// Fails if anything got out although everything was tried.
+    /// Fails if any packet got out, or if too little was tried.
     #[track_caller]
     pub fn assert_none(&self, when: &str) {
         let (attempts, leaked) = self.attempt();
@@ -62,16 +66,16 @@ impl<'net> LeakCounter<'net> {
         assert_eq!(leaked, 0, "{leaked} packets of {attempts} attempts left while {when}");
     }
 
-    /// Fails unless everything that is tried gets out.
+    /// Fails unless every attempt gets out.
     #[track_caller]
     pub fn assert_all(&self, when: &str) {
-        // Neighbours are found first; packets would be dropped in the meantime.
+        // Fills the neighbour cache first, because packets are dropped during neighbour discovery.
         self.net.client.sh("ping -c 1 -W 5 192.0.2.1 && ping -c 1 -W 5 2001:db8:1::1").ok();
         let (attempts, leaked) = self.attempt();
         assert!(leaked >= attempts, "{leaked} packets of {attempts} attempts left while {when}");
     }
 
-    /// Packets that left the client and are not its carrier's.
+    /// Packets that left the client and are not part of its carrier.
     pub fn leaked(&self) -> usize {
         self.count("leaked")
     }
@@ -88,7 +92,7 @@ impl<'net> LeakCounter<'net> {
 }
 
 impl Attempts {
-    /// Starts trying every way out of a host; returns when the first is tried.
+    /// Starts trying every way out of a host. Returns at the first attempt.
     pub fn start(host: &Namespace, for_seconds: f32) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/probe.py");
         let duration = for_seconds.to_string();
@@ -99,12 +103,12 @@ impl Attempts {
         Self(program)
     }
 
-    /// How many there were so far.
+    /// The number of attempts so far.
     pub fn made(&self) -> usize {
         self.0.output().matches('.').count()
     }
 
-    /// Waits until they have been made; returns how many there were.
+    /// Waits for the end of the attempts. Returns how many there were.
     pub fn end(mut self) -> usize {
         assert_eq!(self.0.wait(seconds(30)), Some(0), "{}", self.0.output());
         self.made()

@@ -1,4 +1,4 @@
-//! Clients without a TUN device: the real session and the real connections, and packets of a test's own making.
+//! Clients without a TUN device: the real session and the real connections, with packets that tests make themselves.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use warren_session::goodbye::Goodbye;
 
 use super::Net;
 
-/// One client; to be made and used inside a tokio runtime, on a thread of its host.
+/// One client. It must be created and used inside a tokio runtime, on a thread of its host.
 pub struct LibraryClient {
     endpoint: Endpoint,
     session: ClientSession,
@@ -29,14 +29,14 @@ pub struct LibraryClient {
 }
 
 impl LibraryClient {
-    /// A client that begins to connect to the net's exit.
+    /// A client that starts to connect to the net's exit.
     pub fn start(key: PrivateKey, exit_key: PublicKey, connections: u32) -> Self {
-        // The other driver says goodbye when it is dropped.
+        // The other driver closes its connections when it is dropped.
         let settings = TransportSettings { driver: Driver::Warren, ..TransportSettings::default() };
         Self::start_with(key, exit_key, connections, settings)
     }
 
-    /// The same with other settings of its connections.
+    /// The same with other settings for its connections.
     pub fn start_with(
         key: PrivateKey,
         exit_key: PublicKey,
@@ -62,7 +62,7 @@ impl LibraryClient {
         client
     }
 
-    /// The session's state, and what was granted.
+    /// What the exit granted, once the session is up.
     pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.welcome()
     }
@@ -71,27 +71,27 @@ impl LibraryClient {
         self.session.state()
     }
 
-    /// How many connections carry traffic.
+    /// The number of attached connections.
     pub fn attached(&self) -> usize {
         self.attached.len()
     }
 
-    /// How often it began to connect, for all of its connections.
+    /// How many connection attempts it has started, over all of its connections.
     pub fn attempts(&self) -> usize {
         self.attempts
     }
 
-    /// The figures of its first connection.
+    /// The counters of its first connection.
     pub fn stats(&self) -> ConnectionStats {
         self.endpoint.stats(self.connections[&self.attached[0]]).unwrap()
     }
 
-    /// The figures of its sockets.
+    /// The counters of its sockets.
     pub fn socket_stats(&self) -> SocketStats {
         self.endpoint.socket_stats()
     }
 
-    /// Takes leave of the exit, and lets that be sent; a client that is dropped without it is one whose host has crashed.
+    /// Ends the session and lets the goodbye leave. A client that is dropped instead acts like a crashed host.
     pub async fn leave(mut self) {
         self.session.stop(Instant::now());
         self.carry_out();
@@ -100,12 +100,12 @@ impl LibraryClient {
         }
     }
 
-    /// The next inner packet that the exit sent.
+    /// The next inner packet received from the exit.
     pub fn received(&mut self) -> Option<Bytes> {
         self.packets.pop_front()
     }
 
-    /// Sends an inner packet over one of its connections; false if that takes none now.
+    /// Sends an inner packet over one of its connections. Returns false if none accepts it now.
     pub fn send(&mut self, packet: &[u8]) -> bool {
         let Some(connection) = self.attached.first().and_then(|index| self.connections.get(index)) else {
             return false;
@@ -115,7 +115,7 @@ impl LibraryClient {
         self.endpoint.send_datagram(*connection, framed.freeze()).is_ok()
     }
 
-    /// Sends a datagram of any content as soon as there is room for it.
+    /// Sends a datagram with any content, once there is room for it.
     pub async fn say_whole(&mut self, datagram: &[u8]) {
         let connection = self.connections[&self.attached[0]];
         while self.endpoint.send_datagram(connection, Bytes::copy_from_slice(datagram)).is_err() {
@@ -123,14 +123,14 @@ impl LibraryClient {
         }
     }
 
-    /// Sends an inner packet as soon as there is room for it.
+    /// Sends an inner packet once there is room for it.
     pub async fn send_whole(&mut self, packet: &[u8]) {
         while !self.send(packet) {
             self.run(Duration::from_millis(5)).await;
         }
     }
 
-    /// Lets it do what there is to do, until something happened or so much time has passed.
+    /// Lets the client work until something happens, or for at most `within`.
     pub async fn run(&mut self, within: Duration) {
         let until = Instant::now() + within;
         let due = self.session.timeout().map_or(until, |due| due.min(until));
@@ -146,7 +146,7 @@ impl LibraryClient {
         self.carry_out();
     }
 
-    /// Lets it run until something holds, for 30 seconds at most.
+    /// Lets the client run until a condition holds, for at most 30 seconds.
     #[track_caller]
     pub fn until<'a>(
         &'a mut self,
@@ -254,13 +254,13 @@ pub fn udp(source: Ipv4Addr, destination: (Ipv4Addr, u16), source_port: u16, pay
     packet.extend(source_port.to_be_bytes());
     packet.extend(destination.1.to_be_bytes());
     packet.extend((length - 20).to_be_bytes());
-    // Without a checksum, as IPv4 allows.
+    // A checksum of 0, which IPv4 allows.
     packet.extend([0, 0]);
     packet.extend(payload);
     packet
 }
 
-/// An inner UDP packet over IPv6, whose checksum nobody on the way looks at.
+/// An inner UDP packet over IPv6. Its checksum is wrong, but nobody on the path verifies it.
 pub fn udp6(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(8 + payload.len()).unwrap();
     let mut packet = vec![0x60, 0, 0, 0];

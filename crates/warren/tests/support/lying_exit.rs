@@ -1,4 +1,4 @@
-//! An exit with the key that a client has pinned, which says what a test wants.
+//! An exit with the key that a client has pinned. It says whatever a test wants.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,27 +14,28 @@ use warren_session::message::{Attached, Enrolled, Message, MessageDecoder, Netwo
 use super::Net;
 use super::library_client::runtime;
 
-/// The addresses that it gives: the client's, and its own.
+/// The inner addresses that it assigns: the client's and its own.
 pub const LEASE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// What it hears between two looks at what else there is to do.
+/// How long it listens before it checks for other work.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// One that listens on the exit's host, and ends when this is dropped.
+/// A lying exit that listens on the exit's host until this is dropped.
 pub struct LyingExit {
-    /// Nothing once it is to end.
+    /// `None` once it must end.
     lie: Option<Sender<()>>,
     done: Receiver<()>,
 }
 
 impl LyingExit {
-    /// Listens, welcomes whoever comes, and answers echoes; the datagrams and the bytes of the control stream are for later.
+    /// Listens, welcomes every client and answers echoes. [`Self::lie`] sends the datagrams and the control stream's
+    /// bytes.
     pub fn start(net: &Net, key: PrivateKey, datagrams: Vec<Vec<u8>>, control: Vec<u8>) -> Self {
         Self::say_from_the_start(net, key, Answers::default(), (datagrams, control))
     }
 
-    /// Listens, and answers whoever comes so; it has nothing else to say.
+    /// Listens and gives every client these answers. It has nothing else to send.
     pub fn answering(net: &Net, key: PrivateKey, answers: Answers) -> Self {
         Self::say_from_the_start(net, key, answers, Default::default())
     }
@@ -73,19 +74,19 @@ impl LyingExit {
         Self { lie: Some(lie), done }
     }
 
-    /// Has it say all of it to the client that is connected.
+    /// Sends all lies to the connected client.
     pub fn lie(&self, within: Duration) {
         self.lie.as_ref().unwrap().send(()).unwrap();
         self.done.recv_timeout(within).unwrap();
     }
 }
 
-/// What it answers.
+/// The exit's answers.
 #[derive(Clone)]
 pub struct Answers {
-    /// To a Hello.
+    /// The answer to a Hello.
     pub welcome: Welcome,
-    /// The client's name, to an invitation.
+    /// The client's name in the answer to an invitation.
     pub name: String,
 }
 
@@ -96,7 +97,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// With other inner addresses in one network of 24 bits.
+    /// Answers with other inner addresses, in one /24 network.
     pub fn with_lease(lease: Ipv4Addr, gateway: Ipv4Addr) -> Self {
         let network = Network { address: lease.octets().to_vec(), prefix_length: 24 };
         let (ipv4, gateway_ipv4) = (Some(network), gateway.octets().to_vec());
@@ -105,7 +106,7 @@ impl Answers {
 }
 
 impl Drop for LyingExit {
-    /// Waits until its socket is closed, so that another one can take its place.
+    /// Waits until the socket is closed, so that another exit can bind the port.
     fn drop(&mut self) {
         self.lie = None;
         while self.done.recv().is_ok() {}
@@ -116,7 +117,7 @@ struct Mouth {
     endpoint: Endpoint,
     decoder: MessageDecoder,
     inbox: Inbox,
-    /// The connection that has opened the session.
+    /// The connection that opened the session.
     first: Option<ConnectionId>,
     answers: Answers,
 }
@@ -124,11 +125,11 @@ struct Mouth {
 impl Mouth {
     async fn hear(&mut self) {
         let Self { endpoint, inbox, .. } = self;
-        // Nothing comes from who has nothing to say.
+        // A client with nothing to send causes no event.
         let _ = tokio::time::timeout(MOMENT, poll_fn(|context| endpoint.poll(context, inbox))).await;
         for (connection, datagram) in std::mem::take(&mut self.inbox.datagrams) {
             if let Some(answer) = echo(&datagram) {
-                // One that does not go now is asked for again.
+                // The client asks again if this answer does not leave.
                 let _ = self.endpoint.send_datagram(connection, answer.into());
             }
         }
@@ -139,7 +140,7 @@ impl Mouth {
         }
     }
 
-    /// Every connection says one whole message at a time.
+    /// Clients send one complete message at a time on each connection.
     fn answer(&mut self, connection: ConnectionId, data: &[u8]) {
         self.decoder.push(data);
         while let Ok(Some(message)) = self.decoder.next() {
@@ -182,7 +183,7 @@ fn welcome() -> Welcome {
     }
 }
 
-/// The answer to an ICMP echo request in a datagram that holds a whole packet.
+/// The answer to an ICMP echo request, if the datagram holds one in a complete packet.
 fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
     let mut answer = datagram.to_vec();
     let packet = answer.get_mut(1..).filter(|packet| packet.len() > 28 && packet[0] == 0x45)?;
@@ -193,7 +194,7 @@ fn echo(datagram: &[u8]) -> Option<Vec<u8>> {
     packet[12..16].copy_from_slice(&destination);
     packet[16..20].copy_from_slice(&source);
     packet[20] = 0;
-    // The checksum of a word that became 0x0800 less (RFC 1624).
+    // The type word decreased by 0x0800, so the checksum is updated (RFC 1624).
     let sum = u32::from(u16::from_be_bytes([packet[22], packet[23]])) + 0x0800;
     let checksum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     packet[22..24].copy_from_slice(&checksum.to_be_bytes());

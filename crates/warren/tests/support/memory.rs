@@ -1,18 +1,18 @@
-//! Looking through the memory of processes, as root can.
+//! Searches the memory of processes, as root can.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use super::Namespace;
 
-/// How often something is in the memory of all processes on a host.
+/// The number of copies of `bytes` in the memory of all processes on a host.
 pub fn copies_on(host: &Namespace, bytes: &[u8]) -> usize {
     host.pids().into_iter().map(|pid| copies_in(pid, bytes)).sum()
 }
 
-/// How often something is in the memory of a process, leaving out what is a file's.
+/// The number of copies of `bytes` in a process's memory, without read-only file mappings.
 pub fn copies_in(pid: i32, bytes: &[u8]) -> usize {
-    // A process that ended meanwhile has no memory.
+    // The process may have ended meanwhile.
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = File::open(format!("/proc/{pid}/mem")) else { return 0 };
     let part = |line: &str| {
@@ -24,26 +24,26 @@ pub fn copies_in(pid: i32, bytes: &[u8]) -> usize {
             return None;
         }
         let mut part = vec![0; usize::try_from(to - from).unwrap()];
-        // The kernel's own pages cannot be read.
+        // Some kernel-provided mappings cannot be read.
         memory.read_exact_at(&mut part, from).ok()?;
         Some(part)
     };
     maps.lines().filter_map(part).map(|part| copies(&part, bytes)).sum()
 }
 
-/// What a process has of the machine's memory now, in KiB.
+/// A process's current resident memory in KiB.
 pub fn rss_kib(pid: i32) -> u64 {
     status_kib(pid, "VmRSS:")
 }
 
-/// The most that it has had, in KiB, since the peak was last forgotten.
+/// The peak of a process's resident memory in KiB, since the last [`forget_peak`].
 pub fn peak_kib(pid: i32) -> u64 {
     status_kib(pid, "VmHWM:")
 }
 
-/// Forgets the peak so far, and returns what is there now.
+/// Resets the peak, and returns the current value.
 pub fn forget_peak(pid: i32) -> u64 {
-    // proc(5), clear_refs: the peak becomes what is there now.
+    // proc(5), clear_refs: the peak becomes the current value.
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     peak_kib(pid)
 }
@@ -54,7 +54,7 @@ fn status_kib(pid: i32, field: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// How often something is in a text.
+/// The number of times that `bytes` occurs in `text`.
 fn copies(text: &[u8], bytes: &[u8]) -> usize {
     text.windows(bytes.len()).filter(|window| window[0] == bytes[0] && *window == bytes).count()
 }

@@ -1,10 +1,11 @@
-//! A limit of memory for a program and what it starts: a cgroup of version 1 or 2, whichever has the controller.
+//! A memory limit for a program and everything that it starts: a cgroup of version 1 or 2, whichever has the memory
+//! controller.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A cgroup with a limit; removed when dropped.
+/// A cgroup with a memory limit, removed on drop.
 #[derive(Debug)]
 pub struct MemoryLimit {
     path: PathBuf,
@@ -12,10 +13,10 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Makes one of a name of its own.
+    /// Makes a cgroup with a unique name.
     ///
     /// # Panics
-    /// Where no cgroups with a memory controller are mounted.
+    /// If no cgroup file system with a memory controller is mounted.
     pub fn new(name: &str, bytes: u64) -> Self {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mounts: Vec<Vec<&str>> = mounts.lines().map(|line| line.split(' ').collect()).collect();
@@ -26,7 +27,7 @@ impl MemoryLimit {
         let is_second_version = first.is_none();
         let mount = first.or(second).expect("this test needs cgroups with a memory controller")[1];
         if is_second_version {
-            // It may be there already, and if it cannot be had, the limit says so.
+            // The controller may be on already. If it is unavailable, setting the limit fails.
             drop(std::fs::write(Path::new(mount).join("cgroup.subtree_control"), "+memory"));
         }
         let path = Path::new(mount).join(format!("wt-{}-{name}", std::process::id()));
@@ -36,7 +37,7 @@ impl MemoryLimit {
         limit
     }
 
-    /// The command that runs another one within the limit.
+    /// The command that runs `command` within the limit.
     pub fn bound(&self, command: &Command) -> Command {
         let mut bound = Command::new("sh");
         bound.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs"));
@@ -47,13 +48,13 @@ impl MemoryLimit {
         bound
     }
 
-    /// The most that was ever used, with what the kernel holds for it, in KiB.
+    /// The peak usage in KiB, including the kernel's memory for the cgroup.
     pub fn peak_kib(&self) -> u64 {
         let file = self.file("memory.max_usage_in_bytes", "memory.peak");
         std::fs::read_to_string(file).unwrap().trim().parse::<u64>().unwrap() / 1024
     }
 
-    /// How often the kernel ended a program for want of memory.
+    /// How many programs the OOM killer has ended here.
     pub fn killed(&self) -> u64 {
         let events = std::fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap();
         let line = events.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap();
@@ -67,7 +68,7 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // Those who were killed leave it a moment after.
+        // Killed processes leave the cgroup a moment later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.path).is_ok() {
                 return;

@@ -1,4 +1,4 @@
-//! A small internet out of network namespaces, and the warren binary on its hosts.
+//! A small internet made of network namespaces, and the warren binary on its hosts.
 //!
 //! ```text
 //!   client 192.0.2.2 ----- router ----- 198.51.100.2 exit
@@ -7,8 +7,8 @@
 //!                       internet host 203.0.113.2, 2001:db8:3::2
 //! ```
 //!
-//! The client reaches the internet host without a tunnel too, so what goes around the tunnel shows. Each test makes its
-//! own net, so tests run side by side. All of it needs root.
+//! The client also reaches the internet host without a tunnel, so packets that bypass the tunnel show. Each test makes
+//! its own net, so tests run side by side. Everything here needs root.
 #![allow(
     clippy::indexing_slicing,
     clippy::print_stdout,
@@ -74,7 +74,7 @@ pub use status::Status;
 pub use systemd::{Files, Systemd};
 pub use terminal::Terminal;
 
-/// Tells whether tests may make namespaces; says so when not, and fails where CI relies on them.
+/// Whether tests may make namespaces. If not, it prints a line, or fails where CI relies on these tests.
 pub fn root() -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
@@ -84,14 +84,14 @@ pub fn root() -> bool {
     false
 }
 
-/// What a row of `scripts/torture` asks for in the environment, where it does.
+/// The value that a row of `scripts/torture` asks for in the environment, if there is one.
 #[track_caller]
 pub fn asked<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} cannot be {text:?}")))
 }
 
-/// Waits until `condition` holds, and fails with `what` when it does not within the time.
+/// Waits until `condition` holds. Fails with `what` if it does not hold in time.
 ///
 /// Returns how long it took.
 #[track_caller]

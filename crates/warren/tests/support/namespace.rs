@@ -1,4 +1,4 @@
-//! A host of the test's net: a network namespace, and the programs that run in it.
+//! A host of the test's net: a network namespace and the programs that run in it.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{eventually, seconds};
 
-/// A network namespace with an `/etc/resolv.conf` of its own; dropping it ends what runs in it and removes it.
+/// A network namespace with its own `/etc/resolv.conf`. Dropping it ends its programs and removes it.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -36,7 +36,7 @@ impl OwnFiles {
         self.directory.path().join("run")
     }
 
-    /// Gives the host a program that is found before one of the machine's.
+    /// Gives the host a program that takes precedence over the machine's.
     pub fn program(&self, name: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt as _;
         let path = self.programs().join(name);
@@ -55,11 +55,11 @@ impl Namespace {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("wt-{}-{count}-{role}", std::process::id());
         let namespace = Self { name, own: OnceLock::new() };
-        // `ip netns exec` lays these files over those in /etc, so that no test touches the machine's own.
+        // `ip netns exec` mounts these files over those in /etc, so no test touches the machine's own files.
         std::fs::create_dir_all(namespace.etc()).unwrap();
         std::fs::write(namespace.etc().join("resolv.conf"), "nameserver 203.0.113.2\n").unwrap();
         finished(Command::new("ip").args(["netns", "add", &namespace.name])).ok();
-        // Addresses work at once; there is nobody to collide with.
+        // Addresses work at once without duplicate address detection. No other host could have them.
         namespace.sh("sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0").ok();
         namespace.sh("ip link set lo up").ok();
         namespace
@@ -69,12 +69,12 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs a shell line on this host to its end, for 90 seconds at most.
+    /// Runs a shell line on this host to its end, for at most 90 seconds.
     pub fn sh(&self, line: &str) -> Finished {
         finished(&mut self.command(&["timeout", "-k", "5", "90", "sh", "-c", line]))
     }
 
-    /// Starts a program on this host; its output goes to a file.
+    /// Starts a program on this host. Its output goes to a file.
     pub fn start(&self, arguments: &[&str]) -> Running {
         Running::new(self.command(arguments))
     }
@@ -84,7 +84,7 @@ impl Namespace {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]);
         if let Some(own) = self.own.get() {
-            // `ip` has given the program a mount namespace of its own.
+            // `ip netns exec` runs the program in its own mount namespace.
             let mount = "mount --bind \"$0/etc\" /etc && mount --bind \"$0/run\" /run && exec \"$@\"";
             command.args(["sh", "-c", mount]).arg(own.directory.path());
             let path = std::env::var("PATH").unwrap_or_default();
@@ -94,8 +94,8 @@ impl Namespace {
         command
     }
 
-    /// Gives the host an `/etc` and a `/run` in which files can be made, replaced and removed, unlike one that `ip` lays
-    /// over the machine's own. The programs that are started from now on see them.
+    /// Gives the host its own `/etc` and `/run`, in which files can be created, replaced and removed. Single files that
+    /// `ip` mounts do not allow that. Programs started from now on see the directories.
     pub fn own_files(&self) -> &OwnFiles {
         self.own.get_or_init(|| {
             let own = OwnFiles { directory: tempfile::Builder::new().prefix("wt-").tempdir().unwrap() };
@@ -112,7 +112,7 @@ impl Namespace {
         })
     }
 
-    /// Calls `inside` on a thread of its own whose sockets are this host's.
+    /// Calls `inside` on its own thread, whose sockets belong to this host.
     pub fn enter<T: Send + 'static>(
         &self,
         inside: impl FnOnce() -> T + Send + 'static,
@@ -130,7 +130,7 @@ impl Namespace {
         listed.stdout.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// The files that stand for those in `/etc` on this host.
+    /// The directory whose files replace those in `/etc` on this host.
     pub fn etc(&self) -> PathBuf {
         Path::new("/etc/netns").join(&self.name)
     }
@@ -146,7 +146,7 @@ impl Drop for Namespace {
     }
 }
 
-/// What a program that ended said.
+/// The exit code and the output of a program that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
     pub code: Option<i32>,
@@ -156,7 +156,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Fails unless the program succeeded; returns what it printed, without the closing line end.
+    /// Fails unless the program succeeded. Returns its output without the final line break.
     #[track_caller]
     pub fn ok(self) -> String {
         assert!(self.succeeded(), "{}\nexit code {:?}\n{}{}", self.line, self.code, self.stdout, self.stderr);
@@ -179,7 +179,7 @@ pub fn finished(command: &mut Command) -> Finished {
     }
 }
 
-/// A program that runs; dropping it kills it.
+/// A running program. Dropping it kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -188,7 +188,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command with standard output and error in one file.
+    /// Starts a command. Standard output and standard error go to one file.
     pub fn new(mut command: Command) -> Self {
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         let output = directory.path().join("output");
@@ -198,12 +198,12 @@ impl Running {
         Self { child, output, _directory: directory }
     }
 
-    /// The process itself: `ip netns exec` becomes the program that it runs.
+    /// The program's process ID: `ip netns exec` is replaced by the program that it runs.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// What it has printed so far.
+    /// The output so far.
     pub fn output(&self) -> String {
         let mut text = Vec::new();
         File::open(&self.output).unwrap().read_to_end(&mut text).unwrap();
@@ -218,7 +218,7 @@ impl Running {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end and returns its exit code, which is `None` after a signal.
+    /// Waits for the program's end. Returns its exit code, or `None` after a signal.
     #[track_caller]
     pub fn wait(&mut self, within: Duration) -> Option<i32> {
         let mut status = None;
@@ -229,7 +229,7 @@ impl Running {
         status.and_then(|status| status.code())
     }
 
-    /// Waits until it has printed `text`.
+    /// Waits until the program has printed `text`.
     #[track_caller]
     pub fn wait_for_output(&mut self, text: &str) {
         eventually(seconds(60), &format!("the program prints {text:?}"), || {
@@ -249,7 +249,7 @@ impl Drop for Running {
     }
 }
 
-/// Sends a signal to one process that may have ended already.
+/// Sends a signal to a process, which may have ended already.
 pub fn signal(pid: i32, which: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = kill_process(pid, which);

@@ -1,8 +1,8 @@
-//! The net: four hosts, the links between them, and what can be wrong with a path.
+//! The net: four hosts, the links between them, and faults of a path.
 
 use super::{InternetHost, Namespace, eventually, root, seconds};
 
-/// Client, router, exit and internet host; dropping it removes all of it.
+/// Client, router, exit and internet host. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Net {
     pub client: Namespace,
@@ -25,11 +25,11 @@ impl Net {
     pub const EXIT_V6: &str = "2001:db8:2::2";
     pub const INTERNET_V4: &str = "203.0.113.2";
     pub const INTERNET_V6: &str = "2001:db8:3::2";
-    /// What an exit's configuration needs here: the internet, and clients' own networks, have addresses of documents, which an exit
-    /// refuses unless told.
+    /// A setting that an exit needs here. The internet and the clients' own networks have documentation addresses,
+    /// which an exit refuses by default.
     pub const ALLOW_INTERNET: &str = "\n[access]\nallow = [\"192.0.2.0/24\", \"198.18.0.0/15\", \"203.0.113.0/24\", \"2001:db8:1::/48\", \"2001:db8:3::/48\"]\n";
 
-    /// Makes the net, or nothing without root.
+    /// Makes the net. Returns `None` without root.
     pub fn new() -> Option<Self> {
         if !root() {
             return None;
@@ -61,7 +61,7 @@ impl Net {
         Some(Self { client, router, exit, internet: InternetHost::start(internet) })
     }
 
-    /// Makes a second client's host, which the router reaches by a link of its own.
+    /// Makes a second client's host on its own link to the router.
     pub fn second_client(&self) -> Namespace {
         let client = Namespace::new("second");
         connect(
@@ -76,7 +76,7 @@ impl Net {
         client
     }
 
-    /// Makes `count` more clients' hosts, number N with 192.0.(10 + N).2, each on a link of its own.
+    /// Makes `count` more clients' hosts. Host N has 192.0.(10 + N).2; each has its own link.
     pub fn clients_beside(&self, count: u8) -> Vec<Namespace> {
         let make = |number: u8| {
             let host = Namespace::new(&format!("beside{number}"));
@@ -96,7 +96,7 @@ impl Net {
         (0..count).map(make).collect()
     }
 
-    /// Makes a namespace that reaches the net through the client's host, as a container does.
+    /// Makes a namespace behind the client's host, like a container.
     pub fn container_behind_client(&self) -> Namespace {
         let container = Namespace::new("container");
         connect(
@@ -115,7 +115,7 @@ impl Net {
         container
     }
 
-    /// Makes a host on a LAN of its own behind another one, which is its gateway and does not forward yet.
+    /// Makes a host on its own LAN behind `gateway`, which does not forward yet.
     pub fn host_behind(gateway: &Namespace, gateway_addresses: [&str; 2], addresses: [&str; 2]) -> Namespace {
         let host = Namespace::new("behind");
         let [gateway_v4, gateway_v6] = gateway_addresses;
@@ -124,12 +124,12 @@ impl Net {
         host
     }
 
-    /// Makes the path between client and exit carry packets of at most `mtu` bytes; the router says so to who sends more.
+    /// Limits packets between client and exit to `mtu` bytes. The router reports this to senders of longer packets.
     pub fn narrow_path(&self, mtu: u16) {
-        // What comes from the client has a table of its own, so that the path between exit and internet stays wide.
+        // The client's packets use a separate table, so the path between exit and internet stays wide.
         let versions = if mtu >= 1280 { &[4, 6][..] } else { &[4] };
         for version in versions {
-            // Each wins over the route that came with the address.
+            // Each route takes precedence over the one that came with the address.
             let (client, exit) = if *version == 4 {
                 ("192.0.2.0/24 dev to-client", "198.51.100.0/24")
             } else {
@@ -145,10 +145,10 @@ impl Net {
         }
     }
 
-    /// Makes the router swallow, without a word, packets between client and exit that are longer than `mtu` bytes.
+    /// Makes the router silently drop packets longer than `mtu` bytes between client and exit.
     pub fn narrow_path_silently(&self, mtu: u16) {
         for host in [&self.client, &self.exit] {
-            // A GSO batch would pass the router as one long packet.
+            // The router would see a GSO batch as one long packet.
             host.sh("ethtool -K eth0 tx-udp-segmentation off").ok();
         }
         self.filter(&format!(
@@ -156,12 +156,12 @@ impl Net {
         ));
     }
 
-    /// Makes the router lose all UDP between client and exit, both ways, until [`Self::unfilter`].
+    /// Makes the router drop all carrier packets in both directions until [`Self::unfilter`].
     pub fn black_hole(&self) {
         self.filter("udp dport 443 drop; udp sport 443 drop;");
     }
 
-    /// Puts rules on what the router receives from client and exit.
+    /// Applies nftables rules to everything that the router receives from client and exit.
     pub fn filter(&self, rules: &str) {
         self.unfilter();
         for device in ["to-client", "to-exit"] {
@@ -174,7 +174,7 @@ impl Net {
         }
     }
 
-    /// Takes the rules of [`Self::filter`] away.
+    /// Removes the rules of [`Self::filter`].
     pub fn unfilter(&self) {
         for device in ["to-client", "to-exit"] {
             self.router.sh(&format!("nft 'add table netdev {device}; delete table netdev {device}'")).ok();

@@ -1,4 +1,4 @@
-//! A strict reader of OpenMetrics 1.0 text: what a scrape must be like to be valid, and its figures.
+//! A strict parser for OpenMetrics 1.0 text. It checks that a scrape is valid, and returns its values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,19 +15,19 @@ const DOCUMENTATION: &str = include_str!("../../../../docs/metrics.md");
 pub struct OpenMetrics {
     /// The families and their types.
     pub families: BTreeMap<String, String>,
-    /// Every sample, by its name and labels as they stand in the text.
+    /// Every sample, by name and labels as written in the text.
     pub samples: BTreeMap<String, f64>,
 }
 
 impl OpenMetrics {
-    /// What Prometheus would get of the net's exit, which has to be valid.
+    /// The net exit's metrics as Prometheus gets them. Fails unless they are valid.
     #[track_caller]
     pub fn scrape(net: &Net) -> Self {
         let page = Self::page(net);
         Self::parse(&page).unwrap_or_else(|problem| panic!("{problem}\n{page}"))
     }
 
-    /// The same, as text that nobody has looked at.
+    /// The same as unparsed text.
     #[track_caller]
     pub fn page(net: &Net) -> String {
         let fetch = "curl --silent --show-error --fail --max-time 20 http://127.0.0.1:9466/metrics";
@@ -36,7 +36,7 @@ impl OpenMetrics {
         answer.stdout
     }
 
-    /// Reads the text of a scrape.
+    /// Parses the text of a scrape.
     ///
     /// # Errors
     /// The line that breaks a rule of the format, and the rule.
@@ -115,8 +115,7 @@ impl OpenMetrics {
         self.samples.keys().map(|series| series.split_once('{').map_or(&**series, |(name, _)| name)).collect()
     }
 
-    /// Buckets come in the order of their bounds, and count what those before them count too. This exit's histograms have no
-    /// other labels.
+    /// Checks that buckets are ordered by their bounds and are cumulative. This exit's histograms have no other labels.
     fn check_bucket(&self, family: &str, series: &str, value: f64) -> Result<(), String> {
         let bound = bound_of(series)?;
         for (other, count) in self.buckets(family) {
@@ -167,7 +166,7 @@ fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// `name="value",...}` with the value's quotes, backslashes and line breaks escaped.
+/// Checks `name="value",...}`, in which quotes, backslashes and line breaks of the value are escaped.
 fn check_labels(labels: &str) -> Result<(), String> {
     let mut names = BTreeSet::new();
     let mut rest = labels;
@@ -198,7 +197,8 @@ fn end_of_value(text: &str) -> Option<usize> {
     })
 }
 
-/// Every metric that a panel, a rule or the documentation names is in the scrape, and the documentation has every family.
+/// Every metric that a panel, a rule or the documentation names exists in the scrape. The documentation has every
+/// metric family.
 #[track_caller]
 pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     assert_dashboard_is_one();
@@ -217,7 +217,7 @@ pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     }
 }
 
-/// What the dashboard's panels and the rules ask Prometheus for.
+/// The Prometheus expressions of the dashboard's panels and of the rules.
 pub fn expressions() -> Vec<String> {
     let targets = panels().into_iter().flat_map(|panel| list(&panel, "targets"));
     let of_panels = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
@@ -225,8 +225,8 @@ pub fn expressions() -> Vec<String> {
     of_panels.chain(rules.map(str::to_owned)).collect()
 }
 
-/// The dashboard is as Grafana's model of schema version 38 has it: panels of its own kinds, side by side, each asking the data
-/// source that is chosen, whose variables are those that there are.
+/// Checks the dashboard against Grafana's model of schema version 38. Panels have known types, do not overlap, use the
+/// selected data source, and use only variables that exist.
 #[track_caller]
 fn assert_dashboard_is_one() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).expect("the dashboard is JSON");

@@ -1,4 +1,4 @@
-//! Peers that are not Warren's own binary: they speak another protocol, another version, or out of turn.
+//! Peers other than Warren's binary. They speak another protocol or another version, or speak out of turn.
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use warren_session::message::{Goodbye, Hello, Message, MessageDecoder, encode};
 
 use super::{Namespace, Net};
 
-/// Answers on the exit's address with its key, but speaks another application protocol; lives as long as the test.
+/// Answers at the exit's address with its key, but with another application protocol. It lives as long as the test.
 pub fn exit_of_another_protocol(net: &Net, key: PrivateKey) {
     listen(&net.exit, move |socket| async move {
         let mut tls = tls::exit(&key).unwrap();
@@ -30,7 +30,7 @@ pub fn exit_of_another_protocol(net: &Net, key: PrivateKey) {
     });
 }
 
-/// Answers on the exit's address with its key, but speaks protocol version 2 and says so to every Hello.
+/// Answers at the exit's address with its key, but with protocol version 2, and says so to every Hello.
 pub fn exit_of_version_2(net: &Net, key: PrivateKey) {
     listen(&net.exit, move |socket| async move {
         let settings = TransportSettings::default();
@@ -50,7 +50,7 @@ pub fn exit_of_version_2(net: &Net, key: PrivateKey) {
     });
 }
 
-/// Says Hello in `version` to the exit with an enrolled key and returns its first answer, within five seconds.
+/// Sends a Hello of `version` to the exit with an enrolled key. Returns the first answer within five seconds.
 pub fn hello(host: &Namespace, key: PrivateKey, exit_key: PublicKey, version: u32) -> Option<Message> {
     let talk = async move {
         let mut endpoint = Endpoint::client(TransportSettings::default(), key).unwrap();
@@ -86,7 +86,7 @@ pub fn hello(host: &Namespace, key: PrivateKey, exit_key: PublicKey, version: u3
     host.enter(inside).join().unwrap()
 }
 
-/// The first flight of a Warren client that believes in this key of the exit.
+/// The first flight of a Warren client that pins this key.
 pub fn first_flight_of_a_client(exit_key: PublicKey) -> Vec<Vec<u8>> {
     let (listener, remote) = listener();
     runtime().block_on(async move {
@@ -107,7 +107,7 @@ pub fn first_flight_of_plain_quic() -> Vec<Vec<u8>> {
     first_flights_of_plain_quic(1).remove(0)
 }
 
-/// The first flights of so many other QUIC clients.
+/// The first flights of `count` other QUIC clients.
 pub fn first_flights_of_plain_quic(count: usize) -> Vec<Vec<Vec<u8>>> {
     runtime().block_on(async move {
         let tls = tls::client(&new_key(), &[new_key().public()], PresentedKey::default(), None).unwrap();
@@ -133,7 +133,7 @@ fn listener() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// A hello with a post-quantum key share takes two datagrams.
+/// A ClientHello with a post-quantum key share takes two datagrams.
 async fn first_flight(listener: UdpSocket) -> Vec<Vec<u8>> {
     let listener = tokio::net::UdpSocket::from_std(listener).unwrap();
     let mut flight = Vec::new();
@@ -149,7 +149,7 @@ fn new_key() -> PrivateKey {
     PrivateKey::generate().unwrap()
 }
 
-/// Binds the exit's port on `host` and leaves `serve` running with it.
+/// Binds the exit's port on `host`, and leaves `serve` running with the socket.
 fn listen<Serve: Future<Output = ()>>(
     host: &Namespace,
     serve: impl FnOnce(UdpSocket) -> Serve + Send + 'static,

@@ -1,4 +1,4 @@
-//! Libraries of the tests' own that are loaded before the C library, and stand for a host that is another.
+//! The tests' own libraries, which are loaded before the C library and simulate a different host.
 
 use std::process::Command;
 
@@ -6,16 +6,16 @@ use tempfile::TempDir;
 
 use super::finished;
 
-/// A library that was built from C; dropping it removes it.
+/// A library built from C, removed on drop.
 #[derive(Debug)]
 pub struct Preload {
-    /// For `env`, as in `LD_PRELOAD=...`.
+    /// `LD_PRELOAD=...`, for `env`.
     pub variable: String,
     _directory: TempDir,
 }
 
 impl Preload {
-    /// Builds `NAME.c` of this directory.
+    /// Builds `NAME.c` from this directory.
     pub fn build(name: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         let library = directory.path().join(format!("{name}.so"));

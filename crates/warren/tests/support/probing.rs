@@ -1,4 +1,4 @@
-//! Datagrams that go on and on to the internet host, and the router's count of those that come outside a tunnel.
+//! Continuous datagrams to the internet host, and the router's count of those that leave outside the tunnel.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::counters::packets_of_one;
 use super::{Namespace, Net};
 
-/// Where probes go; nothing else does.
+/// The destination port of probes. No other traffic uses it.
 const PORT: u16 = 7777;
 
-/// Sends a hundred datagrams a second, half of them by IPv6, each from a socket of its own.
+/// Sends a hundred datagrams a second, half of them over IPv6, each from a new socket.
 #[derive(Debug)]
 pub struct Probing {
     stop: Arc<AtomicBool>,
@@ -20,7 +20,7 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// Begins to count at the router what arrives from the client itself.
+    /// Starts to count probes from the client's own addresses at the router.
     pub fn counter(net: &Net) -> impl Fn() -> usize {
         let table = format!(
             "table netdev probes {{ counter left {{ }}; chain received {{ \
@@ -40,7 +40,7 @@ impl Probing {
             let mut sent = 0;
             while !stopped.load(Ordering::Relaxed) {
                 for (any, target) in [("0.0.0.0:0", Net::INTERNET_V4), ("[::]:0", Net::INTERNET_V6)] {
-                    // Refused at once is as good as sent through the tunnel.
+                    // A probe may be refused or go through the tunnel. Both are fine.
                     drop(UdpSocket::bind(any).unwrap().send_to(b"probe", (target, PORT)));
                     sent += 1;
                 }

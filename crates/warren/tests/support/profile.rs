@@ -1,8 +1,8 @@
-//! A client's profile as the exit printed it, with what a test changes in it.
+//! A client's profile as the exit prints it, with a test's changes.
 
 use toml::{Table, Value};
 
-/// The text of a profile, changed key by key.
+/// The text of a profile, which can be changed key by key.
 #[derive(Clone, Debug)]
 pub struct Profile(Table);
 
@@ -27,7 +27,7 @@ impl Profile {
         self
     }
 
-    /// Adds the first exit of another profile behind those of this one.
+    /// Appends the first exit of another profile to the exits of this one.
     #[must_use]
     pub fn with_failover_to(mut self, other: &Self) -> Self {
         let exit = other.0["exit"].as_array().unwrap()[0].clone();
@@ -35,7 +35,7 @@ impl Profile {
         self
     }
 
-    /// A text of a section.
+    /// A string value of a section.
     pub fn value(&self, section: &str, key: &str) -> &str {
         self.0[section][key].as_str().unwrap()
     }

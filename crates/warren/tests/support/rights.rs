@@ -1,6 +1,6 @@
-//! What the kernel lets a daemon do.
+//! The privileges that the kernel grants a daemon.
 
-/// CAP_NET_ADMIN alone, no way to more, and a filter of system calls.
+/// Checks that the process has only CAP_NET_ADMIN, cannot gain more, and has a system call filter.
 #[track_caller]
 pub fn assert_rights_are_few(pid: i32) {
     for (field, held) in [("CapEff:", 0x1000), ("CapPrm:", 0x1000), ("CapInh:", 0), ("CapAmb:", 0)] {
@@ -13,7 +13,7 @@ pub fn assert_rights_are_few(pid: i32) {
     }
 }
 
-/// The first value of a field of `/proc/PID/status`, of each thread.
+/// The first value of a field of `/proc/PID/status`, for each thread.
 #[track_caller]
 pub fn of_each_thread(pid: i32, field: &str) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();

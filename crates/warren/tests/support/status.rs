@@ -1,4 +1,4 @@
-//! What `warren status --json` said.
+//! The output of `warren status --json`.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ impl Status {
         self.at(pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {:#}", self.0))
     }
 
-    /// Writes to the TUN, and the packets in them.
+    /// TUN writes, and the packets in them.
     #[track_caller]
     pub fn writes_and_packets(&self) -> (u64, u64) {
         (self.number("/totals/tun_writes"), self.number("/totals/tun_written_packets"))
@@ -38,13 +38,13 @@ impl Status {
         list.iter().map(|one| number(one).unwrap_or_else(|| panic!("no {field} in {one:#}"))).collect()
     }
 
-    /// The sum over all drops on the way `to` ("carrier" or "tun").
+    /// The sum of all drops in the direction `to` ("carrier" or "tun").
     pub fn drops(&self, to: &str) -> u64 {
         let drops = self.at(&format!("/drops_to_{to}"));
         drops.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
     }
 
-    /// One reason's drops on the way `to` ("carrier" or "tun").
+    /// The drops for one reason in the direction `to` ("carrier" or "tun").
     #[track_caller]
     pub fn drop(&self, to: &str, reason: &str) -> u64 {
         self.number(&format!("/drops_to_{to}/{reason}"))

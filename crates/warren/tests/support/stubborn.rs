@@ -1,4 +1,4 @@
-//! Clients that take no notice of what the exit says: told to go they go on sending, and then come again and again.
+//! Clients that ignore what the exit says. Told to go, they keep sending, and then connect again and again.
 //!
 //! They have neither a TUN device nor the session's state machine, which stops at a Goodbye.
 
@@ -18,18 +18,18 @@ use warren_session::message::{Attach, Hello, Message, MessageDecoder, Welcome, e
 use super::library_client::{runtime, udp};
 use super::{Namespace, Net};
 
-/// How often each comes again.
+/// How often each client connects again.
 pub const TRIES: u64 = 20;
-/// The port of the internet host that the first one sends to; each has the next.
+/// The first client's destination port on the internet host. Each further client uses the next port.
 pub const FIRST_PORT: u16 = 5_400;
 
 /// A hundred packets a second.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Packets that are sent without waiting for an answer, and as many after it.
+/// Packets that are sent before an answer, and as many after it.
 const BLIND: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Clients on one thread of a host, which send from the start on.
+/// Clients on one thread of a host, which send from the start.
 #[derive(Debug)]
 pub struct StubbornClients {
     /// In the order of their keys.
@@ -38,13 +38,13 @@ pub struct StubbornClients {
     thread: std::thread::JoinHandle<()>,
 }
 
-/// What came of one.
+/// The results of one client.
 #[derive(Debug, Default)]
 pub struct Account {
     inner: OnceLock<Ipv4Addr>,
-    /// Packets that its QUIC library has taken to send.
+    /// Packets that its QUIC library has accepted for sending.
     pub sent: AtomicU64,
-    /// How often it came again, and how often it was let in.
+    /// How often it connected again, and how often the exit let it in.
     pub tries: AtomicU64,
     pub let_in: AtomicU64,
 }
@@ -82,17 +82,17 @@ impl StubbornClients {
         Self { accounts, orders, thread }
     }
 
-    /// Has each go on from another port of its host.
+    /// Makes each client continue from another port of its host.
     pub fn have_moved(&self) {
         self.orders.store(MOVED, SeqCst);
     }
 
-    /// Has each come again so often, and waits until they have.
+    /// Makes each client connect again [`TRIES`] times, and waits for that.
     pub fn come_again(self) -> Vec<Arc<Account>> {
         self.end(COMING_AGAIN)
     }
 
-    /// Has each end.
+    /// Ends all clients.
     pub fn leave(self) -> Vec<Arc<Account>> {
         self.end(LEAVING)
     }
@@ -116,7 +116,7 @@ struct StubbornClient {
 
 impl StubbornClient {
     fn new(key: PrivateKey, exit_key: PublicKey, port: u16, account: Arc<Account>) -> Self {
-        // Who hears nothing sends on all the same.
+        // Without congestion control the client keeps sending although it hears nothing.
         let settings = TransportSettings {
             driver: Driver::Warren,
             congestion: Congestion::Off.into(),
@@ -186,7 +186,7 @@ impl StubbornClient {
         Message::Attach(Attach { session, attach_token, index: 0 })
     }
 
-    /// Connects and says `first`, with packets right behind it; returns what the exit says to that, if anything.
+    /// Connects, and sends `first` with packets right after it. Returns the exit's answer, if any.
     async fn ask(&mut self, first: &Message) -> (ConnectionId, Option<Message>) {
         let remote = SocketAddr::new(Net::EXIT_V4.parse().unwrap(), 443);
         let connection = self.endpoint.connect(socket(), remote, &[self.exit_key]).unwrap();
@@ -232,7 +232,7 @@ impl StubbornClient {
         }
     }
 
-    /// Lets its connections do what they have to do, and forgets whatever they bring.
+    /// Lets its connections work, and discards whatever they receive.
     async fn run_until(&mut self, until: Instant) {
         let mut inbox = Inbox::new();
         loop {

@@ -1,8 +1,8 @@
-//! A host on which a real systemd is PID 1: of PID, mount, cgroup, UTS and IPC namespaces of its own, on an overlay over
-//! this machine's files or over those of another Debian.
+//! A host with a real systemd as PID 1, in its own PID, mount, cgroup, UTS and IPC namespaces. Its files are an overlay
+//! over this machine's files, or over those of another Debian.
 //!
-//! Only what a test enables starts at boot, beside the journal. It is ended by killing that PID 1, which takes everything
-//! that ran below it along.
+//! Besides the journal, only units that a test enables start at boot. Killing that PID 1 ends the host, with everything
+//! that ran below it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,18 +13,18 @@ use tempfile::TempDir;
 use super::namespace::{finished, signal};
 use super::{Finished, Namespace, Running, eventually, seconds};
 
-/// What a host's files are before systemd starts there.
+/// A host's files before systemd starts.
 #[derive(Debug)]
 pub struct Files {
     directory: TempDir,
-    /// What they are laid over.
+    /// The lower directory of the overlay.
     lower: PathBuf,
-    /// What stands for `/usr/bin/warren`.
+    /// The file that replaces `/usr/bin/warren`.
     warren: Option<&'static str>,
 }
 
 impl Files {
-    /// This machine's files, without what it has enabled and configured for systemd, and without Warren's.
+    /// This machine's files, without its systemd configuration and without its Warren.
     pub fn new() -> Self {
         let files = Self::over("/".into(), Some(env!("CARGO_BIN_EXE_warren")));
         files.hide("etc/warren");
@@ -32,13 +32,13 @@ impl Files {
         files
     }
 
-    /// The files below `root`, a system that has never booted and knows nothing of Warren.
+    /// The files below `root`: a system that has never booted and has no Warren.
     pub fn of(root: &Path) -> Self {
         Self::over(root.into(), None)
     }
 
     fn over(lower: PathBuf, warren: Option<&'static str>) -> Self {
-        // Overlays need a file system beneath them that is none itself; the temporary directory's is.
+        // An overlay's upper directory must not be on an overlay itself. The temporary directory is not.
         let directory = tempfile::Builder::new().prefix("wt-").tempdir().unwrap();
         for name in ["root", "work"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
@@ -52,34 +52,34 @@ impl Files {
         }
         files.write("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
         files.write("etc/hostname", "warren-test\n");
-        // What a machine does first, such as checking disks, a namespace need not.
+        // A namespace does not need a machine's early boot, such as checking disks.
         files.write("etc/systemd/system/sysinit.target", SYSINIT);
         files.write("etc/systemd/system/multi-user.target", MULTI_USER);
-        // The kernel's log is not this host's.
+        // The kernel's log does not belong to this host.
         files.write("etc/systemd/journald.conf", "[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n");
         files
     }
 
-    /// Writes a file; `path` is relative to the root.
+    /// Writes a file. `path` is relative to the root.
     pub fn write(&self, path: &str, text: &str) {
         let path = self.path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    /// Writes a file that its owner alone may read.
+    /// Writes a file that only its owner may read.
     pub fn write_private(&self, path: &str, text: &str) {
         use std::os::unix::fs::PermissionsExt as _;
         self.write(path, text);
         std::fs::set_permissions(self.path(path), std::fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Makes `NAME@INSTANCE.service` start at boot, by a target that wants it.
+    /// Makes `target` start `NAME@INSTANCE.service` at boot.
     pub fn enable(&self, name: &str, instance: &str, target: &str) {
         self.want(&format!("{name}@{instance}"), &format!("{name}@"), target);
     }
 
-    /// Makes `NAME.service` start at boot, by a target that wants it.
+    /// Makes `target` start `NAME.service` at boot.
     pub fn enable_plain(&self, name: &str, target: &str) {
         self.want(name, name, target);
     }
@@ -90,12 +90,12 @@ impl Files {
         std::os::unix::fs::symlink(format!("/etc/systemd/system/{unit}.service"), link).unwrap();
     }
 
-    /// Where a file is written before boot, and where what the host wrote is found.
+    /// The path under which to write a file before boot, and to find files that the host wrote.
     pub fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join("upper").join(path)
     }
 
-    /// Lays an empty directory over one of this machine's.
+    /// Hides one of this machine's directories behind an empty one.
     fn hide(&self, path: &str) {
         std::fs::create_dir_all(self.path(path)).unwrap();
         let opaque = rustix::fs::XattrFlags::empty();
@@ -103,11 +103,11 @@ impl Files {
     }
 }
 
-/// A host that has booted; dropping it ends systemd and all that runs below it.
+/// A booted host. Dropping it ends systemd and everything below it.
 #[derive(Debug)]
 pub struct Systemd<'net> {
     pub host: &'net Namespace,
-    /// None once the power was cut.
+    /// `None` after the power was cut.
     files: Option<Files>,
     /// `unshare`, whose only child is systemd.
     unshare: Running,
@@ -116,7 +116,7 @@ pub struct Systemd<'net> {
 }
 
 impl<'net> Systemd<'net> {
-    /// Whether this machine has what it takes; says so when not, and fails where CI relies on it.
+    /// Whether this machine can run such a host. If not, it prints a line, or fails where CI relies on these tests.
     pub fn is_here() -> bool {
         if Path::new("/lib/systemd/systemd").exists() && cgroup2().is_some() {
             return true;
@@ -126,7 +126,7 @@ impl<'net> Systemd<'net> {
         false
     }
 
-    /// Boots a host with these files and waits until everything that is enabled has started or failed.
+    /// Boots a host with these files, and waits until every enabled unit has started or failed.
     #[track_caller]
     pub fn boot(host: &'net Namespace, files: Files) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/systemd.sh");
@@ -143,7 +143,7 @@ impl<'net> Systemd<'net> {
         eventually(seconds(20), "systemd has booted", || {
             assert!(systemd.unshare.is_running(), "it ended: {}", systemd.unshare.output());
             systemd.init = child_of(systemd.unshare.pid()).unwrap_or_default();
-            // `starting` ends at `running`, or at `degraded` when a unit failed.
+            // The state leaves `starting` for `running`, or for `degraded` if a unit failed.
             systemd.init != 0 && {
                 let state = systemd.run(&["systemctl", "is-system-running"]).stdout;
                 ["running", "degraded"].contains(&state.trim())
@@ -152,7 +152,7 @@ impl<'net> Systemd<'net> {
         systemd
     }
 
-    /// Runs a shell line on this host, below its systemd's namespaces.
+    /// Runs a shell line on this host, inside systemd's namespaces.
     pub fn sh(&self, line: &str) -> Finished {
         self.run(&["timeout", "-k", "5", "90", "sh", "-c", line])
     }
@@ -171,21 +171,21 @@ impl<'net> Systemd<'net> {
         command
     }
 
-    /// One property of a unit, as `systemctl show` has it.
+    /// One property of a unit, as `systemctl show` prints it.
     #[track_caller]
     pub fn property(&self, unit: &str, name: &str) -> String {
         self.run(&["systemctl", "show", "--value", "--property", name, unit]).ok()
     }
 
-    /// Whether a unit has started, and is ready where it says so.
+    /// Whether a unit has started. A unit with readiness notification must also be ready.
     pub fn is_active(&self, unit: &str) -> bool {
         self.property(unit, "ActiveState") == "active"
     }
 
-    /// The process of a unit, numbered as on this machine, while it has one.
+    /// The main process of a unit as a PID of this machine, if it has one.
     pub fn main_pid(&self, unit: &str) -> Option<i32> {
         let inner = self.property(unit, "MainPID");
-        // The last number of NSpid is the one inside.
+        // The last number of NSpid is the PID inside the namespace.
         self.host.pids().into_iter().find(|pid| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
@@ -193,18 +193,18 @@ impl<'net> Systemd<'net> {
         })
     }
 
-    /// What a unit has logged.
+    /// The log lines of a unit.
     pub fn journal(&self, unit: &str) -> String {
         self.run(&["journalctl", "--no-pager", "--output=short-monotonic", "--unit", unit]).stdout
     }
 
-    /// The host's files, to be looked at.
+    /// The host's files, for inspection.
     pub fn files(&self) -> &Files {
         self.files.as_ref().expect("the power was not cut")
     }
 
-    /// Ends everything at once, and what was not on disk goes: `/run`, and what was changed of the network by Warren. What
-    /// is returned can be booted again.
+    /// Ends everything at once. What was not on disk is lost: `/run`, and Warren's changes to the network. The result
+    /// can be booted again.
     pub fn cut_power(mut self) -> Files {
         self.end();
         self.host.sh(FORGET).ok();
@@ -233,7 +233,7 @@ impl Drop for Systemd<'_> {
     }
 }
 
-/// The network namespace stays over a boot.
+/// Undoes what a real boot would lose: the network namespace survives the boot.
 const FORGET: &str = "nft flush ruleset; for version in 4 6; do \
                       while ip -$version rule delete protocol 87 2>/dev/null; do :; done; \
                       ip -$version route flush table all protocol 87 || true; done";
@@ -242,7 +242,7 @@ const SYSINIT: &str = "[Unit]\nDefaultDependencies=no\nWants=systemd-journald.se
                        After=systemd-journald.service local-fs.target\n";
 const MULTI_USER: &str = "[Unit]\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n";
 
-/// Where this machine has cgroup2 mounted.
+/// The mount point of cgroup2 on this machine.
 fn cgroup2() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -254,7 +254,7 @@ fn child_of(pid: i32) -> Option<i32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Removes a cgroup with those below it; the last processes leave them a moment after they were killed.
+/// Removes a cgroup and those below it. Killed processes leave them a moment later.
 fn remove_cgroup(path: &Path) {
     for _ in 0..100 {
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {

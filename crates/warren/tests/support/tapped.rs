@@ -1,4 +1,4 @@
-//! A client's connection that runs through a tap, which learns the exit's IDs from it and can spoil what the exit answers.
+//! A client's connection through a tap, which learns the exit's connection IDs and can corrupt the exit's answers.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -15,29 +15,29 @@ use warren_quic::settings::{Driver, TransportSettings};
 use super::Net;
 use super::library_client::runtime;
 
-/// A connection ID of an exit's.
+/// A connection ID of an exit.
 pub type Id = [u8; 12];
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection with a key that nobody knows; to be made and used on a thread of the client's host.
+/// A connection with a key that is not enrolled. It must be created and used on a thread of the client's host.
 pub struct TappedClient {
     endpoint: Endpoint,
     tap: Arc<Tap>,
-    /// Goes last, as the others run in it.
+    /// Dropped last, because the other fields run in it.
     runtime: Runtime,
 }
 
 #[derive(Debug, Default)]
 struct Tap {
-    /// The one that the client's latest packet with a short header went to.
+    /// The destination ID of the client's latest packet with a short header.
     id: Mutex<Option<Id>>,
     spoils: AtomicBool,
     spoilt: AtomicUsize,
 }
 
 impl TappedClient {
-    /// Connects to the net's exit, and goes on until the tap has learnt an ID.
+    /// Connects to the net's exit, and continues until the tap has learned an ID.
     pub fn connect(exit_key: PublicKey) -> Self {
         let (runtime, tap) = (runtime(), Arc::<Tap>::default());
         let endpoint = runtime.block_on(async {
@@ -65,22 +65,22 @@ impl TappedClient {
         Self { endpoint, tap, runtime }
     }
 
-    /// An ID that the exit has given to it.
+    /// A connection ID that the exit has issued to this client.
     pub fn id(&self) -> Id {
         self.tap.id.lock().unwrap().unwrap()
     }
 
-    /// Whether the tap changes a bit at the end of each datagram from the exit, from now on.
+    /// Whether the tap flips a bit at the end of each datagram from the exit from now on.
     pub fn spoil(&self, spoils: bool) {
         self.tap.spoils.store(spoils, SeqCst);
     }
 
-    /// How many it has changed.
+    /// The number of datagrams changed so far.
     pub fn spoilt(&self) -> usize {
         self.tap.spoilt.load(SeqCst)
     }
 
-    /// Has it ask for a sign of life, and says why it ended, if it does by then.
+    /// Makes the client probe the exit. Returns the reason if the connection ends within `within`.
     pub fn end(&mut self, within: Duration) -> Option<CloseReason> {
         let Self { runtime, endpoint, .. } = self;
         endpoint.rouse();
@@ -100,7 +100,7 @@ impl TappedClient {
     }
 }
 
-/// Stands between a client and the exit.
+/// Relays between a client and the exit.
 async fn pass(client: UdpSocket, tap: Arc<Tap>) {
     let exit = UdpSocket::bind("0.0.0.0:0").await.unwrap();
     exit.connect((Net::EXIT_V4, 443)).await.unwrap();
@@ -117,7 +117,7 @@ async fn pass(client: UdpSocket, tap: Arc<Tap>) {
                 drop(exit.send(&said[..length]).await);
             }
             received = exit.recv(&mut answered) => {
-                // While there is no exit its host says so.
+                // While no exit listens, its host answers with ICMP errors.
                 let (Ok(length), Some(address)) = (received, address) else { continue };
                 if tap.spoils.load(SeqCst) {
                     answered[length - 1] ^= 1;

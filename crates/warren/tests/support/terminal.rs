@@ -1,4 +1,4 @@
-//! A terminal for programs that draw on one: a pseudo-terminal, and what its screen shows.
+//! A terminal for programs that draw on one: a pseudo-terminal and the content of its screen.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use super::namespace::signal;
 use super::{Namespace, eventually, seconds};
 
-/// A program on a terminal of its own; dropping it kills the program.
+/// A program on its own terminal. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Terminal {
     child: Child,
@@ -26,7 +26,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program on a host, on a terminal of this size.
+    /// Starts a program on a host, on a new terminal of this size.
     pub fn start(host: &Namespace, arguments: &[&str], columns: u16, rows: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -35,7 +35,7 @@ impl Terminal {
         let path = std::ffi::OsStr::from_bytes(path.as_bytes());
         let own = File::options().read(true).write(true).open(path).unwrap();
         let mut terminal = Self {
-            // Of a session of its own, so that the terminal can send it signals.
+            // The program gets its own session, so that the terminal can send it signals.
             child: attach(host.command(&[&["setsid", "--ctty", "--wait"], arguments].concat()), &own),
             master,
             written: Arc::default(),
@@ -47,7 +47,7 @@ impl Terminal {
             (File::from(terminal.master.try_clone().unwrap()), terminal.written.clone());
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // It fails once nobody has the other end open.
+            // Reading fails once no process has the other end open.
             while let Ok(count @ 1..) = reader.read(&mut buffer) {
                 written.lock().unwrap().extend(&buffer[..count]);
             }
@@ -55,7 +55,7 @@ impl Terminal {
         terminal
     }
 
-    /// Changes the terminal's size, which the program is told.
+    /// Changes the terminal's size. The program is notified.
     pub fn resize(&mut self, columns: u16, rows: u16) {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.master, size).unwrap();
@@ -67,11 +67,11 @@ impl Terminal {
         File::from(self.master.try_clone().unwrap()).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Sends a signal to the program, as another process does.
+    /// Sends a signal to the program, as another process would.
     pub fn signal(&self, which: Signal) {
         let own = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
-        // `setsid` becomes the program, or stays its parent if it led a process group.
+        // `setsid` is replaced by the program. If it led a process group, it stays as the program's parent.
         let program = children.split_whitespace().next().map_or(own, |child| child.parse().unwrap());
         signal(i32::try_from(program).unwrap(), which);
     }
@@ -90,7 +90,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the program's end; returns its exit code, and all that was written after the program gave the terminal back.
+    /// Waits for the program's end. Returns its exit code and everything written after the program left the screen.
     #[track_caller]
     pub fn end(&mut self) -> (Option<i32>, String) {
         let mut status = None;
@@ -130,7 +130,7 @@ fn attach(mut command: Command, terminal: &File) -> Child {
     command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
 }
 
-/// What a terminal makes of the few codes that are used.
+/// Interprets the few control sequences that are used.
 struct Screen {
     cells: Vec<Vec<char>>,
     row: usize,
@@ -184,10 +184,10 @@ impl Screen {
     }
 }
 
-/// The rest of a control sequence, with the letter that ends it.
+/// The rest of a control sequence, including its final letter.
 fn code(letters: &mut impl Iterator<Item = char>) -> String {
     let mut code = String::new();
-    // The bracket opens it.
+    // Skips the opening bracket.
     for letter in letters.skip(1) {
         code.push(letter);
         if letter.is_ascii_alphabetic() {

@@ -1,5 +1,6 @@
-//! More packets than a core can send one by one: many small ones by one system call, counted on arrival by a firewall rule, which
-//! needs no receiver. What is sent one by one does not overload a tunnel: the kernel has the sender wait for its TUN.
+//! More packets than a core can send one at a time: many small ones in one system call. A firewall rule counts the
+//! arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait
+//! for the TUN.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -10,18 +11,18 @@ use super::counters::{HEADERS, packets_and_bytes_of_one};
 use super::flows::Flood;
 use super::{Net, seconds};
 
-/// Datagrams of one system call, as many as the kernel takes: `UDP_MAX_SEGMENTS` since Linux 6.9, and before.
+/// Datagrams in one system call, as many as the kernel accepts: `UDP_MAX_SEGMENTS` since Linux 6.9, and before it.
 const TRAINS: [u64; 2] = [128, 64];
-/// Bytes of them, headers not counted.
+/// The most payload bytes in one call.
 const MOST_BYTES: u64 = 60_000;
 const PORT: u16 = 5_302;
 
-/// The most packets of `length` bytes that arrive in a second where ever more are offered, until a tenth of them does not arrive,
-/// whether they are lost or cannot even be sent.
+/// The most packets of `length` bytes that arrive per second. Raises the offered rate until a tenth is lost or cannot
+/// be sent.
 pub fn capacity(net: &Net, length: u64) -> u64 {
     const LASTING: u64 = 2;
     let (mut most, mut offered, mut too_many) = (0, 20_000, 0);
-    // A machine that others use may stand still once.
+    // A shared machine may pause once, so one bad result does not end the search.
     while too_many < 2 {
         let Flood { received, .. } = offer(net, offered, length, seconds(LASTING));
         most = most.max(received / LASTING);
@@ -34,7 +35,7 @@ pub fn capacity(net: &Net, length: u64) -> u64 {
     most
 }
 
-/// Sends `per_second` datagrams of `length` bytes a second to the internet host.
+/// Sends `per_second` datagrams of `length` bytes per second to the internet host.
 pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Flood {
     let table = format!(
         "table inet trains; flush table inet trains; table inet trains {{ chain in {{ \
@@ -54,11 +55,11 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
         let (mut tick, mut sent) = (start, train);
         while start.elapsed() < lasting {
             let due = u64::try_from(start.elapsed().as_micros()).unwrap() * per_second / 1_000_000;
-            // A machine that stood still for long makes up for it no faster than this.
+            // Limits the catching up after a pause of the machine.
             for _ in 0..(due.saturating_sub(sent) / train).min(80) {
                 sent += if send(train) { train } else { 0 };
             }
-            // The time that sending took is not slept again.
+            // Sending time counts as part of the pause.
             tick = (tick + Duration::from_millis(1)).max(Instant::now());
             std::thread::sleep(tick.saturating_duration_since(Instant::now()));
         }
@@ -67,7 +68,7 @@ pub fn offer(net: &Net, per_second: u64, length: u64, lasting: Duration) -> Floo
     let sent = sending.join().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let listed = net.internet.host.sh("nft list table inet trains").ok();
-    // What arrives as one large packet has its headers once.
+    // A large merged packet has its headers once.
     let (packets, bytes) = packets_and_bytes_of_one(&listed);
     Flood { sent, received: (bytes - packets * HEADERS) / length }
 }
