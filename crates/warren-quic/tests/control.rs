@@ -43,11 +43,15 @@ async fn control_bytes_pass_both_ways_in_order(drivers: Drivers) {
     for part in question.chunks(1_000) {
         pair.client.endpoint.send_control(at_client, part).unwrap();
     }
-    pair.until("the exit has the question", |pair| pair.exit.control_of(at_exit).len() == question.len())
-        .await;
+    pair.until("the exit has received the question", |pair| {
+        pair.exit.control_of(at_exit).len() == question.len()
+    })
+    .await;
     pair.exit.endpoint.send_control(at_exit, &answer).unwrap();
-    pair.until("the client has the answer", |pair| pair.client.control_of(at_client).len() == answer.len())
-        .await;
+    pair.until("the client has received the answer", |pair| {
+        pair.client.control_of(at_client).len() == answer.len()
+    })
+    .await;
     assert_eq!(pair.exit.control_of(at_exit), question);
     assert_eq!(pair.client.control_of(at_client), answer);
 }
@@ -57,7 +61,7 @@ async fn the_control_stream_carries_more_than_its_window_over_time(drivers: Driv
     let (at_client, at_exit) = pair.connect().await;
     for round in 1..=10 {
         pair.client.endpoint.send_control(at_client, &pattern(30_000)).unwrap();
-        pair.until("a part is there", |pair| pair.exit.control_of(at_exit).len() == round * 30_000).await;
+        pair.until("a part has arrived", |pair| pair.exit.control_of(at_exit).len() == round * 30_000).await;
     }
 }
 
@@ -94,7 +98,7 @@ async fn close_delivers_control_bytes_first_and_its_code(drivers: Drivers) {
         }
         pair.until("both are closed", |pair| !pair.client.closed.is_empty() && !pair.exit.closed.is_empty())
             .await;
-        assert!(start.elapsed() < Duration::from_millis(150), "it did not wait for its deadline");
+        assert!(start.elapsed() < Duration::from_millis(150), "the close did not wait for its deadline");
         if way == "client closes" {
             assert_eq!(pair.exit.control_of(at_exit), [b"hello".as_slice(), &goodbye].concat());
             assert_eq!(

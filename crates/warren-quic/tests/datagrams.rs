@@ -36,7 +36,7 @@ async fn datagrams_arrive_in_order_and_are_counted_both_ways(drivers: Drivers) {
 
         assert!(
             blocked > 0 && !pair.sender(way).writable.is_empty(),
-            "a full buffer blocks and tells when it is not"
+            "a full buffer blocks, and reports when there is room again"
         );
         let numbers = pair.receiver(way).datagrams.iter().map(|(_, datagram)| number(datagram));
         assert!(numbers.eq(0..COUNT as u64), "in order");
@@ -79,13 +79,13 @@ async fn a_full_buffer_gives_the_datagram_back_and_tells_when_there_is_room(driv
     let SendError::Blocked(datagram) = refused else { panic!("{refused}") };
     assert_eq!((number(&datagram), datagram.len()), (taken, 1_000));
     // At most a few milliseconds' worth of sending, which is little on a busy machine.
-    assert!((4..=140).contains(&taken), "the buffer holds one drive at most: {taken}");
+    assert!((4..=140).contains(&taken), "the buffer holds at most one drive: {taken}");
     assert!(pair.client.writable.is_empty());
     pair.until("there is room", |pair| pair.client.writable == [at_client]).await;
     pair.client.endpoint.send_datagram(at_client, datagram).unwrap();
     pair.until("all have arrived", |pair| pair.exit.datagrams.len() as u64 == taken + 1).await;
     assert!(pair.exit.datagrams.iter().all(|(from, _)| *from == at_exit));
-    assert_eq!(pair.client.writable, [at_client], "it is told once");
+    assert_eq!(pair.client.writable, [at_client], "the client is notified once");
 }
 
 async fn a_datagram_larger_than_the_path_is_given_back(drivers: Drivers) {
@@ -122,7 +122,7 @@ async fn what_a_close_leaves_unsent_is_counted(drivers: Drivers) {
     );
     assert_eq!(exit.datagrams_received, exit.datagrams_delivered + exit.receive_drops);
     assert_eq!(exit.datagrams_delivered, pair.exit.datagrams.len() as u64);
-    assert!(pair.client.endpoint.stats(at_client).is_none(), "a poll later they are gone");
+    assert!(pair.client.endpoint.stats(at_client).is_none(), "the counters are gone after the next poll");
 }
 
 async fn datagrams_that_find_the_receive_buffer_full_push_out_older_ones_and_are_counted(drivers: Drivers) {
@@ -231,13 +231,13 @@ async fn a_path_that_shrinks_drops_what_no_longer_fits_and_counts_it(drivers: Dr
     let refused = pair.client.endpoint.send_datagram(at_client, numbered(taken, 1_400)).unwrap_err();
     assert!(matches!(refused, SendError::TooLarge(_)), "{refused}");
     pair.send_all(Way::Up, at_client, (0..50).map(|_| 1_000)).await;
-    pair.until("small ones pass", |pair| pair.exit.datagrams.len() == 150).await;
+    pair.until("small datagrams pass", |pair| pair.exit.datagrams.len() == 150).await;
     pair.run_for(Duration::from_millis(50)).await;
 
     let (client, exit) = (pair.client.stats(at_client), pair.exit.stats(at_exit));
     assert_eq!(client.mtu, 1_200);
     assert_eq!(client.datagrams_accepted, taken + 50);
-    assert!(client.send_drops_too_large > 0, "what was queued could not be sent any more");
+    assert!(client.send_drops_too_large > 0, "queued datagrams were dropped, because they no longer fit");
     assert_eq!(client.datagrams_accepted, client.datagrams_sent + client.send_drops_too_large);
     assert!(client.datagrams_sent > exit.datagrams_received, "the rest was lost on the path");
 }
@@ -258,7 +258,7 @@ async fn a_client_that_changes_its_address_keeps_its_connection(drivers: Drivers
     }
     pair.client.endpoint.send_datagram(at_client, numbered(0, 100)).unwrap();
     pair.until("the exit sees the new address", |pair| pair.exit.stats(at_exit).remote != before).await;
-    pair.until("the MTU is found again", |pair| pair.exit.stats(at_exit).mtu == 1_472).await;
+    pair.until("the MTU is discovered again", |pair| pair.exit.stats(at_exit).mtu == 1_472).await;
     let old = pair.client.datagrams.len();
     pair.send_all(Way::Down, at_exit, (0..100).map(|_| 1_400)).await;
     pair.until("datagrams reach the client", |pair| pair.client.datagrams.len() >= old + 100).await;

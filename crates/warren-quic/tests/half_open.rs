@@ -44,12 +44,12 @@ async fn a_client_connects_to_an_exit_whose_places_are_all_taken(drivers: Driver
         sockets.iter().for_each(|socket| prove(socket, &frames));
         most = most.max(strangers.handshakes().in_flight);
     }
-    assert_eq!(most, PLACES, "all of the places, and no more");
+    assert_eq!(most, PLACES, "all places are taken, and no more");
 
     for _ in 0..10 {
         let before = strangers.turned_away(Turned::Displaced);
         pair.connect().await;
-        assert!(strangers.turned_away(Turned::Displaced) > before, "another handshake gave way");
+        assert!(strangers.turned_away(Turned::Displaced) > before, "another handshake was displaced");
         // The attacker takes the place again that the client has vacated.
         for socket in &sockets[..2] {
             begin(socket, &pair, begun, &frames);

@@ -52,7 +52,7 @@ async fn a_half_open_handshake_keeps_no_receive_buffer() {
     }
     let each = (LIVE_BYTES.load(Relaxed) - before) / HANDSHAKES;
     println!("measured: {each} bytes for each half-open handshake");
-    assert_eq!(strangers.handshakes().in_flight, WARM_UP + HANDSHAKES, "all are under way");
+    assert_eq!(strangers.handshakes().in_flight, WARM_UP + HANDSHAKES, "all handshakes are in progress");
     assert!(each < MOST, "{each} bytes");
 }
 

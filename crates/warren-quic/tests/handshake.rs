@@ -59,7 +59,7 @@ async fn an_exit_with_another_key_is_refused_and_its_key_named(drivers: Drivers)
     pair.until("the client gives up", |pair| !pair.client.closed.is_empty()).await;
     assert_eq!(*pair.client.close_reason(), CloseReason::WrongPeerKey { presented: pair.exit_key });
     pair.run_for(Duration::from_millis(100)).await;
-    assert!(pair.exit.connected.is_empty() && pair.exit.closed.is_empty(), "the exit never heard of it");
+    assert!(pair.exit.connected.is_empty() && pair.exit.closed.is_empty(), "the exit never saw a connection");
 }
 
 async fn a_server_of_another_protocol_is_told_apart(drivers: Drivers) {
@@ -98,13 +98,13 @@ async fn what_is_not_kept_is_closed_and_a_handshake_with_it(drivers: Drivers) {
 
         relay.mutes_client.store(false, Relaxed);
         if closes {
-            pair.until("both are over", |pair| pair.client.closed.len() == 2).await;
+            pair.until("both connections are closed", |pair| pair.client.closed.len() == 2).await;
             assert!(
                 pair.client.closed.contains(&(other, CloseReason::Peer { code: 7, reason: "gone".into() }))
             );
-            assert_eq!(pair.exit.connected.len(), 2, "the late one never was");
+            assert_eq!(pair.exit.connected.len(), 2, "the late connection was never established");
         } else {
-            pair.until("the late one is open", |pair| pair.exit.connected.len() == 3).await;
+            pair.until("the late connection is established", |pair| pair.exit.connected.len() == 3).await;
             assert_eq!(pair.client.closed, []);
         }
         assert!(!pair.exit.closed.iter().any(|(id, _)| *id == kept), "{:?}", pair.exit.closed);

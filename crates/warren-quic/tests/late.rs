@@ -25,7 +25,7 @@ test_every_driver!(
 async fn what_thousands_have_overtaken_is_delivered_once(drivers: Drivers) {
     let mut delivered = delivered_beside_a_late_one(drivers, REACH, REACH + 1).await;
 
-    assert_eq!(delivered.pop(), Some(0), "the last one is the first that was sent");
+    assert_eq!(delivered.pop(), Some(0), "the first datagram sent is delivered last");
     assert!(delivered.into_iter().eq(1..=REACH as u64));
 }
 
@@ -42,12 +42,15 @@ async fn delivered_beside_a_late_one(drivers: Drivers, others: usize, expected: 
     let relay = Relay::new(pair.exit_address, MTU).await;
     let (at_client, _) = pair.connect_to(relay.address).await;
     pair.send_all(Way::Up, at_client, repeat_n(SIZE, FIRST_KEYS)).await;
-    pair.until("the first keys are over", |pair| pair.exit.datagrams.len() == FIRST_KEYS).await;
+    pair.until("the first keys are used up", |pair| pair.exit.datagrams.len() == FIRST_KEYS).await;
     pair.exit.datagrams.clear();
 
     relay.overtaken_by.store(others, Ordering::Relaxed);
     pair.send_all(Way::Up, at_client, repeat_n(SIZE, 1 + others)).await;
-    pair.until("what is not repeated has come", |pair| pair.exit.datagrams.len() >= expected).await;
+    pair.until("all datagrams that do not count as repeated have arrived", |pair| {
+        pair.exit.datagrams.len() >= expected
+    })
+    .await;
     // Leaves time for datagrams that must not arrive.
     pair.run_for(Duration::from_millis(100)).await;
     pair.exit.datagrams.iter().map(|(_, datagram)| number(datagram)).collect()

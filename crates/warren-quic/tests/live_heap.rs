@@ -262,7 +262,7 @@ impl Client {
             let _never = exit.turn(cx);
             if holds(self, exit) { Poll::Ready(()) } else { Poll::Pending }
         });
-        assert!(timeout(PATIENCE, waiting).await.is_ok(), "waited in vain: {:?}", self.session.state());
+        assert!(timeout(PATIENCE, waiting).await.is_ok(), "timed out: {:?}", self.session.state());
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) {

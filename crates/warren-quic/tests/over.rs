@@ -44,10 +44,14 @@ async fn an_exit_keeps_some_of_the_connections_that_are_over() {
     assert_eq!(pair.exit.closed.len(), MANY);
     assert!(connections(&pair.exit.endpoint) <= KEPT + 1, "{}", connections(&pair.exit.endpoint));
 
-    pair.until("the clients know, the others by a reset", |pair| pair.client.closed.len() == MANY).await;
+    pair.until("every client connection has closed, the forgotten ones by a reset", |pair| {
+        pair.client.closed.len() == MANY
+    })
+    .await;
     pair.client.endpoint.send_control(others.0, b"still here").unwrap();
-    pair.until("the one that is open speaks", |pair| pair.exit.control_of(others.1) == b"still here").await;
-    pair.until("all others are gone", |pair| connections(&pair.exit.endpoint) == 1).await;
+    pair.until("the open connection still works", |pair| pair.exit.control_of(others.1) == b"still here")
+        .await;
+    pair.until("all other connections are gone", |pair| connections(&pair.exit.endpoint) == 1).await;
 }
 
 /// The endpoint's connections, including closed ones.

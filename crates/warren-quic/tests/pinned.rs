@@ -50,12 +50,17 @@ async fn an_exit_proves_the_pinned_key_also_to_who_must_prove_its_address_first(
         }
         let strangers = exit.strangers.clone();
         exit.pair
-            .until("the exit asks for proofs", |_| strangers.turned_away(Turned::AddressUnproven) > 0)
+            .until("the exit asks for address validation", |_| {
+                strangers.turned_away(Turned::AddressUnproven) > 0
+            })
             .await;
         for pinned in [&[first][..], &[second], &[other, second]] {
             let before = strangers.turned_away(Turned::AddressUnproven);
             exit.connects(pinned).await;
-            assert!(strangers.turned_away(Turned::AddressUnproven) > before, "a Retry took the proof away");
+            assert!(
+                strangers.turned_away(Turned::AddressUnproven) > before,
+                "a Retry replaced the token with the proof"
+            );
         }
     }
 }

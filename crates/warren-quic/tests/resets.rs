@@ -85,7 +85,7 @@ async fn who_repeats_an_id_leaves_resets_to_others() {
     for id in others {
         let mut asked = 0;
         while !asker.is_answered() {
-            assert!(asked < 10, "who asks ten times hears nothing beside who asks some thousand times");
+            assert!(asked < 10, "ten questions got no answer next to thousands from the repeater");
             asker.ask(&id);
             asked += 1;
             world.repeat(&repeater, &repeated, Duration::from_millis(100)).await;
@@ -181,7 +181,8 @@ impl World {
         let before = received(self);
         let askers: Vec<Asker> = self.addresses.concat().into_iter().map(Asker::new).collect();
         askers.iter().for_each(|asker| asker.ask(id));
-        self.until("all was received", |world| received(world) >= before + askers.len() as u64).await;
+        self.until("every listener has received it", |world| received(world) >= before + askers.len() as u64)
+            .await;
         // Other packets count as well, so this leaves time for the answers.
         self.run_for(Duration::from_millis(50)).await;
         askers.iter().filter(|asker| asker.is_answered()).map(|asker| asker.exit).collect()
@@ -190,7 +191,7 @@ impl World {
     /// Asks the listener that issued the ID until it answers.
     async fn until_reset(&mut self, id: &[u8]) {
         let asker = Asker::new(self.addresses[0][0]);
-        self.until("its listener resets it", |_| {
+        self.until("its listener sends a reset", |_| {
             asker.ask(id);
             asker.is_answered()
         })
@@ -210,7 +211,7 @@ impl World {
             if holds { Poll::Ready(()) } else { Poll::Pending }
         });
         if timeout(PATIENCE, waiting).await.is_err() {
-            panic!("waited in vain until {what}");
+            panic!("timed out waiting until {what}");
         }
     }
 

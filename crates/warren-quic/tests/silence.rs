@@ -28,7 +28,7 @@ async fn what_waited_through_a_silence_is_dropped_and_counted_and_what_is_fresh_
 
     relay.limit.store(0, Ordering::Relaxed);
     let mut taken = 0;
-    pair.until("nobody answers", |pair| {
+    pair.until("the path is silent", |pair| {
         fill(pair, at_client, &mut taken);
         pair.client.answers == [(at_client, false)]
     })
@@ -41,20 +41,20 @@ async fn what_waited_through_a_silence_is_dropped_and_counted_and_what_is_fresh_
 
     relay.limit.store(PATH, Ordering::Relaxed);
     pair.client.writable.clear();
-    pair.until("it is answered", |pair| pair.client.answers.len() == 2).await;
-    assert!(!pair.client.writable.is_empty(), "it tells of its room");
+    pair.until("the path answers again", |pair| pair.client.answers.len() == 2).await;
+    assert!(!pair.client.writable.is_empty(), "the client reports room to send");
     for fresh in FRESH..FRESH + 4 {
         pair.client.endpoint.send_datagram(at_client, numbered(fresh, 1_000)).unwrap();
     }
     let numbers =
         |pair: &Pair| pair.exit.datagrams.iter().map(|(_, datagram)| number(datagram)).collect::<Vec<_>>();
-    pair.until("the fresh ones arrive", |pair| {
+    pair.until("the fresh datagrams arrive", |pair| {
         numbers(pair).iter().filter(|number| **number >= FRESH).count() == 4
     })
     .await;
 
     let old = numbers(&pair).iter().filter(|number| **number < FRESH).count();
-    assert!(old <= PROBED, "{old} of {waiting} came through");
+    assert!(old <= PROBED, "{old} of {waiting} old datagrams arrived");
     let after = pair.client.stats(at_client);
     assert!(after.send_drops_stale > 0, "{after:?}");
     assert_eq!(after.datagrams_accepted, taken + 4);

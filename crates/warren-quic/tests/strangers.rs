@@ -58,8 +58,8 @@ async fn a_proof_that_somebody_else_has_shown_is_worth_nothing(drivers: Drivers)
         pair.connect().await;
     }
 
-    assert!(first.recv(&mut [0; 1_500]).is_ok(), "the first who shows it is answered");
-    assert!(other.recv(&mut [0; 1_500]).is_err(), "whoever repeats it is not");
+    assert!(first.recv(&mut [0; 1_500]).is_ok(), "the first sender of the proof is answered");
+    assert!(other.recv(&mut [0; 1_500]).is_err(), "a repeated proof is not answered");
     assert_eq!(strangers.turned_away(Turned::Replayed), initials.len() as u64);
 }
 
@@ -94,7 +94,7 @@ async fn initials_for(pair: &mut Pair, drivers: Drivers, key: PublicKey) -> Vec<
     client.endpoint.connect(loopback_socket(), listener.local_addr().unwrap(), &[key]).unwrap();
     std::mem::swap(&mut pair.client, &mut client);
     let mut initials = Vec::new();
-    pair.until("a hello's two datagrams came", |_| {
+    pair.until("both datagrams of a hello have arrived", |_| {
         let mut buffer = [0; 1_500];
         while let Ok(length) = listener.recv(&mut buffer) {
             initials.push(buffer[..length].to_vec());

@@ -47,7 +47,7 @@ async fn connections_stay_with_their_workers_when_the_client_moves(drivers: Driv
             group.client.endpoint.send_datagram(*connection, numbered(number, 100)).unwrap();
         }
         let expected = (round + 1) * connections.len();
-        group.until("all datagrams came", |group| group.received().len() == expected).await;
+        group.until("all datagrams have arrived", |group| group.received().len() == expected).await;
         for connection in &connections {
             group.client.endpoint.rebind(*connection, loopback_socket()).unwrap();
         }
@@ -56,7 +56,7 @@ async fn connections_stay_with_their_workers_when_the_client_moves(drivers: Driv
     let mut carried: Vec<_> = group.received();
     carried.sort_unstable();
     for (number, pair) in carried.chunks(2).enumerate() {
-        assert_eq!(pair[0], pair[1], "datagram {number} came on one connection both times");
+        assert_eq!(pair[0], pair[1], "datagram {number} arrived on the same connection both times");
     }
     assert_eq!(group.workers.iter().map(|worker| worker.connected.len()).collect::<Vec<_>>(), taken);
     for (index, worker) in group.workers.iter().enumerate() {
@@ -81,10 +81,10 @@ async fn a_proof_that_one_worker_has_seen_is_worth_nothing_to_another(drivers: D
 
     let repeated = ((SCANNERS - 1) * initials.len()) as u64;
     group
-        .until("whoever repeats is turned away", |_| strangers.turned_away(Turned::Replayed) == repeated)
+        .until("every repeated proof is turned away", |_| strangers.turned_away(Turned::Replayed) == repeated)
         .await;
     let answered = |scanner: &&UdpSocket| scanner.recv(&mut [0; 1_500]).is_ok();
-    group.until("the first is answered", |_| scanners.iter().filter(answered).count() == 1).await;
+    group.until("only the first sender is answered", |_| scanners.iter().filter(answered).count() == 1).await;
 }
 
 /// Only Warren's driver: dropping it is like a kill. noq's driver closes its connections when it is dropped.
@@ -146,7 +146,7 @@ async fn workers_in_threads_of_their_own_carry_everything_once(drivers: Drivers)
     let expected = CONNECTIONS as u64 * DATAGRAMS;
     let mut carried = Vec::new();
     group
-        .until("all datagrams came", |_| {
+        .until("all datagrams have arrived", |_| {
             carried.extend(threads.carried.try_iter());
             carried.len() as u64 == expected
         })
@@ -227,7 +227,7 @@ impl Group {
             if holds { Poll::Ready(()) } else { Poll::Pending }
         });
         if timeout(PATIENCE, waiting).await.is_err() {
-            panic!("waited in vain until {what}");
+            panic!("timed out waiting until {what}");
         }
     }
 
@@ -274,7 +274,7 @@ impl Group {
         let (address, key) = (listener.local_addr().unwrap(), self.key());
         let id = self.client.endpoint.connect(loopback_socket(), address, &[key]).unwrap();
         let mut initials = Vec::new();
-        self.until("a hello's two datagrams came", |_| {
+        self.until("both datagrams of a hello have arrived", |_| {
             let mut buffer = [0; 1_500];
             while let Ok(length) = listener.recv(&mut buffer) {
                 initials.push(buffer[..length].to_vec());

@@ -330,7 +330,7 @@ async fn read_until<T>(queue: &mut Queue, mut wanted: impl FnMut(VirtioNetHeader
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), found).await.expect("nothing of the kind was read in 5 s")
+    tokio::time::timeout(Duration::from_secs(5), found).await.expect("no matching packet was read in 5 s")
 }
 
 /// Answers the handshake of a TCP connection that the kernel opens. Returns the first data packet of a 64 KiB write.

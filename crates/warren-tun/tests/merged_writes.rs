@@ -104,7 +104,7 @@ fn the_receiver_does_verify_checksums() {
 
     net.relay_until(&connect);
 
-    assert!(!connect.join().unwrap(), "a connection was made with wrong checksums");
+    assert!(!connect.join().unwrap(), "a connection was established with wrong checksums");
     assert!(net.receiver.checksum_errors() > 0);
 }
 
@@ -127,8 +127,11 @@ fn tcp_both_ways(checksums: Checksums) {
 
         net.relay_until(&send);
 
-        assert!(serve.join().unwrap() == pattern(1, STREAM), "{receiver} got other bytes than were sent");
-        assert!(send.join().unwrap() == pattern(2, STREAM), "{receiver} sent other bytes than arrived");
+        assert!(
+            serve.join().unwrap() == pattern(1, STREAM),
+            "{receiver} received other bytes than were sent"
+        );
+        assert!(send.join().unwrap() == pattern(2, STREAM), "other bytes than {receiver} sent arrived");
     }
     assert_eq!(net.refused, 0, "{net:?}");
     assert!(net.packets > 4 * net.writes, "most packets were merged: {net:?}");
@@ -234,7 +237,7 @@ impl Net {
         let runtime = Rc::clone(&self.runtime);
         runtime.block_on(async {
             while !thread.is_finished() {
-                assert!(Instant::now() < deadline, "it takes too long: {self:?}");
+                assert!(Instant::now() < deadline, "not finished in time: {self:?}");
                 let relay = poll_fn(|context| self.poll_relay(context));
                 let _ = tokio::time::timeout(Duration::from_millis(20), relay).await;
             }

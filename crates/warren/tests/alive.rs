@@ -32,7 +32,7 @@ fn one_of_four_connections_that_is_swallowed_loses_its_flows_to_the_others_and_c
 
     assert!(flows::unanswered(&net.client, FLOWS) > 0, "the path of some flows is broken");
     std::thread::sleep(seconds(1));
-    assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "they have moved");
+    assert_eq!(flows::unanswered(&net.client, FLOWS), 0, "the flows have moved to other connections");
     // The swallowed connection is back, from another port.
     let carried = |client: &Client<'_>| client.status().each("packets_in");
     let before = carried(&client);
@@ -132,8 +132,8 @@ fn a_client_that_moves_to_another_network_takes_its_flows_along() {
         "measured: back {back:.1?} after the move; {bytes} bytes downloaded before, meanwhile and after, each of them right"
     );
     assert!(back < seconds(2), "{back:?}");
-    assert_eq!(load.wait(seconds(20)), Some(0), "the load lives on: {}", load.output());
-    assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was made anew");
+    assert_eq!(load.wait(seconds(20)), Some(0), "the load survives: {}", load.output());
+    assert_eq!(client.status().number("/totals/connections_ended"), 0, "no connection was replaced");
 }
 
 /// Scorecard F14 is `WARREN_FREEZES=10`: ten clients freeze at once, and every second one resumes with another address.
@@ -154,7 +154,7 @@ fn a_client_frozen_for_longer_than_the_idle_timeout_is_back_at_once() {
 
     clients.iter().for_each(|client| client.signal(Signal::STOP));
     let frozen = Instant::now();
-    eventually(IDLE_TIMEOUT + seconds(20), "the exit has given them up", || {
+    eventually(IDLE_TIMEOUT + seconds(20), "the exit has given up the clients", || {
         exit.status().list("/connections").is_empty()
     });
     std::thread::sleep(lasting.saturating_sub(frozen.elapsed()));
@@ -191,13 +191,13 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
 
     net.black_hole();
     // An idle client notices at its next keep-alive; a client in use notices at once.
-    eventually(seconds(15), "status says so", || {
+    eventually(seconds(15), "the status is reconnecting", || {
         net.client.sh("ping -c 1 -W 1 203.0.113.2");
         client.status().text("/state") == "reconnecting"
     });
     std::thread::sleep(seconds(8));
     let reason = || client.status().0["last_error"].to_string();
-    eventually(seconds(15), "status says why", || {
+    eventually(seconds(15), "the status says why", || {
         reason().contains("allow UDP port 443 in the exit's firewall")
     });
     let asking = flows::answers(&net.client, seconds(5));
@@ -259,7 +259,7 @@ fn when_one_ip_version_breaks_the_other_takes_over_within_seconds() {
     let most = asked("WARREN_TAKEOVER").unwrap_or(8);
     assert!(gap < seconds(most), "{gap:?}");
     assert_ne!(first.contains("2001"), remote().contains("2001"), "{first} and {}", remote());
-    eventually(seconds(10), "every connection followed", || attached(&client) == 4);
+    eventually(seconds(10), "every connection has moved to the other version", || attached(&client) == 4);
     client.down();
 }
 
@@ -279,18 +279,18 @@ fn another_exit_takes_over_and_the_first_is_returned_to() {
 
     first.stop(Signal::TERM);
     let stopped = Instant::now();
-    eventually(seconds(10), "the other exit has it", || {
+    eventually(seconds(10), "the client is on the other exit", || {
         endpoint() == "192.0.3.2:443" && client.status().text("/state") == "up"
     });
     println!("on the other exit {:?} after the first stopped", stopped.elapsed());
     client.sh("ping -c 1 -W 5 203.0.113.2");
     first.run();
     let running = Instant::now();
-    eventually(seconds(40), "the first has it again", || {
+    eventually(seconds(40), "the client is back on the first exit", || {
         endpoint() == "198.51.100.2:443" && client.status().text("/state") == "up"
     });
     println!("back on the first {:?} after it runs", running.elapsed());
-    assert!(running.elapsed() > seconds(5), "not at its first sign of life");
+    assert!(running.elapsed() > seconds(5), "the client does not return at the first sign of life");
     client.sh("ping -c 1 -W 5 203.0.113.2");
     client.down();
 }

@@ -72,10 +72,10 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
         spoilt[0],
         spoilt[1]
     );
-    assert!(there == bytes, "what arrived are other bytes");
-    assert!(back == bytes, "what came back are other bytes");
+    assert!(there == bytes, "other bytes arrived");
+    assert!(back == bytes, "other bytes came back");
     assert!(spoilt.iter().all(|count| *count > 0), "{spoilt:?}");
-    assert_eq!(wrong(), before, "the kernels found packets wrong");
+    assert_eq!(wrong(), before, "the kernels found wrong packets");
     for status in [client.status(), exit.status()] {
         for reason in ["bad_datagram", "bad_packet", "bad_checksum_flag", "bad_fragment"] {
             assert_eq!(status.drop("tun", reason), 0, "{reason}");
@@ -92,8 +92,8 @@ fn bytes_stay_right_over_a_path_that_spoils_every_fiftieth_datagram() {
         net.router.sh(&table(device, "ingress", device, &rule)).ok();
     }
     let (there, _) = there_and_back(&net, &bytes[..200_000]);
-    assert!(there != bytes[..200_000], "no byte was spoilt");
-    assert!(wrong()[0] > before[0], "no packet was found wrong");
+    assert!(there != bytes[..200_000], "no byte was corrupted");
+    assert!(wrong()[0] > before[0], "no packet was found to be wrong");
 }
 
 /// Scorecard F5 is `WARREN_TWICE=20000`.
@@ -159,7 +159,7 @@ fn what_comes_late_is_delivered_all_the_same() {
         let taken = format!("udp {port} 443 @th,320,8 < {below} counter drop");
         net.router.sh(&table("late", "ingress", device, &taken)).ok();
         let came = flows::echo_numbered(&net.client, 5_000);
-        assert!(came.len() < 5_000, "nothing is taken from the link");
+        assert!(came.len() < 5_000, "no datagram is taken from the link");
 
         let mut sending_on = net.router.start(&["python3", "-u", script, device, port, below]);
         sending_on.wait_for_output("listening");
@@ -170,9 +170,9 @@ fn what_comes_late_is_delivered_all_the_same() {
         println!(
             "measured: {total} of {sent} came, {behind} out of order, with {late_ones} datagrams {way} 5 to 20 ms late"
         );
-        assert_eq!(total, sent as usize, "some were lost");
+        assert_eq!(total, sent as usize, "some datagrams were lost");
         assert!(behind * 10 <= total, "{behind} out of order");
-        assert!(late_ones > 0, "none was late");
+        assert!(late_ones > 0, "no datagram was late");
         assert!(sending_on.is_running(), "{}", sending_on.output());
         drop(sending_on);
         net.router.sh("nft delete table netdev late").ok();
@@ -192,7 +192,7 @@ fn none_twice(mut came: Vec<u32>) -> (usize, usize) {
     let behind = came.windows(2).filter(|pair| pair[1] < pair[0]).count();
     came.sort_unstable();
     came.dedup();
-    assert_eq!(came.len(), total, "some came twice");
+    assert_eq!(came.len(), total, "some datagrams came twice");
     (total, behind)
 }
 

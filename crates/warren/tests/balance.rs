@@ -61,7 +61,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
         let came_to_its_end = net.client.sh(line).succeeded();
         came_to_its_end && client.status().number("/totals/quic_datagrams_sent") > 15_000
     });
-    assert!(is_enough, "iperf3 never sent upwards to its end");
+    assert!(is_enough, "iperf3 never finished a run that sent upwards");
 
     net.unfilter();
     let (inside, outside) = drained(&client, &exit);
@@ -70,7 +70,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
     assert_wire_only_loses(&inside, &outside);
     let lost =
         inside.number("/totals/quic_datagrams_sent") - outside.number("/totals/quic_datagrams_received");
-    assert!(lost > 20, "2 % of the datagrams should be lost, and {lost} were");
+    assert!(lost > 20, "2 % of the datagrams should be lost, but {lost} were");
 }
 
 /// Scorecard L7. Both ends of the tunnel share one core, and the sender has the other core. On a shared core the tunnel
@@ -135,7 +135,11 @@ fn overload(net: &Net) {
             length + 28
         );
         assert!(capacity * 2 >= most, "{capacity} packets/s are carried, where there were {most}");
-        assert!(sent * 10 >= capacity * 19, "{sent} packets/s were offered, less than {}", capacity * 2);
+        assert!(
+            sent * 10 >= capacity * 19,
+            "{sent} packets/s were offered, which is less than {}",
+            capacity * 2
+        );
         assert!(received * 10 >= capacity * 9, "{received} of {capacity} packets/s");
     }
 }

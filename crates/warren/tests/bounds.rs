@@ -93,7 +93,7 @@ fn bombard(silent: bool) {
     };
     let refused = turned(&["no_proof", "replayed_proof"]);
     let put_off = turned(&["address_unproven"]);
-    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     if hostile.is_some() {
         // The rest is table capacity, and pages that a longer-lived allocation keeps.
         eventually(seconds(60), "the exit is as small as it was", || more() <= 2_048);
@@ -154,7 +154,7 @@ fn sessions_that_come_and_go_without_end_fill_no_log() {
             let mut sessions = 0;
             while sessions < 250 {
                 let mut client = LibraryClient::start(key.clone(), exit_key, 1);
-                client.until("it is up", |client| client.attached() == 1).await;
+                client.until("the client is up", |client| client.attached() == 1).await;
                 sessions += 1;
             }
             sessions

@@ -44,7 +44,7 @@ fn forty_broken_files_each_leave_a_running_exit_and_a_running_client_as_they_wer
     client_host.assert_same(&HostState::of(&net.client));
     assert_eq!((client.status().number("/session/id"), client.status().number("/reconnects")), (session, 0));
     pinging.signal(Signal::INT);
-    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     let pings = pinging.output();
     let (sent, received) = (counted(&pings, " packets transmitted"), counted(&pings, " received"));
     // On a busy machine a packet may wait longer than a queue allows.
@@ -217,9 +217,9 @@ impl Daemon<'_> {
         let refused = self.warren.run(&format!("reload {}", self.name));
         assert_eq!(refused.code, Some(1), "{refused:?}");
         let said = refused.stderr.trim_end();
-        assert!(said.contains(says) && said.lines().count() == 1, "{says:?} is in: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{says:?} is not in: {said}");
         let status =
-            self.warren.status().unwrap_or_else(|| panic!("{} still answers after {said}", self.name));
+            self.warren.status().unwrap_or_else(|| panic!("{} does not answer after {said}", self.name));
         assert!(said.contains(status.text("/reload_error")), "{said}\n{}", status.text("/reload_error"));
         let shown = self.warren.run(&format!("status {}", self.name)).ok();
         assert!(shown.lines().any(|line| line.trim_start().starts_with("reload")), "{shown}");

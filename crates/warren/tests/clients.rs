@@ -64,7 +64,7 @@ fn the_list_shows_every_client_with_and_without_a_running_exit() {
     exit.warren.run("exit client remove laptop").ok();
 
     exit.stop(rustix::process::Signal::TERM);
-    assert_eq!(names(&exit), ["phone"], "what was changed live is kept");
+    assert_eq!(names(&exit), ["phone"], "live changes are kept");
     let gone = exit.warren.run("exit client show laptop");
     assert_eq!(gone.code, Some(1));
     assert!(gone.stderr.contains("laptop"), "{}", gone.stderr);
@@ -84,7 +84,12 @@ fn a_name_or_key_that_is_taken_is_refused_and_nothing_is_written() {
     assert_eq!((again.code, again.stdout.as_str()), (Some(1), ""), "{}", again.stderr);
     assert!(again.stderr.contains("laptop"), "{}", again.stderr);
     let mut lost = exit.warren.start_under(&["sh", "-c", "exec \"$@\" >&-", "sh"], "exit client add phone");
-    assert_eq!(lost.wait(seconds(10)), Some(1), "nobody would have its key: {}", lost.output());
+    assert_eq!(
+        lost.wait(seconds(10)),
+        Some(1),
+        "the command fails if nobody can read the new key: {}",
+        lost.output()
+    );
     let own = exit.warren.run("exit client add office --prefix 127.0.0.0/8");
     assert!(own.stderr.contains("loopback"), "{own:?}");
     let outside = exit.warren.run("exit client add phone --ipv4 192.0.2.9");

@@ -23,7 +23,11 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let jumps = [400 * DAY, -3 * DAY, -i64::try_from(now.as_secs()).unwrap()];
     set_clock(jumps[2]);
-    assert_eq!(client.sh(&format!("{} date +%Y", under.join(" "))), "1970", "the clock is seen");
+    assert_eq!(
+        client.sh(&format!("{} date +%Y", under.join(" "))),
+        "1970",
+        "the program sees the shifted clock"
+    );
 
     set_clock(0);
     let _daemon = client.run_under(&under, "info");
@@ -38,7 +42,7 @@ fn a_wall_clock_that_jumps_ends_no_session_and_keeps_none_from_beginning() {
     // A busy machine may delay a process this long once, so three tries are allowed. A clock that matters would fail
     // all three.
     let gap = (0..3).map(|_| longest_gap()).find(|gap| *gap <= seconds(1));
-    let gap = gap.expect("three jumps of the wall clock cost a second, three times");
+    let gap = gap.expect("three jumps of the wall clock stalled the tunnel for over a second, three times");
     println!(
         "measured: F13: an echo each 20 ms through three jumps of the wall clock stood still for {gap:.0?} at most; no connection made anew"
     );
@@ -72,7 +76,7 @@ fn reconnect(net: &Net, exit: &mut Exit<'_>, client: &Client<'_>, clock: &str) {
     let session = client.status().number("/session/id");
     exit.stop(Signal::KILL);
     exit.run();
-    let took = eventually(seconds(30), "it has reconnected", || {
+    let took = eventually(seconds(30), "the client has reconnected", || {
         net.client.sh("ping -c 1 -W 1 203.0.113.2");
         let status = client.status();
         status.number("/session/id") != session && status.text("/state") == "up"

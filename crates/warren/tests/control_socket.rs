@@ -69,7 +69,7 @@ fn another_user_neither_asks_nor_replaces_the_control_socket_while_daemons_start
     let open = socket.parent().unwrap();
     std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o777)).unwrap();
     let mut attempts = net.exit.start(&["sh", "-c", &line]);
-    eventually(seconds(20), "somebody else has the socket's name", || {
+    eventually(seconds(20), "another user's link replaces the socket", || {
         std::fs::symlink_metadata(&socket).is_ok_and(|metadata| metadata.is_symlink())
     });
     std::fs::write(work.path().join("stop"), "").unwrap();
@@ -188,9 +188,9 @@ fn what_is_no_question_is_refused_and_the_daemon_goes_on() {
     ];
     for (question, says) in questions {
         let answer = ask(&socket, question);
-        assert!(answer.contains(says), "{says:?} is in: {answer}");
+        assert!(answer.contains(says), "{says:?} is not in: {answer}");
         assert!(answer.len() < 2_000_000 && !answer.contains("\"Ok\""), "{answer}");
-        assert!(exit.warren.status().is_some(), "the exit answers after {says:?}");
+        assert!(exit.warren.status().is_some(), "the exit still answers after {says:?}");
     }
 }
 

@@ -114,7 +114,7 @@ fn a_hundred_clients_whose_exit_was_away_for_long_are_soon_back_and_tried_seldom
         "measured: {COUNT} clients whose exit was away for {away:?} made {fewest} to {most} attempts each, {mean} in the mean, and were all \
          back {back:.1?} after it; the exit then had {memory_kib} KiB"
     );
-    assert_eq!(attempts.len(), COUNT, "every client tried");
+    assert_eq!(attempts.len(), COUNT, "every client made attempts");
     assert!(*most <= 40, "{attempts:?}");
     assert!(back <= seconds(30), "{back:?}");
     assert!(memory_kib <= 96 * 1024, "{memory_kib} KiB");

@@ -215,7 +215,10 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
             client.up();
             client.signal(Signal::KILL);
             eventually(seconds(5), "the daemon is gone", || client.warren.status().is_none());
-            assert!(std::fs::read_to_string(&file).unwrap().contains("warren"), "{kind}: it was left behind");
+            assert!(
+                std::fs::read_to_string(&file).unwrap().contains("warren"),
+                "{kind}: the killed daemon left its file behind"
+            );
             client.warren.run(after).ok();
             if after == "up home" {
                 client.warren.run("down home").ok();
@@ -234,7 +237,7 @@ fn resolv_conf_of_every_kind_comes_back_exactly_after_a_kill_and_after_a_power_c
     std::fs::remove_dir_all(&runtime).unwrap();
     assert!(file.exists());
     client.warren.run("down").ok();
-    assert!(!file.exists(), "what was missing is missing again");
+    assert!(!file.exists(), "the file did not exist before, and is gone again");
     // After a real boot the other changes would be gone. Here they are still in place.
     std::fs::create_dir(&runtime).unwrap();
     std::fs::write(runtime.join("journal"), journal).unwrap();

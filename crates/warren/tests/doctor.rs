@@ -73,7 +73,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv4/ip_forward").ok(), "0");
     assert!(!etc.join("sysctl.d/90-warren-net.ipv4.ip_forward.conf").exists());
     exit.daemon().signal(Signal::CONT);
-    eventually(seconds(10), "the exit turns it on again", || {
+    eventually(seconds(10), "the exit turns forwarding on again", || {
         verdict(&findings(&exit.warren.run("doctor --json")), "forwarding") == "good"
     });
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=1").ok();
@@ -135,7 +135,7 @@ fn doctor_of_a_client_knocks_at_its_exit_beside_a_tunnel_that_is_up() {
     let session = client.status().number("/session/id");
 
     // A busy machine may take longer than the doctor waits.
-    eventually(seconds(40), "the doctor finds the exit well", || {
+    eventually(seconds(40), "the doctor's verdict on the exit is good", || {
         let answer = client.warren.run("doctor --json");
         verdict(&findings(&answer), "exit") == "good"
             && answer.stdout.contains("the exit 198.51.100.2:443 of home answers at")

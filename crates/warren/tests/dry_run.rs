@@ -20,7 +20,7 @@ fn dry_run_prints_what_up_does_and_changes_nothing() {
 
     println!("{printed}");
     before.assert_same(&support::HostState::of(&net.client));
-    assert_eq!(files, client.warren.files(), "no file is made");
+    assert_eq!(files, client.warren.files(), "no file is created");
     assert!(net.client.pids().is_empty(), "no process is started");
 
     client.up();

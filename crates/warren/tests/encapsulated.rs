@@ -98,7 +98,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
     vxlan(internet, OVERLAY[1], internet_address, exit_address);
     let _echo = echo(internet, "serve");
     for address in OVERLAY[1] {
-        eventually(seconds(10), "the overlay carries", || {
+        eventually(seconds(10), "the overlay works", || {
             container.sh(&format!("ping -c 1 -W 1 {address}")).succeeded()
         });
     }
@@ -107,7 +107,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
         println!("{}", ask(&container, "tcp,udp,udp-segments,icmp", address).ok());
     }
 
-    assert!(client.status().number("/totals/tun_read_bytes") > 8_000_000, "it went around the tunnel");
+    assert!(client.status().number("/totals/tun_read_bytes") > 8_000_000, "the traffic bypassed the tunnel");
     for host in [&container, internet] {
         assert_eq!(wrong_checksums(host), 0, "{}", host.name());
     }

@@ -34,9 +34,9 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     let fresh = forget_peak(pid);
     let (connected, longest) = say_nothing(&net.client, exit_key, COUNT);
     let each = (peak_kib(pid) - fresh) / COUNT as u64;
-    eventually(seconds(20), "they are gone", || connections(&exit) == 0);
+    eventually(seconds(20), "the connections are gone", || connections(&exit) == 0);
     let is_back = |exit: &Exit<'_>| rss(exit) <= fresh + BACK_WITHIN_KIB;
-    eventually(seconds(60), "their memory is back", || is_back(&exit));
+    eventually(seconds(60), "their memory is free again", || is_back(&exit));
     let kept = rss(&exit).saturating_sub(fresh);
 
     let before = Handshakes::of(&exit);
@@ -66,10 +66,10 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    eventually(seconds(20), "they are gone", || connections(&exit) == 0);
+    eventually(seconds(20), "the handshakes are gone", || connections(&exit) == 0);
     let took = start.elapsed();
     let peak = peak_kib(pid) - fresh;
-    eventually(seconds(60), "their memory is back, too", || is_back(&exit));
+    eventually(seconds(60), "their memory is free again, too", || is_back(&exit));
     let back = start.elapsed();
     let kept_again = rss(&exit).saturating_sub(fresh);
     let timed_out = Handshakes::of(&exit).timed_out - before.timed_out;
@@ -84,7 +84,7 @@ fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_secon
     assert_eq!(connected, COUNT);
     assert!(longest <= seconds(5), "{longest:?}");
     assert!(each <= 64, "{each} KiB");
-    assert_eq!((before.in_flight, timed_out), (0, FORGED_AT_ONCE), "each that was let in was given up");
+    assert_eq!((before.in_flight, timed_out), (0, FORGED_AT_ONCE), "each admitted handshake timed out");
     assert!(most <= AT_ONCE, "{most}");
     assert!(stalled >= seconds(8) && gone <= HANDSHAKE_TIMEOUT + A_LOOK, "{stalled:?} {gone:?}");
     assert!(peak <= 2 * 64 * COUNT as u64, "{peak} KiB");
@@ -138,10 +138,10 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
             runtime().block_on(async move {
                 for _ in 0..count {
                     let mut client = LibraryClient::start(own.clone(), exit_key, 1);
-                    client.until("it is up", |client| client.attached() == 1).await;
+                    client.until("the client is up", |client| client.attached() == 1).await;
                     let mut refused = LibraryClient::start(foreign.clone(), exit_key, 1);
                     refused
-                        .until("it is refused", |client| {
+                        .until("the client is refused", |client| {
                             matches!(client.state(), warren_session::client::ClientState::Stopped { .. })
                         })
                         .await;
@@ -151,7 +151,7 @@ fn ten_thousand_reloads_sessions_and_refusals_leave_the_exit_as_large_as_it_was(
         (0..count).for_each(|_| reload());
         clients.join().unwrap();
         // The last sessions are gone.
-        eventually(seconds(60), "the last is gone", || connections(&exit) <= 1);
+        eventually(seconds(60), "the last connection is gone", || connections(&exit) <= 1);
     };
     let first = rss(&exit);
     let start = Instant::now();

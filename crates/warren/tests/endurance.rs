@@ -36,11 +36,11 @@ fn flow_survives_black_holes() {
         measured.push(format!("{}: {back:.1?}", hole.as_secs()));
         // TCP doubles its timeout at each retransmission. Long black holes end the flow.
         if hole <= seconds(20) {
-            assert_eq!(flow.wait(seconds(60)), Some(0), "the flow lives on: {}", flow.output());
+            assert_eq!(flow.wait(seconds(60)), Some(0), "the flow survives: {}", flow.output());
             assert_eq!(
                 client.status().number("/totals/connections_ended"),
                 ended,
-                "no connection was made anew"
+                "no connection was replaced"
             );
         } else {
             drop(flow);
@@ -96,8 +96,8 @@ fn nothing_leaves_a_locked_host_while_daemons_come_and_go() {
         "measured: {attempts} attempts to leave in {lasting} s and {turns} starts and ends, {leaked} leaked"
     );
     assert!(attempts > 80, "{attempts} attempts");
-    assert_eq!(leaked, 0, "of {attempts} attempts");
+    assert_eq!(leaked, 0, "out of {attempts} attempts");
     client.warren.run("cleanup").ok();
     client.assert_host_unchanged();
-    leaks.assert_all("open again");
+    leaks.assert_all("the kill switch is open again");
 }

@@ -16,7 +16,7 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
     let outside = || client_counter(&net);
     assert!(net.client.sh("dig +short +time=5 exit.test").ok().contains(Net::EXIT_V4));
     let asked = outside();
-    assert!(!asked.contains("packets 0 "), "it would be seen: {asked}");
+    assert!(!asked.contains("packets 0 "), "the counter sees an unmarked query: {asked}");
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
     client.up();
     let returns = |why: &str, exit: &mut Exit<'_>, meanwhile: &dyn Fn()| {
@@ -51,7 +51,7 @@ fn the_last_good_address_does_while_the_name_is_unknown_and_a_new_one_is_taken()
             .ok();
     });
     assert_eq!(client.status().text("/exit/address"), "198.51.100.77:443");
-    assert_eq!(outside(), asked, "somebody asked a resolver outside");
+    assert_eq!(outside(), asked, "an unmarked query left outside the tunnel");
 }
 
 #[test]

@@ -102,15 +102,15 @@ fn assert_traffic_comes_back_after(ending: Signal) {
     let back = answers.iter().find(|at| **at > listening).expect("traffic came back");
     let took = *back - listening;
     println!("{ending:?}: back {took:?} after the exit answered");
-    assert!(took < seconds(5), "it took {took:?}");
+    assert!(took < seconds(5), "the restart took {took:?}");
     assert!(answers.iter().any(|at| *at < stopped), "there was traffic before");
     assert!(
         !answers.iter().any(|at| *at > stopped && *at < stopped + seconds(1)),
-        "the exit was really away"
+        "the exit was really down"
     );
     assert_eq!(client.inner_addresses(), addresses);
     assert_eq!(client.status().text("/state"), "up");
-    assert_eq!(load.wait(seconds(30)), Some(0), "the flows live on: {}", load.output());
+    assert_eq!(load.wait(seconds(30)), Some(0), "the flows survive: {}", load.output());
     eventually(seconds(10), "every connection is back", || client.status().list("/connections").len() == 4);
     client.down();
     // Scorecard C3: nothing leaves the exit with an inner address, even while the daemon is stopped.

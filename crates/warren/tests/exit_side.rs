@@ -82,7 +82,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
 
     sent.recv().unwrap();
     // The kernel drops packets to its loopback addresses before any rule sees them.
-    eventually(seconds(20), "every other packet is refused, and counted", || refused() >= 5 * PACKETS);
+    eventually(seconds(20), "every other packet is refused and counted", || refused() >= 5 * PACKETS);
     assert_eq!(accepted(), [0; 3]);
 
     exit.configure(|config| config.with("access", "allow", vec!["192.168.77.0/24"]));
@@ -91,7 +91,7 @@ fn a_client_reaches_nothing_of_the_exit_s_own_but_the_one_network_that_is_allowe
     sent.recv().unwrap();
     eventually(seconds(20), "the allowed network is reached", || accepted()[2] >= PACKETS);
     // The replaced table's counters start at zero.
-    eventually(seconds(20), "and nothing else is", || refused() >= 4 * PACKETS);
+    eventually(seconds(20), "packets to all other targets are refused", || refused() >= 4 * PACKETS);
     assert_eq!(accepted()[..2], [0; 2]);
     go_on.send(false).unwrap();
     client.join().unwrap();

@@ -35,9 +35,9 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     ];
     for line in changes {
         assert_one_sentence(&exit.warren.run(line), "no space left on device");
-        assert_eq!(known(), known_before, "{line} that failed changed nothing");
+        assert_eq!(known(), known_before, "a failed {line} changed nothing");
     }
-    assert_eq!(clients(), before, "what could not be written left the file alone");
+    assert_eq!(clients(), before, "failed writes left the file alone");
     // The lease is new, and cannot be written either.
     let client = Client::with(&net, &profile);
     client.up();
@@ -50,7 +50,7 @@ fn a_full_disk_keeps_the_exit_s_clients_as_they_were_until_there_is_room() {
     assert_eq!(clients(), before);
 
     disk.inside(&net.exit, &daemon, "rm fill").ok();
-    eventually(seconds(20), "all of it is saved once there is room", || {
+    eventually(seconds(20), "everything is saved once there is room", || {
         let clients = clients();
         ["disabled = true", "10.66."].iter().all(|text| clients.contains(text))
     });
@@ -127,7 +127,7 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     assert!(lost.contains(" 0% packet loss"), "{lost}");
     println!("measured: R1: {used:?} of processor time in two seconds, {} commands waiting", held.len());
     assert!(used < Duration::from_millis(400), "{used:?} of processor time in two seconds");
-    assert!(refused() > refused_before, "they were used up meanwhile");
+    assert!(refused() > refused_before, "descriptors ran out again meanwhile");
     // The other clients' traffic passes too. Packets that the echo cannot handle on a busy machine do not count as the
     // exit's loss.
     let chain = |name: &str, hook: &str, port: &str| {
@@ -144,7 +144,7 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     phase.store(SENDING, SeqCst);
     std::thread::sleep(seconds(1));
     phase.store(LISTENING, SeqCst);
-    eventually(seconds(10), "none of the others' packets is lost, nor of their answers", || {
+    eventually(seconds(10), "no packet or answer of the other clients is lost", || {
         at_the_echo() == (sent.load(SeqCst), answered.load(SeqCst))
     });
     println!(
@@ -155,7 +155,7 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     assert!(all() && sent.load(SeqCst) >= COUNT as u64 && answered.load(SeqCst) >= COUNT as u64);
     crowd.end();
     drop(held);
-    eventually(seconds(10), "it answers again", || exit.warren.status().is_some());
+    eventually(seconds(10), "the exit answers again", || exit.warren.status().is_some());
     client.down();
 }
 

@@ -47,7 +47,7 @@ fn a_client_s_first_packets_say_nothing_that_only_warren_says() {
     assert_eq!(
         seen.extension(0),
         Some(&b"\0\x12\0\0\x0fwww.example.org"[..]),
-        "the profile's server is named"
+        "the profile's server name is sent"
     );
     assert_eq!(seen.extension(16), Some(&b"\0\x03\x02h3"[..]));
 }
@@ -83,7 +83,7 @@ fn first_packets(net: &Net, profile: &Profile) -> Vec<Vec<u8>> {
     let client = Client::with(net, profile);
     let mut up = client.warren.start("up home --timeout 4s");
     let (mut packets, mut buffer) = (Vec::new(), [0; 2_048]);
-    eventually(seconds(20), "a hello is whole", || {
+    eventually(seconds(20), "a hello is complete", || {
         while let Ok(length) = listener.recv(&mut buffer) {
             packets.push(buffer[..length].to_vec());
         }

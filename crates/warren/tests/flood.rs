@@ -91,7 +91,7 @@ fn flood_beside_a_tunnel(
             over.store(true, SeqCst);
             let (strangers, each_second) = flood.end();
             let begun = beginning.join().unwrap();
-            let p95 = *begun.get(begun.len() * 95 / 100).expect("tunnels began meanwhile");
+            let p95 = *begun.get(begun.len() * 95 / 100).expect("tunnels were opened meanwhile");
             let ended = Instant::now();
             let back = eventually(seconds(10), "the tunnel answers", || {
                 net.client.sh("ping -c 1 -W 0.3 203.0.113.2").succeeded()

@@ -52,7 +52,7 @@ fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
     );
     assert!(status.contains("delete it with `ip -4 rule delete priority 1`"), "{shown}");
     Attempts::start(&net.client, 1.0).end();
-    assert_eq!(leaks.leaked(), leaked, "the kill switch holds");
+    assert_eq!(leaks.leaked(), leaked, "nothing gets past the kill switch");
 
     let before_mending = Instant::now();
     client.sh("ip rule delete priority 1");
@@ -60,7 +60,7 @@ fn what_cannot_be_passed_is_an_error_and_the_kill_switch_holds() {
     let up_for = client.status().0["since_seconds"].as_f64().unwrap();
     assert!(
         up_for <= before_mending.elapsed().as_secs_f64(),
-        "it was in error until then, not up for {up_for} s"
+        "the tunnel was in error until then, so it cannot have been up for {up_for} s"
     );
     assert_eq!(client.sh(ASKED), Net::EXIT_V4);
     client.down();
@@ -93,7 +93,7 @@ fn a_later_rule_with_a_default_route_of_its_own_is_passed() {
 
     client.sh("ip rule add priority 100 lookup 77");
 
-    eventually(seconds(20), "the tunnel has everything again", || {
+    eventually(seconds(20), "everything goes through the tunnel again", || {
         net.client.sh("curl -sS --max-time 2 http://203.0.113.2/address").stdout.trim() == Net::EXIT_V4
     });
     assert_eq!(client.status().text("/state"), "up");

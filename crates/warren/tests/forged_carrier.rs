@@ -66,7 +66,7 @@ impl<'net> Forger<'net> {
     fn assert_shut(&self, ends: &[[&str; 3]], when: &str) {
         for end in ends {
             for device in ["eth0", ""] {
-                assert!(!self.gets_out(*end, device), "to {end:?} by {device:?}, {when}");
+                assert!(!self.gets_out(*end, device), "a packet got out to {end:?} by {device:?}, {when}");
             }
         }
     }
@@ -82,7 +82,7 @@ fn a_forged_packet_from_an_exit_or_a_resolver_does_not_open_the_kill_switch() {
     let client = Client::with(&net, &exit.enrol("laptop").with("kill_switch", "enabled", true));
     let forger = Forger::on(&net);
     let ends = [EXITS, RESOLVERS].concat();
-    assert!(ends.iter().all(|end| forger.gets_out(*end, "eth0")), "while it is open");
+    assert!(ends.iter().all(|end| forger.gets_out(*end, "eth0")), "before the kill switch is closed");
 
     let daemon = client.run("info");
     let rules = client.sh("nft list table inet warren-kill-switch_home");
@@ -96,7 +96,7 @@ fn a_forged_packet_from_an_exit_or_a_resolver_does_not_open_the_kill_switch() {
         "h=$(nft -a list chain inet warren-kill-switch_home carrier | sed -n 's/.*ct mark .* return # handle //p'); \
          nft delete rule inet warren-kill-switch_home carrier handle $h",
     );
-    assert!(ends.iter().any(|end| forger.gets_out(*end, "eth0")), "they would get out");
+    assert!(ends.iter().any(|end| forger.gets_out(*end, "eth0")), "without the rule the packets get out");
 
     // The daemon's own packets still leave, from any port.
     client.up();
@@ -118,6 +118,6 @@ fn a_forged_packet_from_a_resolver_lets_no_query_past_the_guard() {
     // Other answers leave the way that the packet came in.
     let others = RESOLVERS.map(|[own, end, _]| [own, end, "5300"]);
     assert!(others.iter().all(|end| forger.gets_out(*end, "")), "answers are routed outside");
-    eventually(seconds(20), "the tunnel carries", || net.client.sh("ping -c 1 -W 1 203.0.113.2").succeeded());
+    eventually(seconds(20), "the tunnel works", || net.client.sh("ping -c 1 -W 1 203.0.113.2").succeeded());
     client.down();
 }

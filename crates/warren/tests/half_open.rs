@@ -47,18 +47,18 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
 
     // The control: the attack went on all the time. Clients got in only because the exit displaced other handshakes.
     let most_are_taken = || under_way(&exit) >= AT_ONCE * 9 / 10;
-    eventually(LONGEST, "the places that clients have left are taken again", most_are_taken);
+    eventually(LONGEST, "the places that clients have vacated are taken again", most_are_taken);
     let (held, given_up) = (under_way(&exit), displaced(&exit) - before);
     let (begun, proven) = attack.counts();
     let rate = attack.end();
     let peak = peak_kib(pid) - memory;
     pinging.signal(Signal::INT);
     client.sh("ping -c 1 -W 5 203.0.113.2");
-    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
     let p95 = took[took.len() * 95 / 100];
     let kept = || rss_kib(pid).saturating_sub(memory);
-    eventually(seconds(30), "no handshake is left", || under_way(&exit) == 0);
+    eventually(seconds(30), "no half-open handshake is left", || under_way(&exit) == 0);
     let quiet = Instant::now();
     while lasting.is_some() && kept() > KEPT_KIB && quiet.elapsed() < seconds(60) {
         std::thread::sleep(Duration::from_millis(500));
@@ -73,7 +73,7 @@ fn clients_connect_and_sessions_lose_nothing_while_somebody_fills_the_exit_with_
     );
     assert!(
         given_up > took.len() as u64,
-        "{given_up} gave way, {begun} were begun, {proven} addresses were proven"
+        "{given_up} were displaced, {begun} were started, {proven} addresses were proven"
     );
     let counted: Vec<u64> = pings.split(' ').filter_map(|word| word.parse().ok()).collect();
     // One ping may be in flight when ping is told to end.
@@ -123,7 +123,7 @@ fn connect_beside(
             took.sort();
             return took;
         }
-        assert!(start.elapsed() < lasting + LONGEST, "{begun} were begun meanwhile");
+        assert!(start.elapsed() < lasting + LONGEST, "{begun} were started meanwhile");
         std::thread::sleep(Duration::from_millis(400));
     }
 }
@@ -149,7 +149,7 @@ fn connect_at_once(host: &Namespace, keys: &[PrivateKey], exit_key: PublicKey) -
 async fn connect(key: PrivateKey, exit_key: PublicKey) -> Duration {
     let start = Instant::now();
     let mut client = LibraryClient::start(key, exit_key, 1);
-    client.until("it is up", |client| client.attached() == 1).await;
+    client.until("the client is up", |client| client.attached() == 1).await;
     let took = start.elapsed();
     assert_eq!(client.attempts(), 1, "up after {took:?}");
     client.leave().await;

@@ -58,7 +58,7 @@ fn sigterm_restores_the_exit_s_host() {
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(0));
     // The table that keeps flows alive over a restart stays for a moment.
-    eventually(seconds(5), "nothing is held for a successor", || {
+    eventually(seconds(5), "the hold table is gone", || {
         !net.exit.sh("nft list tables").stdout.contains("warren_exit_hold")
     });
     before.assert_same(&HostState::of(&net.exit));
@@ -149,7 +149,7 @@ fn the_control_socket_is_its_owner_s_alone() {
         warren.host.sh(&format!("chmod -R a+rwX {}", warren.config("..").display())).ok();
         let status = warren.run_as_nobody("status --json");
         assert!(!status.succeeded(), "{}", status.stdout);
-        assert!(warren.status().is_some(), "root is still answered");
+        assert!(warren.status().is_some(), "root still gets an answer");
     }
 }
 
@@ -177,7 +177,7 @@ fn private_keys_are_in_no_argument_log_or_status() {
         seen += &String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default());
     }
 
-    assert!(seen.len() > 1_000 && seen.contains("client"), "there is something to look through");
+    assert!(seen.len() > 1_000 && seen.contains("client"), "there is output to search");
     assert!(!seen.contains(secret) && !seen.contains(exit_secret));
     daemon.signal(Signal::TERM);
     daemon.wait(seconds(10));

@@ -58,7 +58,7 @@ fn what_nobody_has_proven_ends_no_client_that_connects_for_the_first_time() {
     assert!(daemon.is_running(), "the client ended: {}", daemon.output());
 
     exit.run();
-    eventually(seconds(40), "the client connects once nobody answers in the exit's place", || {
+    eventually(seconds(40), "the client connects once the interloper has stopped", || {
         client.status().text("/state") == "up"
     });
     client.down();
@@ -77,7 +77,10 @@ fn an_up_tells_of_an_answer_that_nobody_has_proven_only_once_it_goes_on() {
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(refused.stderr.contains("does not speak"), "{refused:?}");
     let took = start.elapsed();
-    assert!(took >= seconds(2) && interloper.end() >= 3, "one forged packet is enough: {took:?}");
+    assert!(
+        took >= seconds(2) && interloper.end() >= 3,
+        "a single forged packet ended the attempt: {took:?}"
+    );
     client.assert_host_unchanged();
 }
 
@@ -95,7 +98,7 @@ fn a_daemon_that_is_shown_another_key_goes_on_and_takes_the_right_one_by_a_reloa
     let mut daemon = client.warren.start(&format!("--log info client run {}", profile.display()));
 
     let start = Instant::now();
-    eventually(seconds(20), "it has been shown the key for long", || {
+    eventually(seconds(20), "the client has been seeing the wrong key for some time", || {
         assert!(daemon.is_running(), "the client ended: {}", daemon.output());
         let status = client.warren.status();
         let said = status.and_then(|status| status.0["last_error"].as_str().map(str::to_owned));
@@ -104,7 +107,7 @@ fn a_daemon_that_is_shown_another_key_goes_on_and_takes_the_right_one_by_a_reloa
     client.warren.write("home.toml", 0o600, &right.text());
     client.warren.run("reload home").ok();
 
-    eventually(seconds(20), "it connects", || client.status().text("/state") == "up");
+    eventually(seconds(20), "the client connects", || client.status().text("/state") == "up");
     client.down();
 }
 

@@ -152,7 +152,7 @@ fn a_removed_key_never_comes_back_and_the_same_machine_joins_with_a_new_one() {
     assert_eq!(refused.code, Some(4), "{refused:?}");
     assert!(
         exit.warren.run("exit client list").ok().contains("phone is invited until "),
-        "it is not used up"
+        "the invitation is still open"
     );
 
     // The controls: a new key can use that invitation, and the operator can allow the removed key again.

@@ -23,8 +23,8 @@ fn a_key_is_in_memory_once_its_text_nowhere_and_neither_once_it_is_done_with() {
     let client_key = profile.value("client", "private_key").to_owned();
 
     for (host, own, other) in [(&net.exit, &exit_key, &client_key), (&net.client, &client_key, &exit_key)] {
-        assert_copies(own, host, Copies::ONE, "of the own key");
-        assert_copies(other, host, Copies::NONE, "of the other side's key");
+        assert_copies(own, host, Copies::ONE, "its own key");
+        assert_copies(other, host, Copies::NONE, "the other side's key");
     }
     let public = STANDARD.decode(exit.status().text("/public_key")).unwrap();
     assert!(copies_on(&net.exit, &public) > 0 && copies_on(&net.client, &public) > 0, "the control");
@@ -34,17 +34,17 @@ fn a_key_is_in_memory_once_its_text_nowhere_and_neither_once_it_is_done_with() {
     exit.warren.run("exit rotate-key").ok();
     let new_key = key_in(&exit);
     for key in [&exit_key, &new_key] {
-        assert_copies(key, &net.exit, Copies::ONE, "while there are two");
+        assert_copies(key, &net.exit, Copies::ONE, "while there are two keys");
     }
     exit.warren.run("exit rotate-key --retire").ok();
-    assert_copies(&exit_key, &net.exit, Copies::NONE, "of a key that is retired");
+    assert_copies(&exit_key, &net.exit, Copies::NONE, "a retired key");
     exit.warren.run("reload exit").ok();
     assert_copies(&new_key, &net.exit, Copies::ONE, "after a reload");
 
     client.down();
     assert_copies(&client_key, &net.client, Copies::NONE, "after `down`");
     exit.stop(Signal::TERM);
-    assert_copies(&new_key, &net.exit, Copies::NONE, "after the exit's end");
+    assert_copies(&new_key, &net.exit, Copies::NONE, "after the exit has ended");
 }
 
 #[test]
@@ -71,10 +71,12 @@ fn a_process_of_the_same_user_can_neither_debug_a_daemon_nor_read_its_memory() {
     let other = sleeper.pid();
 
     for how in ways {
-        eventually(seconds(10), "the control: a process that has not shut itself off", || looks(other, how));
+        eventually(seconds(10), "the control: a process without this protection can be read", || {
+            looks(other, how)
+        });
         for host in [&net.exit, &net.client] {
             for pid in host.pids().into_iter().filter(|pid| *pid != other) {
-                assert!(!looks(pid, how), "{how} of {pid}");
+                assert!(!looks(pid, how), "{how} works on {pid}");
             }
         }
     }

@@ -18,7 +18,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     net.black_hole();
     let profile = client.warren.config("home.toml");
     let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
-    eventually(seconds(15), "the client tries", || leaks.carried() > 0);
+    eventually(seconds(15), "the client tries to connect", || leaks.carried() > 0);
     leaks.assert_none("connecting");
 
     net.unfilter();
@@ -27,7 +27,7 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     let let_out = client.sh("nft list table inet warren-kill-switch_home");
     assert!(
         let_out.contains("198.51.100.2 . 443") && !let_out.contains(". 53"),
-        "no name to ask for: {let_out}"
+        "no query is let out if there is no name to look up: {let_out}"
     );
     assert_eq!(client.status().0["kill_switch"], true);
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
@@ -59,8 +59,8 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
             break;
         }
     }
-    assert!(while_stopping >= fewest_attempts(), "only {while_stopping} attempts while it stopped");
-    assert_eq!(leaks.leaked(), before, "while stopping and afterwards");
+    assert!(while_stopping >= fewest_attempts(), "only {while_stopping} attempts during the stops");
+    assert_eq!(leaks.leaked(), before, "packets left during or after a stop");
     println!("measured: stopping: 0 of {while_stopping}, and afterwards 0 of {afterwards}");
 
     exit.warren.run("exit client remove laptop").ok();
@@ -69,13 +69,13 @@ fn nothing_leaves_outside_the_tunnel_in_any_state() {
     assert_eq!(client.status().0["kill_switch"], true);
 
     assert!(!client.warren.run("up home").succeeded());
-    leaks.assert_none("an up has failed");
+    leaks.assert_none("`up` has failed");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait(seconds(15)), Some(0), "{}", daemon.output());
     leaks.assert_none("a refused daemon has ended");
     assert!(client.warren.run("status home").stderr.contains("its kill switch is closed"));
     assert!(!client.warren.run("up home").succeeded());
-    leaks.assert_none("an up has failed without a daemon");
+    leaks.assert_none("`up` has failed without a daemon");
 
     client.down();
     leaks.assert_all("down again");
@@ -144,11 +144,11 @@ fn a_killed_daemon_leaves_it_closed_whatever_routes_come() {
     leaks.assert_none("the device was deleted");
     client.signal(Signal::KILL);
     eventually(seconds(5), "the daemon is gone", || net.client.pids().is_empty());
-    leaks.assert_none("it was killed once more");
+    leaks.assert_none("the daemon was killed again");
 
     client.warren.run("cleanup").ok();
     client.assert_host_unchanged();
-    leaks.assert_all("cleaned up");
+    leaks.assert_all("cleanup was run");
 }
 
 #[test]
@@ -162,14 +162,14 @@ fn a_failed_up_opens_only_what_it_closed() {
     let failed = client.warren.run("up home --timeout 1s");
     assert_eq!(failed.code, Some(5), "{}", failed.stderr);
     client.assert_host_unchanged();
-    leaks.assert_all("an up from the open has failed");
+    leaks.assert_all("`up` has failed with an open kill switch");
 
     client.warren.run("client close home").ok();
     leaks.assert_none("closed without a daemon");
     let failed = client.warren.run("up home --timeout 1s");
     assert_eq!(failed.code, Some(5), "{}", failed.stderr);
     assert!(failed.stderr.contains("the kill switch of home is closed"), "{}", failed.stderr);
-    leaks.assert_none("an up from the closed has failed");
+    leaks.assert_none("`up` has failed with a closed kill switch");
     client.down();
 }
 
@@ -191,11 +191,11 @@ fn two_profiles_do_not_shut_each_other_in() {
     assert_eq!(passes(), Net::EXIT_V4);
     assert!(client.sh("ip route get 203.0.113.2").contains("warren1"));
     assert_eq!(client.sh("curl -sS --max-time 20 http://[2001:db8:3::2]/address"), Net::EXIT_V6);
-    leaks.assert_none("both are up");
+    leaks.assert_none("both tunnels are up");
 
     client.warren.run("down work").ok();
     assert_eq!(passes(), Net::EXIT_V4);
-    leaks.assert_none("one is up");
+    leaks.assert_none("one tunnel is up");
     client.down();
 }
 

@@ -62,25 +62,25 @@ fn dhcp_reaches_everybody_on_the_link_and_nobody_beyond_it() {
     let arrivals = Arrivals::count_on(&net);
     net.client.sh("ping -c 1 -W 5 192.0.2.1").ok();
     let asks = |address: &str| arrivals.arrives("0", "68", address, "67");
-    assert!(asks(Net::INTERNET_V4), "while it is open, to anybody");
+    assert!(asks(Net::INTERNET_V4), "an open host sends DHCP to any address");
 
     client.warren.run("client close home").ok();
 
-    assert!(asks("255.255.255.255"), "a lease is asked for");
-    assert!(asks("192.0.2.1"), "and renewed at a server on this link");
+    assert!(asks("255.255.255.255"), "a lease can be requested");
+    assert!(asks("192.0.2.1"), "a lease can be renewed at a server on this link");
     for beyond in [Net::INTERNET_V4, Net::EXIT_V4] {
         assert!(!asks(beyond), "{beyond}");
     }
-    assert!(!arrivals.arrives("0", "20000", "192.0.2.1", "67"), "from another port");
+    assert!(!arrivals.arrives("0", "20000", "192.0.2.1", "67"), "DHCP from another port");
 
     // After a move to another network, the watching guard updates the table without a daemon.
     let mut guard = client.warren.start("--log info client close home --watch");
     guard.wait_for_output("the kill switch");
     net.router.sh("ip address add 10.9.9.1/24 dev to-client").ok();
     net.client.sh("ip address add 10.9.9.2/24 dev eth0 && ping -c 1 -W 1 10.9.9.1");
-    eventually(seconds(5), "the new network's server is asked", || asks("10.9.9.1"));
+    eventually(seconds(5), "the new network's server is reachable", || asks("10.9.9.1"));
     net.client.sh("ip address delete 10.9.9.2/24 dev eth0 && ip route add 10.9.9.0/24 via 192.0.2.1").ok();
-    eventually(seconds(5), "the former network's is not any more", || !asks("10.9.9.1"));
+    eventually(seconds(5), "the former network's server is no longer reachable", || !asks("10.9.9.1"));
     net.client.sh("ip route delete 10.9.9.0/24").ok();
     drop(guard);
     client.down();
@@ -96,7 +96,10 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
     net.client.sh("ping -c 1 -W 5 192.0.2.1").ok();
     let resolver = || arrivals.arrives(SO_MARK_OF_CARRIER, "20001", Net::INTERNET_V4, "53");
     let anywhere = |mark| arrivals.arrives(mark, "20002", Net::INTERNET_V4, "4444");
-    assert!(resolver() && anywhere(SO_MARK_OF_CARRIER) && anywhere(SO_MARK_OF_WHAT_IS_LET_OUT), "while open");
+    assert!(
+        resolver() && anywhere(SO_MARK_OF_CARRIER) && anywhere(SO_MARK_OF_WHAT_IS_LET_OUT),
+        "before the kill switch is closed"
+    );
 
     // The daemon's own queries resolve the exit's name. The client connects once the exit runs.
     let daemon = client.warren.start("--log info client run home");
@@ -104,9 +107,9 @@ fn a_program_that_sets_marks_itself_gets_nothing_out() {
         net.client.sh("nft list table inet warren-kill-switch_home").stdout.contains("198.51.100.2 . 443")
     });
     let rules = client.sh("nft list table inet warren-kill-switch_home");
-    assert!(rules.contains("203.0.113.2 . 53"), "a resolver is asked: {rules}");
+    assert!(rules.contains("203.0.113.2 . 53"), "the daemon's resolver is let out: {rules}");
     let shut_in = |when: &str| {
-        assert!(!resolver(), "the host's resolver, {when}");
+        assert!(!resolver(), "the host's resolver is reachable, {when}");
         for mark in [SO_MARK_OF_CARRIER, SO_MARK_OF_WHAT_IS_LET_OUT, "0x25761", "1"] {
             assert!(!anywhere(mark), "{mark}, {when}");
         }
@@ -160,11 +163,11 @@ fn guests_on_the_lan_s_bridge_leave_as_documented_until_bridging_is_shut() {
     assert!(!passes(host) && passes(bridged) && passes(macvlan), "closed");
     if host.sh("test -e /proc/sys/net/bridge").succeeded() {
         bridged_to_firewall("1");
-        assert!(!passes(bridged) && passes(macvlan), "bridged packets are handed to the firewall");
+        assert!(!passes(bridged) && passes(macvlan), "the firewall sees bridged packets");
         bridged_to_firewall("0");
     }
     let documented = include_str!("../../../docs/kill-switch.md");
     let (_, line) = documented.split_once("this command drops every bridged packet: `").unwrap();
     host.sh(&line.split_once('`').unwrap().0.replace('\n', " ")).ok();
-    assert!(!passes(bridged) && passes(macvlan), "bridging is shut");
+    assert!(!passes(bridged) && passes(macvlan), "bridging is blocked");
 }

@@ -39,7 +39,7 @@ fn status_and_doctor_tell_that_it_is_gone_and_doctor_closes_it_again() {
 
         let fixed = client.warren.run("doctor --fix --json");
         assert_eq!(finding(&fixed.stdout).0, "advice", "{fixed:?}");
-        leaks.assert_none("doctor has closed it again");
+        leaks.assert_none("the doctor has closed it again");
     }
 
     client.sh(FLUSH);
@@ -57,7 +57,7 @@ fn status_of_a_daemon_that_cannot_close_it_again_says_so() {
     assert_eq!(client.status().0["kill_switch"], true);
 
     let owner = another_s_table(&client);
-    eventually(seconds(10), "status says so", || {
+    eventually(seconds(10), "the status says so", || {
         let status = client.status().0;
         status["kill_switch"] == false
             && status["warnings"].to_string().contains("deleted or changed the kill switch's table")
@@ -108,7 +108,7 @@ fn watched_it_is_closed_again_whoever_deletes_or_changes_it() {
     assert_eq!(guard.wait(seconds(5)), Some(0), "{}", guard.output());
     leaks.assert_none("the guard has ended");
     client.sh(FLUSH);
-    leaks.assert_all("flushed, and nobody watches");
+    leaks.assert_all("the table was flushed while nobody watched");
     client.down();
 }
 
@@ -122,21 +122,23 @@ fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
 
     client.up();
     client.sh(FLUSH);
-    eventually(seconds(2), "it is closed again beside a daemon", || client.warren.host.sh(TABLE).succeeded());
+    eventually(seconds(2), "it is closed again next to a daemon", || {
+        client.warren.host.sh(TABLE).succeeded()
+    });
     client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
-    leaks.assert_none("beside a daemon");
+    leaks.assert_none("with a daemon");
     let daemon = i32::try_from(client.status().number("/pid")).unwrap();
     signal(daemon, Signal::STOP);
     client.sh(FLUSH);
-    eventually(seconds(2), "it is closed again beside a daemon that hangs", || {
+    eventually(seconds(2), "it is closed again next to a hanging daemon", || {
         client.warren.host.sh(TABLE).succeeded()
     });
-    leaks.assert_none("beside a daemon that hangs");
+    leaks.assert_none("with a hanging daemon");
     signal(daemon, Signal::CONT);
     client.sh("curl -sS --retry 3 --retry-all-errors --max-time 20 http://203.0.113.2/address");
     signal(daemon, Signal::KILL);
     client.sh(FLUSH);
-    eventually(seconds(2), "it is closed again for a killed daemon", || {
+    eventually(seconds(2), "it is closed again after the daemon was killed", || {
         client.warren.host.sh(TABLE).succeeded()
     });
     leaks.assert_none("the daemon was killed");
@@ -146,16 +148,16 @@ fn beside_a_daemon_it_is_closed_again_and_after_down_it_stays_open() {
     leaks.assert_all("down");
     // The guard is notified of this change and checks the table.
     client.sh("nft add table inet other; nft delete table inet other");
-    leaks.assert_all("down, and something has changed");
+    leaks.assert_all("down, after another change");
     guard.signal(Signal::KILL);
     guard.wait(seconds(5));
     let mut guard = watch(&client);
-    leaks.assert_all("the guard was killed, and another looks");
+    leaks.assert_all("the guard was killed and restarted");
 
     guard.signal(Signal::TERM);
     assert_eq!(guard.wait(seconds(5)), Some(0), "{}", guard.output());
     let _guard = watch(&client);
-    leaks.assert_none("whoever starts one anew closes it");
+    leaks.assert_none("a guard that is started again closes it");
     client.down();
 }
 
@@ -169,11 +171,11 @@ fn what_could_not_be_closed_at_first_is_closed_by_the_next_start() {
     assert_eq!(refused.wait(seconds(20)), Some(1), "{}", refused.output());
     assert!(refused.output().contains("cannot close the kill switch"), "{}", refused.output());
     drop(owner);
-    eventually(seconds(5), "the other's table is gone", || !client.warren.host.sh(TABLE).succeeded());
+    eventually(seconds(5), "the other table is gone", || !client.warren.host.sh(TABLE).succeeded());
 
     let _guard = watch(&client);
 
-    leaks.assert_none("started again");
+    leaks.assert_none("the guard was started again");
     client.down();
 }
 
@@ -195,8 +197,8 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
 
     client.warren.run("down home").ok();
 
-    assert!(made.exists(), "it was made meanwhile");
-    assert!(!client.warren.host.sh(TABLE).succeeded(), "it is gone");
+    assert!(made.exists(), "the table was made meanwhile");
+    assert!(!client.warren.host.sh(TABLE).succeeded(), "the table is gone");
 }
 
 /// A client whose profile names an exit that is not running.

@@ -58,7 +58,10 @@ fn client_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_up_and_down()
                 let what = ["", "up", "reload", "down"][usize::try_from(phase).unwrap()];
                 if locked && phase != 3 {
                     let tables = net.client.sh("nft list tables").ok();
-                    assert!(tables.contains("warren-kill-switch_home"), "it stays closed: {tables}");
+                    assert!(
+                        tables.contains("warren-kill-switch_home"),
+                        "the kill switch stays closed: {tables}"
+                    );
                 }
                 other.into_iter().for_each(|mut other| _ = other.wait(seconds(30)));
                 (was_killed, format!("{moment:?} into {what}, after {up}"))
@@ -122,7 +125,7 @@ fn exit_killed_at_any_moment_is_undone_by_cleanup_or_by_the_next_start_and_stop(
             exit.warren.run("cleanup").ok();
         } else {
             let mut next = exit.warren.start("exit run");
-            eventually(seconds(10), "the next one answers", answers);
+            eventually(seconds(10), "the next daemon answers", answers);
             next.signal(Signal::TERM);
             assert_eq!(next.wait(seconds(10)), Some(0), "{}", next.output());
         }

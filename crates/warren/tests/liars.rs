@@ -67,7 +67,7 @@ fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others
     let text = lying.output();
     println!("{text}");
     assert!(lying.wait(seconds(1)) == Some(0) && text.contains("measured: "), "{text}");
-    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     let sum = pinging.output();
     let line = sum.lines().find(|line| line.contains("packets transmitted")).unwrap();
     let numbers: Vec<u64> = line
@@ -114,15 +114,15 @@ fn what_a_lying_client_sends_reaches_nobody_and_is_counted() {
         lies - refused,
         left()
     );
-    assert_eq!((left(), arrived()), (0, 0), "packets left the exit and arrived");
+    assert_eq!((left(), arrived()), (0, 0), "packets left the exit, or arrived");
     room.assert_bounded_by(ROOM_OF_ONE_KIB);
 
     // The same with true addresses.
     liar.say(&honest(ends, HONEST));
     let sent = 2 * u64::from(HONEST);
-    eventually(seconds(10), "what is true passes", || arrived() >= sent);
+    eventually(seconds(10), "honest packets pass", || arrived() >= sent);
     assert_eq!((left(), arrived()), (sent, sent));
-    eventually(seconds(10), "it is answered", || {
+    eventually(seconds(10), "the liar gets an answer", || {
         liar.has_heard(|packet| packet.len() == 33 && packet[9] == 17)
     });
     let other = Client::with(&net, &exit.enrol("laptop"));
@@ -160,7 +160,7 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
 
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
     for kind in &kinds {
-        let Fate::Refused(reason) = kind.fate else { panic!("{} is no lie to a client", kind.name) };
+        let Fate::Refused(reason) = kind.fate else { panic!("{} is not a lie to a client", kind.name) };
         *expected.entry(reason).or_default() += kind.packets;
     }
     let lies: u64 = expected.values().sum();
@@ -182,7 +182,7 @@ fn what_a_lying_exit_sends_reaches_no_program_and_its_connection_is_closed() {
     room.take("all kinds together");
     room.assert_bounded_by(ROOM_KIB);
     // The lying exit then sends a second Welcome.
-    eventually(seconds(20), "the connection is closed for what it said", || {
+    eventually(seconds(20), "the connection is closed because of the second Welcome", || {
         client.status().number("/totals/connections_ended") > before.number("/totals/connections_ended")
     });
 }
@@ -216,7 +216,12 @@ fn say_and_count(exit: &Exit<'_>, liar: &Liar, kind: &Kind) {
         }
         Fate::LeftToKernel => (0, (0, 0, kind.packets)),
     };
-    assert_eq!((as_it_is, refused, written), expected, "{}: by its reason, by any, and written", kind.name);
+    assert_eq!(
+        (as_it_is, refused, written),
+        expected,
+        "{}: drops under its reason, drops in all, packets written",
+        kind.name
+    );
     assert_eq!(added(&after, "/totals/carrier_received_packets"), kind.packets, "{}", kind.name);
 }
 

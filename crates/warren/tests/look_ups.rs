@@ -20,7 +20,7 @@ fn a_look_up_that_was_taken_over_has_no_right_and_reads_no_file_of_its_own() {
     net.filter("udp dport 53 drop;");
     let mut daemon = client.warren.start(&format!("client run {}", profile.display()));
     let (mut found, mut helper) = (None, None);
-    eventually(seconds(20), "a name is looked up", || {
+    eventually(seconds(20), "a name look-up is running", || {
         found = net.client.pids().into_iter().find(|pid| is_look_up(*pid));
         helper = found.and_then(|pid| of_each_thread(pid, "PPid:").first()?.parse().ok());
         helper.is_some()

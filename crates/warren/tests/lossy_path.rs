@@ -31,7 +31,7 @@ fn random_loss_leaves_the_mtu_alone_and_takes_only_its_share() {
 
         let expected = sent * (100 - percent) / 100;
         assert!(received * 10 >= expected * 9, "{percent} %: {received} of {sent} arrived");
-        assert!(percent == 0 || received < sent, "{percent} %: something was lost");
+        assert!(percent == 0 || received < sent, "{percent} %: no datagram was lost");
     }
     for status in [client.status(), exit.status()] {
         assert!(status.each("mtu").iter().all(|mtu| *mtu > 1400), "{:?}", status.each("mtu"));
@@ -233,7 +233,7 @@ fn bursts_beyond(net: &Net) {
 }
 
 fn wide(client: &Client<'_>, exit: &Exit<'_>) {
-    eventually(seconds(10), "the wide path is found to be wide", || {
+    eventually(seconds(10), "both sides know the wide path", || {
         client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(|mtu| mtu > 1400)
     });
 }

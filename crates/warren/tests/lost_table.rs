@@ -24,7 +24,7 @@ fn an_exit_without_its_table_ends_and_forwards_no_more() {
     assert!(reaches());
 
     let owners: Vec<i32> = net.exit.pids().into_iter().filter(|pid| is_nft(*pid)).collect();
-    assert!(!owners.is_empty(), "somebody owns the table");
+    assert!(!owners.is_empty(), "a process owns the table");
     owners.iter().for_each(|owner| signal(*owner, Signal::KILL));
 
     assert_eq!(exit.daemon().wait(seconds(10)), Some(1), "{}", exit.daemon().output());

@@ -126,10 +126,14 @@ fn addresses_of_a_network_behind_a_client_have_no_more_flows_together_than_one_a
         assert!(most <= CAP + OTHERS, "{most} of {network} after a change of the rules");
 
         forget(&net);
-        eventually(seconds(30), "the same addresses' flows are all tracked where each is granted", || {
-            begin(from(alone));
-            tracked(&net) >= u64::from(EACH) * 4
-        });
+        eventually(
+            seconds(30),
+            "flows from the same addresses are all tracked if each address is granted",
+            || {
+                begin(from(alone));
+                tracked(&net) >= u64::from(EACH) * 4
+            },
+        );
     }
 }
 

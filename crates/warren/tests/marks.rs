@@ -22,7 +22,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
         packets_of_one(&listed)
     };
     net.client.sh("echo control | timeout 1 nc -u -w 1 198.51.100.2 443 || bash -c 'echo > /dev/udp/198.51.100.2/443'").ok();
-    assert!(count("unmarked") > 0, "it would be seen");
+    assert!(count("unmarked") > 0, "the control: an unmarked packet is counted");
     net.client.sh("nft reset counters table inet asked").ok();
     let client = Client::with(&net, &exit.enrol("laptop"));
     let passes = "ping -c 1 -W 1 203.0.113.2";
@@ -35,7 +35,7 @@ fn nothing_of_the_carrier_is_sent_unmarked_however_its_sockets_are_replaced() {
     let ports = || client.sh("ss -Huan | sed -n 's/.* [0-9.]*:\\([0-9]*\\) .*/\\1/p' | sort | xargs");
     let before = ports();
     net.black_hole();
-    eventually(seconds(20), "other ports are tried", || {
+    eventually(seconds(20), "the client tries other ports", || {
         net.client.sh(passes);
         client.status().text("/state") == "reconnecting" && ports() != before
     });
@@ -73,6 +73,6 @@ fn a_daemon_that_may_not_mark_its_sockets_sends_nothing_and_says_so() {
     assert_eq!((leaks.carried(), leaks.leaked()), (0, 0), "something was sent");
     client.assert_host_unchanged();
     client.up();
-    assert!(leaks.carried() > 0, "it would be seen");
+    assert!(leaks.carried() > 0, "the control: an unmarked packet is counted");
     client.down();
 }

@@ -76,7 +76,7 @@ fn listener_stays_on_the_loopback_and_outlives_idle_scrapers_and_moves_by_reload
     let idle = idle.join().unwrap();
 
     assert!(OpenMetrics::scrape(&net).value("warren_clients_enrolled") == 0.0);
-    eventually(seconds(10), "few connections are kept", || {
+    eventually(seconds(10), "only a few connections are kept", || {
         exit.status().number("/process/fds") < before + 24
     });
     drop(idle);
@@ -110,7 +110,7 @@ fn a_taken_port_ends_an_exit_only_if_the_file_asks_for_it() {
     let refused = exit.warren.run("exit run");
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(refused.stderr.contains("choose another for listen in [metrics]"), "{refused:?}");
-    assert!(!net.exit.sh("ip link").ok().contains("warren"), "what was made is undone");
+    assert!(!net.exit.sh("ip link").ok().contains("warren"), "the failed start is undone");
     drop(taken);
 }
 

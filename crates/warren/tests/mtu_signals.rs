@@ -27,7 +27,7 @@ fn packets_beyond_the_tunnels_mtu_are_answered_by_the_kernel_at_both_ends() {
             path_mtu(&net.internet.host, family, exit_outside) == Some(1_380)
         });
     }
-    assert_eq!(client.status().number("/totals/too_big_answers"), 0, "the tunnel itself had nothing to say");
+    assert_eq!(client.status().number("/totals/too_big_answers"), 0, "the tunnel itself sent no answer");
 }
 
 #[test]
@@ -47,12 +47,12 @@ fn on_a_path_that_stays_narrow_senders_are_told_and_syns_are_clamped() {
     net.narrow_path(1_300);
     client.up();
     count_large_mss(&net.client, client.status().text("/device/name"));
-    eventually(seconds(30), "both ends tell senders", || {
+    eventually(seconds(30), "both ends answer with ICMP", || {
         echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         [client.status(), exit.status()].iter().all(|status| status.number("/totals/too_big_answers") > 0)
     });
     for (host, peer) in [(&net.client, Net::INTERNET_V4), (&net.internet.host, Net::EXIT_V4)] {
-        eventually(seconds(15), "the kernel took the answer", || {
+        eventually(seconds(15), "the kernel has learned the MTU", || {
             echo_sized(&net.client, Net::INTERNET_V4, 1_352);
             path_mtu(host, "-4", peer).is_some_and(|mtu| NARROW.contains(&mtu))
         });

@@ -41,7 +41,11 @@ fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
         }
         // The last question is for the exit itself, which answers.
         net.router.sh(&format!("ping -c 1 -W 10 {} && ping -c 1 -W 10 {}", Net::EXIT_V4, Net::EXIT_V6)).ok();
-        assert_eq!(neighbour.heard(), [0; 5], "ARP, IPv4, IPv6, and unreachables of both after {happens}");
+        assert_eq!(
+            neighbour.heard(),
+            [0; 5],
+            "answers by ARP, IPv4, IPv6, and unreachables of both, after {happens}"
+        );
     }
     client.sh("ping -c 1 -W 5 10.66.0.1 && ping -c 1 -W 5 fd66:6666::1");
     client.down();
@@ -66,7 +70,7 @@ fn a_client_answers_nobody_on_its_lan_who_asks_for_its_inner_address() {
 
     assert_eq!(client.inner_addresses().0.as_str(), Some("10.66.0.2/16"));
     assert!(!answers("10.66.0.2"));
-    assert!(answers(Net::CLIENT_V4), "what is asked for its own address is answered");
+    assert!(answers(Net::CLIENT_V4), "the client's own address still answers");
     client.down();
 }
 

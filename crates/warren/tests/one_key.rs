@@ -34,7 +34,7 @@ fn of_two_hosts_with_one_key_the_newest_alone_gets_what_is_for_its_address() {
     for turn in 0..MOVES {
         let (newest, older) = (&hosts[turn % 2], &hosts[(turn + 1) % 2]);
         let own = newest.ask(Question::Connect);
-        assert_eq!(*address.get_or_insert(own), own, "the address is the key's");
+        assert_eq!(*address.get_or_insert(own), own, "the address belongs to the key");
         if turn == 0 {
             newest.ask(Question::Greet);
         }
@@ -43,7 +43,7 @@ fn of_two_hosts_with_one_key_the_newest_alone_gets_what_is_for_its_address() {
         delivered += newest.ask(Question::Received(PACKETS));
         misdelivered += older.ask(Question::Received(0));
         if turn > 0 {
-            assert_eq!(older.ask(Question::WasReplaced), 1, "the older one is told why it stops");
+            assert_eq!(older.ask(Question::WasReplaced), 1, "the older client is told why it ends");
         }
     }
 
@@ -133,7 +133,7 @@ async fn answer_to(
                 }
             };
             client
-                .until("all of it has come", |client| {
+                .until("all packets have arrived", |client| {
                     count(client, &mut received);
                     received >= expected
                 })
@@ -144,7 +144,7 @@ async fn answer_to(
         }
         Question::WasReplaced => {
             let told = |state: &ClientState| *state == ClientState::Stopped(Stop::Goodbye(Goodbye::Replaced));
-            client.until("it has stopped", |client| told(client.state())).await;
+            client.until("the session has ended", |client| told(client.state())).await;
             1
         }
     }

@@ -45,7 +45,10 @@ fn neighbours_get_nothing_through_an_exit_with_their_own_sources_or_with_those_o
         .exit
         .sh("nft list chain inet warren_exit forward; nft list chain inet warren_exit from_neighbours")
         .ok();
-    assert!(dropped.matches(&format!("packets {PACKETS} ")).count() >= 2, "each is counted: {dropped}");
+    assert!(
+        dropped.matches(&format!("packets {PACKETS} ")).count() >= 2,
+        "each packet is counted: {dropped}"
+    );
 
     client.down();
     exit.stop(Signal::TERM);
@@ -91,14 +94,17 @@ fn a_host_that_becomes_a_router_is_one_and_clients_addresses_stay_theirs() {
 
     net.exit.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1").ok();
 
-    eventually(seconds(10), "the LAN is forwarded", || {
+    eventually(seconds(10), "the host forwards for the LAN", || {
         reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6)
     });
     assert_eq!(neighbour.came_out(OWN), [PACKETS; 2], "a router forwards for everybody");
-    assert_eq!(neighbour.came_out(POOL), [0; 2], "but for those who claim to be clients");
+    assert_eq!(neighbour.came_out(POOL), [0; 2], "packets with a client's source address are still dropped");
     assert!(exit.daemon().output().contains("forwarding is turned on for the whole host"));
     exit.stop(Signal::TERM);
-    assert!(reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6), "it is one without the exit too");
+    assert!(
+        reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6),
+        "the host forwards without the exit too"
+    );
     // The same in the other order.
     exit.run();
     assert!(reaches(4, Net::INTERNET_V4) && reaches(6, Net::INTERNET_V6));
@@ -121,7 +127,7 @@ fn containers_of_an_exits_host_are_forwarded_whichever_was_first() {
         client.down();
         exit.stop(Signal::TERM);
         exit.warren.run("cleanup exit").ok();
-        assert!(containers.work(), "also when the exit has ended");
+        assert!(containers.work(), "containers work after the exit has ended");
         drop(containers);
         net.exit.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0").ok();
     }
@@ -139,7 +145,7 @@ fn containers_are_forwarded_also_where_nobody_turned_ipv6_on_for_them() {
     eventually(seconds(10), "containers are forwarded", || containers.work());
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv6/conf/default/forwarding").ok(), "0");
     exit.stop(Signal::KILL);
-    assert!(containers.work(), "also when the exit was killed");
+    assert!(containers.work(), "containers work after the exit was killed");
 }
 
 #[test]
@@ -162,7 +168,7 @@ fn another_way_to_the_internet_is_followed_and_neighbours_there_get_nothing_eith
         .ok();
 
     let pings = |address: &str| net.client.sh(&format!("ping -c 1 -W 1 {address}")).succeeded();
-    eventually(seconds(10), "clients leave by the other way", || {
+    eventually(seconds(10), "clients leave by the other route", || {
         pings(Net::INTERNET_V4) && pings(Net::INTERNET_V6)
     });
     assert_eq!(net.exit.sh("cat /proc/sys/net/ipv4/conf/eth2/forwarding").ok(), "1");

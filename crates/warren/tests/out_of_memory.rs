@@ -52,7 +52,11 @@ fn daemons_killed_for_want_of_memory_are_undone_by_cleanup_or_by_the_next_start_
         client.assert_host_unchanged();
     }
     println!("measured: 4 daemons out of memory at 48 MiB, 0 lines of difference");
-    assert!(memory.killed() >= 8, "each of them, and each time who took the memory: {}", memory.killed());
+    assert!(
+        memory.killed() >= 8,
+        "too few OOM kills; each daemon and each memory hog should be killed: {}",
+        memory.killed()
+    );
 }
 
 /// Undoes what was left: with `cleanup`, or (`again`) by starting the same daemon once more and stopping it.
@@ -62,7 +66,7 @@ fn undo(warren: &Warren<'_>, again: bool, line: &str, is_up: impl FnMut() -> boo
         return;
     }
     let mut next = warren.start(line);
-    eventually(seconds(20), "the next one is there", is_up);
+    eventually(seconds(20), "the next daemon is up", is_up);
     next.signal(Signal::TERM);
     assert_eq!(next.wait(seconds(20)), Some(0), "{}", next.output());
 }
@@ -76,7 +80,7 @@ fn use_up(memory: &MemoryLimit, daemon: &Running) {
     let mut hog = Command::new("python3");
     hog.args(["-c", "room = [bytes([1]) * 1048576 for _ in range(200)]"]);
     let ended = memory.bound(&hog).status().unwrap();
-    assert!(!ended.success(), "200 MiB are more than there is");
+    assert!(!ended.success(), "the program got 200 MiB despite the limit");
 }
 
 fn children(pid: i32) -> Vec<i32> {

@@ -20,12 +20,12 @@ fn package_has_everything_that_belongs_on_a_host() {
         assert!(listed.lines().any(|line| line.ends_with(file)), "{file} is not in\n{listed}");
     }
     let others = listed.lines().filter(|line| !line.contains(" root/root "));
-    assert_eq!(others.count(), 0, "everything is root's: {listed}");
+    assert_eq!(others.count(), 0, "every file belongs to root: {listed}");
     let is_others_to_write = |line: &&str| {
         let mode = line.as_bytes();
         mode[0] != b'l' && (mode[5] == b'w' || mode[8] == b'w')
     };
-    assert_eq!(listed.lines().filter(is_others_to_write).count(), 0, "nobody else may write: {listed}");
+    assert_eq!(listed.lines().filter(is_others_to_write).count(), 0, "only root may write: {listed}");
 
     let control = package.ask("--field");
     for field in ["Package: warren", "Version: 1.0-1", "nftables", "libc6 (>= 2."] {

@@ -35,7 +35,7 @@ fn a_path_that_becomes_narrow_under_traffic_carries_packets_again() {
     client.up();
     let _server = net.internet.iperf3(5201);
     let _load = net.client.start(&["iperf3", "-c", Net::INTERNET_V4, "-P", "16", "--bidir", "-t", "60"]);
-    eventually(seconds(10), "the wide path is found to be wide", || {
+    eventually(seconds(10), "both sides know the wide path", || {
         client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(|mtu| mtu > 1400)
     });
 
@@ -47,7 +47,7 @@ fn a_path_that_becomes_narrow_under_traffic_carries_packets_again() {
     let moved = |client: &Client<'_>| client.status().number("/totals/tun_written_bytes");
     let before = moved(&client);
     eventually(seconds(15), "TCP moves again", || moved(&client) > before + 1_000_000);
-    assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+    assert_eq!(client.status().number("/reconnects"), 0, "the session survives");
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn a_download_goes_on_within_seconds_each_time_the_path_shrinks_in_silence() {
         longest.as_secs_f64(),
         start.elapsed().as_secs_f64()
     );
-    assert!(steps.peek().is_none(), "it was over too soon");
+    assert!(steps.peek().is_none(), "the transfer ended too soon");
     assert!(longest < seconds(10), "{longest:?}");
     assert_eq!(client.sh(&format!("sha256sum < {}", file.display())), right);
-    assert_eq!(client.status().number("/reconnects"), 0, "the session lives on");
+    assert_eq!(client.status().number("/reconnects"), 0, "the session survives");
     client.down();
 }
 
@@ -106,14 +106,14 @@ fn a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel() 
     let all = |holds: &dyn Fn(u64) -> bool| {
         client.status().each("mtu").into_iter().chain(exit.status().each("mtu")).all(holds)
     };
-    eventually(seconds(10), "the wide path is found to be wide", || all(&|mtu| mtu > 1400));
+    eventually(seconds(10), "both sides know the wide path", || all(&|mtu| mtu > 1400));
     net.narrow_path_silently(1300);
     eventually(seconds(60), "the narrow path is known", || {
         echo_sized(&net.client, Net::INTERNET_V4, 1_352);
         all(&|mtu| mtu <= 1272)
     });
     // An exit probes only after its client has sent something.
-    eventually(seconds(60), "the search on the narrow path is over", || {
+    eventually(seconds(60), "the MTU search on the narrow path has finished", || {
         all(&|mtu| (1240..=1272).contains(&mtu))
     });
 
@@ -131,7 +131,11 @@ fn a_path_that_is_wide_again_is_known_within_eleven_minutes_on_an_idle_tunnel() 
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
     let fragments = client.status().number("/totals/fragments_sent");
     assert!(echo_sized(&net.client, Net::INTERNET_V4, 1_352));
-    assert_eq!(client.status().number("/totals/fragments_sent"), fragments, "whole packets again");
+    assert_eq!(
+        client.status().number("/totals/fragments_sent"),
+        fragments,
+        "packets are no longer fragmented"
+    );
     client.down();
 }
 
@@ -149,7 +153,7 @@ fn assert_narrow_path_passes(outer: Family, mtu: u16) {
         let headers = if outer == Family::V4 { 28 } else { 48 };
         net.client.sh(&format!("ping -M do -c 1 -W 1 -s {} {remote}", bytes - headers)).succeeded()
     };
-    assert!(whole(mtu) && !whole(mtu + 1), "the path is as narrow as it should be");
+    assert!(whole(mtu) && !whole(mtu + 1), "the path is not as narrow as configured");
 
     client.up();
 

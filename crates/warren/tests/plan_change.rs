@@ -29,13 +29,13 @@ fn nothing_leaves_outside_while_one_exit_s_plan_becomes_another_s() {
 
     let probing = Probing::start(&net.client);
     first.stop(Signal::TERM);
-    eventually(seconds(30), "the other exit has it", || is_on("192.0.3.2:443"));
+    eventually(seconds(30), "the client is on the other exit", || is_on("192.0.3.2:443"));
     assert_ne!(client.inner_addresses(), addresses);
-    assert!(client.inner_addresses().1.is_null(), "it gives no IPv6");
+    assert!(client.inner_addresses().1.is_null(), "the other exit assigns no IPv6");
     client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2");
     first.run();
     second.stop(Signal::TERM);
-    eventually(seconds(30), "the first has it again", || is_on("198.51.100.2:443"));
+    eventually(seconds(30), "the client is back on the first exit", || is_on("198.51.100.2:443"));
     client.sh("ping -c 3 -i 0.2 -W 2 203.0.113.2 && ping -c 3 -i 0.2 -W 2 2001:db8:3::2");
     let sent = probing.end();
     println!("{} of {sent} probes left outside", left());
@@ -86,7 +86,7 @@ fn nothing_leaves_while_the_next_plan_cannot_be_made_and_it_is_made_once_it_can(
     assert!(daemon.is_running(), "the client ended: {}", daemon.output());
     assert!(client.status().text("/error").contains("the firewall is busy"));
     std::fs::remove_file(&fails).unwrap();
-    eventually(seconds(40), "the other exit has it", || {
+    eventually(seconds(40), "the client is on the other exit", || {
         let status = client.status();
         status.text("/exit/endpoint") == "192.0.3.2:443" && status.text("/state") == "up"
     });

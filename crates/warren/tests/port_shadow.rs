@@ -77,7 +77,7 @@ fn other_services_of_the_exits_host_get_what_is_sent_to_them_too() {
     assert!(service == 0 && intercepted >= PACKETS, "the attack works: {service}, {intercepted}");
 
     let _late = serve(36_000);
-    eventually(seconds(40), "the new service's port is kept", || {
+    eventually(seconds(40), "the port range leaves out the new service", || {
         net.exit.sh("nft list chain inet warren_exit postrouting").ok().contains("to :20000-35999")
     });
     let [service, intercepted] = shadow_udp(&net, &attacker, 46_000, 36_000);
@@ -154,7 +154,7 @@ fn shadow_udp(net: &Net, attacker: &Namespace, port: u16, service: u16) -> [u64;
     let victim = net.client.enter(move || UdpSocket::bind((Net::CLIENT_V4, port)).unwrap()).join().unwrap();
     let mallory = attacker.enter(move || UdpSocket::bind(("0.0.0.0", service)).unwrap()).join().unwrap();
     victim.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    eventually(seconds(20), "the attacker's packet has made its entry", || {
+    eventually(seconds(20), "the attacker's packet has created its flow", || {
         mallory.send_to(b"shadow", (Net::CLIENT_V4, port)).unwrap();
         victim.recv(&mut [0; 16]).is_ok()
     });
@@ -182,7 +182,7 @@ fn shadow_tcp(net: &Net, attacker: &Namespace, port: u16) -> [u64; 2] {
     };
     let arrived = || packets(&net.client, "quiet", "input");
     let before = arrived();
-    eventually(seconds(30), "the attacker's packet has made its entry", || {
+    eventually(seconds(30), "the attacker's packet has created its flow", || {
         connect(attacker, 22, Net::CLIENT_V4, port);
         arrived() > before
     });

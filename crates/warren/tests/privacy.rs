@@ -35,10 +35,7 @@ fn a_busy_exit_writes_down_neither_where_its_clients_are_nor_where_they_go() {
     let page = OpenMetrics::page(&net);
     let log = exit.daemon().output();
 
-    assert!(
-        log.contains("laptop") && page.contains("client=\"laptop\""),
-        "there is something to look through"
-    );
+    assert!(log.contains("laptop") && page.contains("client=\"laptop\""), "the log has lines to search");
     let token = line.trim().rsplit_once(':').unwrap().1;
     let keys = [profile.value("client", "private_key"), token];
     let secret = std::fs::read_to_string(exit.warren.config("exit.key")).unwrap();

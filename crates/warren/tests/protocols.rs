@@ -102,7 +102,10 @@ fn ask_for_all(net: &Net, exit: &Exit<'_>, client: &Client<'_>, merges: bool) {
     }
 
     for (role, status) in [("exit", exit.status()), ("client", client.status())] {
-        assert!(status.number("/totals/tun_read_bytes") > 8_000_000, "{role}: it went around the tunnel");
+        assert!(
+            status.number("/totals/tun_read_bytes") > 8_000_000,
+            "{role}: the traffic bypassed the tunnel"
+        );
         assert_eq!(status.drop("tun", "tun_write"), 0, "{role}");
     }
 }

@@ -22,7 +22,7 @@ fn a_key_that_is_not_enrolled_is_refused() {
     assert_refused(&client, REFUSED, &["does not know this client's key", "warren exit client add"]);
 
     let sessions = exit.status();
-    assert!(sessions.list("/sessions").is_empty(), "no session was made for it: {:#}", sessions.0);
+    assert!(sessions.list("/sessions").is_empty(), "no session was created: {:#}", sessions.0);
 }
 
 #[test]
@@ -206,9 +206,9 @@ fn assert_one_sentence(finished: &Finished, code: i32, says: &[&str]) {
     assert_eq!(finished.code, Some(code), "{said}");
     assert_eq!(finished.stdout, "", "errors go to standard error");
     let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines.len(), 1, "one line: {said}");
+    assert_eq!(lines.len(), 1, "more than one line: {said}");
     for words in says {
-        assert!(said.contains(words), "{words:?} is in: {said}");
+        assert!(said.contains(words), "{words:?} is not in: {said}");
     }
 }
 

@@ -104,7 +104,7 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
     let report = client.warren.run("status home").ok();
     let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
     for says in ["home: refused for", "has disabled this client", "warren down home"] {
-        assert!(report.contains(says), "{says:?} is in {report}");
+        assert!(report.contains(says), "{says:?} is not in {report}");
     }
     let doctor = client.warren.run("doctor").stdout;
     let doctor = doctor.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -117,8 +117,8 @@ fn nothing_leaves_a_client_that_the_operator_disables_until_it_is_taken_down() {
         refused.stderr.contains("disabled") && refused.stderr.contains("warren down home"),
         "{refused:?}"
     );
-    outside.assert_closed("an up was refused");
-    assert_eq!(client.warren.run("up home --kill-switch").code, Some(1), "it is open, and stays so");
+    outside.assert_closed("`up` was refused");
+    assert_eq!(client.warren.run("up home --kill-switch").code, Some(1), "the open kill switch stays open");
 
     // After the operator has enabled the client again, a reload or `up` connects.
     exit.warren.run("exit client enable laptop").ok();
@@ -161,7 +161,7 @@ fn names_stay_inside_a_refused_client_whose_lan_is_reachable() {
     // A client that is refused before it ever had a session.
     let mut daemon = start(&client);
     wait_for(&client, "refused");
-    assert_eq!(queries(&client), 0, "refused at first");
+    assert_eq!(queries(&client), 0, "refused before the first session");
     client.warren.run("down home").ok();
     assert_eq!(daemon.wait(seconds(10)), Some(0));
     assert_eq!(queries(&client), 50, "down");
@@ -182,7 +182,10 @@ fn of_two_hosts_with_one_key_the_older_stays_closed_and_leaves_the_newer_alone()
 
     wait_for(&older, "refused");
     assert_eq!(older.status().text("/refused/reason"), "replaced");
-    assert!(older.status().0["refused"]["asked_again_in_seconds"].is_null(), "it does not fight");
+    assert!(
+        older.status().0["refused"]["asked_again_in_seconds"].is_null(),
+        "the older client does not ask again"
+    );
     outside.assert_closed("replaced");
     // A reload does not ask the exit again either.
     older.warren.run("reload home").ok();
@@ -241,12 +244,12 @@ fn a_daemon_that_is_refused_at_first_closes_its_host_and_an_up_leaves_it_as_it_w
     // Starts the daemon as a boot does.
     let mut daemon = start(&client);
     wait_for(&client, "refused");
-    outside.assert_closed("refused at first");
+    outside.assert_closed("refused before the first session");
     assert!(daemon.is_running());
     exit.warren.run("exit client enable laptop").ok();
     client.up();
     client.sh("ping -c 1 -W 5 203.0.113.2 && ping -c 1 -W 5 2001:db8:3::2");
-    outside.assert_closed("up after all");
+    outside.assert_closed("the client is up again");
     client.down();
     assert_eq!(daemon.wait(seconds(10)), Some(0), "{}", daemon.output());
     outside.assert_open();
@@ -267,7 +270,7 @@ fn another_exit_of_the_profile_takes_a_client_that_the_first_refuses() {
 
     exit.warren.run("exit client disable laptop").ok();
 
-    eventually(seconds(20), "it goes to the other exit", || {
+    eventually(seconds(20), "the client moves to the other exit", || {
         client.status().text("/exit/endpoint") == "192.0.3.2:443" && client.status().text("/state") == "up"
     });
     other.warren.run("exit client disable laptop").ok();

@@ -26,7 +26,7 @@ fn a_thousand_datagrams_that_are_sent_ten_times_more_bring_nothing_out_also_afte
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/replay.py");
     let mut keeping =
         net.router.start(&["python3", "-u", script, "keep", "to-exit", &KEPT.to_string(), &file]);
-    eventually(seconds(10), "it listens", || keeping.output().contains("listens"));
+    eventually(seconds(10), "the script listens", || keeping.output().contains("listens"));
 
     // Payloads of this size fit only one to a datagram.
     let flood = flows::flood(&net, 10, 1_172, seconds(3));

@@ -64,7 +64,7 @@ fn a_hundred_thousand_forged_ends_end_no_connection_and_next_to_nothing_is_said_
     }
     let took = start.elapsed();
     pinging.signal(Signal::INT);
-    eventually(seconds(10), "ping sums up", || pinging.output().contains("packet loss"));
+    eventually(seconds(10), "ping prints its summary", || pinging.output().contains("packet loss"));
     let pings = pinging.output().lines().find(|line| line.contains("packet loss")).unwrap().to_owned();
     let (resets, _) = answered(&net);
     let ended = |status: &crate::support::Status| status.number("/totals/connections_ended");
@@ -126,7 +126,7 @@ fn an_exit_that_was_killed_ends_old_connections_by_few_resets_each_shorter_than_
     assert!(spoilt > 0 && end_by_spoilt.is_none(), "{spoilt}, {end_by_spoilt:?}");
     assert_eq!(end, Some(CloseReason::Reset));
     let workers: HashSet<u8> = ids.iter().map(|id| id[0] % WORKERS).collect();
-    assert_eq!(workers.len(), usize::from(WORKERS), "each has resets to send");
+    assert_eq!(workers.len(), usize::from(WORKERS), "each worker has resets to send");
     assert!(heard.resets.iter().all(|reset| reset.length < reset.answers), "{:?}", heard.resets);
     assert_eq!(heard.undue, 0);
     assert!(heard.resets.len() > 40, "{}", heard.resets.len());

@@ -42,7 +42,9 @@ fn nothing_of_a_client_that_is_cut_off_gets_out_again_whatever_it_does() {
     count_arrivals(&net.internet.host);
     let clients = StubbornClients::start(&net.client, keys, exit_key);
     let sample = || Sample::take(&net, &clients);
-    eventually(seconds(30), "all of them are heard", || sample().arrived.iter().all(|count| *count > 10));
+    eventually(seconds(30), "packets of every client arrive", || {
+        sample().arrived.iter().all(|count| *count > 10)
+    });
     let inner: Vec<Ipv4Addr> = clients.accounts.iter().map(|account| account.inner().unwrap()).collect();
     let tracked = || inner.iter().map(|inner| flows_of(&net, *inner)).collect::<Vec<_>>();
     assert!(tracked().iter().all(|flows| *flows > 0), "{:?}", tracked());
@@ -104,7 +106,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let old_key = exit.status().text("/public_key").to_owned();
     count_arrivals(&net.internet.host);
     let stubborn = StubbornClients::start(&net.client, vec![key], old_key.parse().unwrap());
-    eventually(seconds(10), "it is heard", || arrivals(&net)[0] > 10);
+    eventually(seconds(10), "the client's packets arrive", || arrivals(&net)[0] > 10);
     exit.warren.run("exit rotate-key").ok();
     let both = vec![exit.status().text("/public_key").to_owned(), old_key];
     let host = net.second_client();
@@ -115,7 +117,9 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let deaf = "table inet deaf { chain in { type filter hook input priority 0; udp sport 443 drop; }; }";
     net.client.sh(&format!("nft '{deaf}'")).ok();
     let before = arrivals(&net)[0];
-    eventually(seconds(10), "it is heard while it hears nothing", || arrivals(&net)[0] > before + 50);
+    eventually(seconds(10), "the client's packets arrive although it hears nothing", || {
+        arrivals(&net)[0] > before + 50
+    });
 
     exit.warren.run("exit rotate-key --retire --end-sessions").ok();
 
@@ -127,7 +131,7 @@ fn nothing_of_a_client_that_pins_a_retired_key_gets_out_again_if_sessions_are_to
     let (sent, passed) = (stubborn.accounts[0].sent.load(SeqCst) - sent, arrivals(&net)[0] - settled);
     net.client.sh("nft delete table inet deaf").ok();
     told.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
-    assert_eq!(told.status().text("/state"), "up", "who pins the new key is back");
+    assert_eq!(told.status().text("/state"), "up", "the client that pins the new key is back");
     assert!(told.status().number("/reconnects") > 0, "its session was ended too");
     assert_eq!(told.inner_addresses(), addresses);
     println!("measured: of {sent} packets sent from {WITHIN:?} on {passed} arrived");
@@ -175,7 +179,7 @@ fn connect_once(host: &Namespace, key: PrivateKey, exit_key: PublicKey) {
     let inside = move || {
         runtime().block_on(async move {
             let mut client = LibraryClient::start(key, exit_key, 1);
-            client.until("it is up", |client| client.attached() == 1).await;
+            client.until("the client is up", |client| client.attached() == 1).await;
             client.leave().await;
         });
     };

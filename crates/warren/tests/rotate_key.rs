@@ -25,11 +25,11 @@ fn clients_of_either_key_are_served_until_the_old_one_is_retired() {
             && client.warren.host.sh(&format!("ping -c 1 -W 1 {}", Net::INTERNET_V4)).succeeded()
     };
     eventually(seconds(20), "traffic flows", || is_up(&client));
-    assert_eq!(exit.status().number("/sessions/0/id"), session, "nobody was cut off");
+    assert_eq!(exit.status().number("/sessions/0/id"), session, "the session survives");
     client.down();
     client.up();
     exit.warren.run("reload exit").ok();
-    assert_eq!(exit.status().text("/old_public_key"), old_key, "a reload leaves the keys alone");
+    assert_eq!(exit.status().text("/old_public_key"), old_key, "a reload does not change the keys");
     let host = net.second_client();
     let both = exit.enrol("both");
     let other = Client::on(&host, &both);

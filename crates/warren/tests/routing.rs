@@ -77,7 +77,7 @@ fn exclusions_and_the_lan_go_around_the_tunnel_and_all_else_through_it() {
     assert!(client.sh("ip route get 192.0.2.1").contains("warren0"));
     assert!(!reached("192.168.78.1"));
     client.sh("ip address add 192.168.78.2/24 dev eth0");
-    eventually(seconds(10), "another LAN is followed", || reached("192.168.78.1"));
+    eventually(seconds(10), "the client follows to another LAN", || reached("192.168.78.1"));
     let resolves = "dig +tries=1 +time=1 @192.168.77.1 www.internet.test";
     assert!(net.client.sh(resolves).stdout.contains("timed out") || !net.client.sh(resolves).succeeded());
     client.sh("ip address delete 192.168.78.2/24 dev eth0");
@@ -93,7 +93,7 @@ fn containers_go_through_the_tunnel_with_the_inner_addresses() {
     let leaks = LeakCounter::start(&net);
     let sees =
         |address: &str| container.sh(&format!("curl -sS --max-time 20 http://{address}/address")).stdout;
-    assert_eq!(sees("203.0.113.2").trim(), "172.30.0.2", "without a tunnel it comes as it is");
+    assert_eq!(sees("203.0.113.2").trim(), "172.30.0.2", "without a tunnel the source is unchanged");
 
     client.up();
 
@@ -126,7 +126,11 @@ fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_b
     for up in ["up home", "up home --kill-switch"] {
         client.warren.run(up).ok();
         for host in [&net.internet.host, &net.router] {
-            assert!(answers(host, "192.0.2.2:8080"), "{up}: a published port, from {}", host.name());
+            assert!(
+                answers(host, "192.0.2.2:8080"),
+                "{up}: a published port does not answer from {}",
+                host.name()
+            );
         }
         assert!(answers(&net.client, "172.30.0.2") && answers(&net.client, "[fd30::2]"), "{up}");
         for (version, address, told) in
@@ -141,7 +145,11 @@ fn containers_are_reached_as_without_a_tunnel_and_hear_of_packets_that_are_too_b
         assert!(client.sh("ip route get 172.30.0.2").contains("dev to-container"));
         client.sh("ip address delete 172.30.0.77/25 dev eth0");
         let is_closed = up.ends_with("--kill-switch");
-        assert_eq!(answers(&net.internet.host, "192.0.2.2:8081"), !is_closed, "{up}: a port not allowed");
+        assert_eq!(
+            answers(&net.internet.host, "192.0.2.2:8081"),
+            !is_closed,
+            "{up}: a port that is not allowed"
+        );
         client.down();
     }
 }
@@ -233,7 +241,7 @@ fn after_the_daemon_nothing_is_sent_with_an_inner_address_however_it_ended() {
     }
     client.down();
     client.sh("ip address add 10.66.0.2/32 dev lo && ping -c 1 -W 1 -I 10.66.0.2 203.0.113.2 || true");
-    assert_ne!(inner(), none, "it would be seen");
+    assert_ne!(inner(), none, "the control: the counter sees inner addresses");
 }
 
 #[test]

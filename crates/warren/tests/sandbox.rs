@@ -76,9 +76,9 @@ fn no_datagram_reaches_another_programs_unix_socket() {
         let daemon = Injected::into(pid);
         for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET, libc::SOCK_STREAM] {
             let made = daemon.call(libc::SYS_socket, [libc::AF_UNIX, kind, 0]);
-            assert!(made.is_refused(), "a socket of kind {kind} in {pid}: {made:?}");
+            assert!(made.is_refused(), "a socket of type {kind} was created in {pid}: {made:?}");
             let pair = daemon.call(libc::SYS_socketpair, [libc::AF_UNIX, kind, 0, 0]);
-            assert!(pair.is_refused(), "a pair of kind {kind} in {pid}: {pair:?}");
+            assert!(pair.is_refused(), "a socket pair of type {kind} was created in {pid}: {pair:?}");
         }
         // The daemon's existing sockets cannot be redirected to another program's socket either.
         for socket in sockets {

@@ -43,7 +43,7 @@ fn the_newest_session_of_a_key_wins_and_the_older_asks_no_more() {
 
     newer.up();
 
-    eventually(seconds(5), "the older one is refused", || older.status().text("/state") == "refused");
+    eventually(seconds(5), "the older client is refused", || older.status().text("/state") == "refused");
     assert!(daemon.output().contains("another host opened a session"), "{}", daemon.output());
     assert_eq!(newer.inner_addresses(), addresses);
     newer.sh("ping -c 1 -W 5 203.0.113.2");

@@ -86,7 +86,7 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     sites.reaches(0, HOST_B);
     sites.reaches(1, HOST_A);
     let seen = sites.hosts[1].sh("nft list table inet seen").ok();
-    assert!(!seen.contains("packets 0 "), "addresses are translated on the way: {seen}");
+    assert!(!seen.contains("packets 0 "), "the packets' addresses were translated: {seen}");
     assert_eq!(sites.transfer(3_000_000), 3_000_000);
     let granted = &a.status().0["session"]["prefixes"];
     assert_eq!(granted.as_array().unwrap().len(), 2, "{granted}");
@@ -95,7 +95,7 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
 
     // A prefix that the operator has revoked is unreachable. The tunnel itself stays up.
     exit.warren.run("exit client set paris --no-prefixes").ok();
-    eventually(seconds(15), "the session is without prefixes", || {
+    eventually(seconds(15), "the session has no prefixes", || {
         b.warren.status().is_some_and(|status| {
             status.text("/state") == "up" && status.0["session"]["prefixes"].as_array().unwrap().is_empty()
         })
@@ -108,7 +108,7 @@ fn hosts_of_two_lans_reach_each_other_with_their_own_addresses_and_only_as_the_o
     b.sh(&format!("nft 'table inet spoof {{ chain out {{ {bypass} }}; }}'"));
     let before = exit.status().drop("tun", "spoofed_source");
     assert!(!sites.second.sh("ping -I 172.31.0.1 -c 3 -i 0.2 -W 1 172.30.0.2").succeeded());
-    eventually(seconds(10), "each of them is counted", || {
+    eventually(seconds(10), "each packet is counted", || {
         exit.status().drop("tun", "spoofed_source") == before + 3
     });
     b.sh("nft delete table inet spoof");

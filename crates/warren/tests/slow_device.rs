@@ -76,7 +76,7 @@ fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
         let pinging = second.start(&["ping", "-q", "-i", "0.02", "-W", "2", Net::INTERNET_V4]);
         flooder.send(FLOOD);
         pinging.signal(Signal::INT);
-        eventually(seconds(20), "ping sums up", || pinging.output().contains("packet loss"));
+        eventually(seconds(20), "ping prints its summary", || pinging.output().contains("packet loss"));
         let grown = rss_kib(pid).saturating_sub(base);
         let (after, pings) = (exit.status(), Pings::of(&pinging.output()));
         let more = |pointer: &str| after.number(pointer) - before.number(pointer);
@@ -264,7 +264,7 @@ impl Account {
     fn settled(net: &Net, exit: &Exit<'_>, sent: impl Fn() -> Sent) -> Self {
         let observe = || Self::now(net, exit, sent());
         let mut last = observe();
-        eventually(seconds(60), "all that was sent is received or dropped", || {
+        eventually(seconds(60), "every sent packet is received or dropped", || {
             // The exit updates its metrics page twice a second.
             std::thread::sleep(Duration::from_millis(600));
             let waiting =

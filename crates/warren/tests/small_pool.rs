@@ -35,7 +35,7 @@ fn clients_that_come_and_go_never_share_an_address_and_one_too_many_is_told_at_o
     assert_eq!(used, ADDRESSES);
     assert!(
         refused > 0 && slowest_refusal <= seconds(2),
-        "{refused} refused, the last after {slowest_refusal:?}"
+        "{refused} refused, the slowest after {slowest_refusal:?}"
     );
 }
 
@@ -70,7 +70,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
                 }
                 refusals += 1;
                 late.leave().await;
-                assert!(crashed.elapsed() < IDLE_TIMEOUT + seconds(15), "the address is not given back");
+                assert!(crashed.elapsed() < IDLE_TIMEOUT + seconds(15), "the address was not freed in time");
                 while asked.elapsed() < seconds(1) {
                     for client in &mut live {
                         client.run(Duration::from_millis(10)).await;
@@ -82,7 +82,7 @@ fn the_address_of_a_client_that_crashed_is_another_s_once_its_time_is_up() {
     let (same, after, refusals) = clients.join().unwrap();
 
     println!("measured: the address of a client that crashed was another's {after:.1?} later");
-    assert!(same && refusals > 0, "it was this address that was missing");
+    assert!(same && refusals > 0, "the late client did not get the crashed client's address");
     assert!(after <= IDLE_TIMEOUT + seconds(5), "{after:?}");
 }
 
@@ -116,7 +116,7 @@ async fn churn(keys: &[PrivateKey], exit_key: PublicKey, cycles: usize) -> Churn
             if cycle % 10 == 0 {
                 let start = Instant::now();
                 let mut late = LibraryClient::start(key.clone(), exit_key, 1);
-                late.until("one too many is told", |client| is_refused(client)).await;
+                late.until("one client too many is refused", |client| is_refused(client)).await;
                 churn.refused += 1;
                 churn.slowest_refusal = churn.slowest_refusal.max(start.elapsed());
                 late.leave().await;

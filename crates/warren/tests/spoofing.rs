@@ -83,14 +83,14 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
     for round in 0.. {
         from_client.recv().unwrap();
         let after = exit.status();
-        assert!(round < 200, "{} of {PACKETS} were counted", dropped(&after));
+        assert!(round < 200, "only {} of {PACKETS} were counted", dropped(&after));
         if dropped(&after) - dropped(&before) >= PACKETS {
             break;
         }
         go_on.send(true).unwrap();
     }
     // Packets in flight still arrive, and are dropped too.
-    eventually(seconds(10), "not one of them passes", || {
+    eventually(seconds(10), "no spoofed packet passes", || {
         let after = exit.status();
         dropped(&after) - dropped(&before) == delivered(&after) - delivered(&before)
     });
@@ -99,7 +99,7 @@ fn ten_thousand_packets_with_the_sources_of_others_reach_nobody_and_are_counted(
     assert_eq!(seen(), 0);
     go_on.send(false).unwrap();
     from_client.recv().unwrap();
-    eventually(seconds(10), "all of its own packets pass, and nothing else", || seen() == OWN);
+    eventually(seconds(10), "its own packets all pass, and no others", || seen() == OWN);
     go_on.send(true).unwrap();
     clients.join().unwrap();
 }

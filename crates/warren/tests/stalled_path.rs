@@ -34,7 +34,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
     let receiving = net.internet.host.enter(move || receive(start, &is_over, &arrived));
     let is_over = over.clone();
     let sending = net.client.enter(move || send(start, &is_over));
-    eventually(seconds(20), "the load is there", || arrivals.lock().unwrap().len() > 5_000);
+    eventually(seconds(20), "the load has started", || arrivals.lock().unwrap().len() > 5_000);
     let base = rss_kib(daemon.pid());
 
     net.black_hole();
@@ -47,7 +47,7 @@ fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothin
     net.unfilter();
     let resumed = start.elapsed();
     let since = |arrivals: &[Arrival]| arrivals.iter().filter(|arrival| arrival.at >= resumed).count();
-    let back = eventually(seconds(30), "the load is there again", || {
+    let back = eventually(seconds(30), "the load is back", || {
         peak = peak.max(rss_kib(daemon.pid()));
         since(&arrivals.lock().unwrap()) > 20_000
     });

@@ -13,7 +13,7 @@ fn report_has_what_the_json_has_and_fits_80_columns() {
     client.up();
     eventually(seconds(10), "every connection is attached", || attached(&client) == 4);
     client.sh("ping -c 5 -i 0.2 -s 1000 203.0.113.2");
-    eventually(seconds(10), "the rates cover some time", || {
+    eventually(seconds(10), "the rates cover more than a second", || {
         client.status().0["rates"]["seconds"].as_f64().unwrap() > 1.0
     });
 

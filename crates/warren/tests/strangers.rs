@@ -24,7 +24,9 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
     // Among the noise, only the Initial could get an answer.
     let refused = plain.len() + version.len() + 1;
 
-    eventually(seconds(10), "all was looked at", || turned_away(&exit, "no_proof") >= refused as u64);
+    eventually(seconds(10), "the exit has processed all packets", || {
+        turned_away(&exit, "no_proof") >= refused as u64
+    });
     // A client with a profile is served meanwhile.
     let client = Client::with(&net, &exit.enrol("laptop"));
     client.up();
@@ -39,7 +41,7 @@ fn a_scanner_hears_nothing_until_the_exit_is_told_to_answer() {
     for probes in [&plain, &version] {
         let scanner = socket_on(&host);
         send(&scanner, probes);
-        eventually(seconds(10), "it is answered", || heard(&scanner) > 0);
+        eventually(seconds(10), "the scanner is answered", || heard(&scanner) > 0);
     }
 }
 
@@ -54,7 +56,9 @@ fn who_speaks_another_protocol_hears_nothing() {
         let (before, probes) = (received_by(&net.exit), probes());
         let scanner = socket_on(&net.client);
         send(&scanner, &probes);
-        eventually(seconds(10), "all were received", || received_by(&net.exit) >= before + probes.len());
+        eventually(seconds(10), "all datagrams were received", || {
+            received_by(&net.exit) >= before + probes.len()
+        });
         assert_eq!(heard(&scanner), 0, "silent: {silent}");
 
         send(&scanner, &peer::first_flight_of_plain_quic());
@@ -72,11 +76,11 @@ fn a_client_s_first_packets_are_worth_nothing_to_who_repeats_them() {
 
     let client = socket_on(&net.client);
     send(&client, &flight);
-    eventually(seconds(10), "it is answered", || heard(&client) > 0);
+    eventually(seconds(10), "the scanner is answered", || heard(&client) > 0);
     let repeater = socket_on(&net.second_client());
     send(&repeater, &flight);
 
-    eventually(seconds(10), "all was looked at", || {
+    eventually(seconds(10), "the exit has processed all packets", || {
         turned_away(&exit, "replayed_proof") >= flight.len() as u64
     });
     assert_eq!(heard(&repeater), 0);
@@ -97,7 +101,7 @@ fn a_retry_token_is_worth_nothing_at_another_address_or_later() {
     let refused = |socket: &UdpSocket, packets: &[Vec<u8>]| {
         let before = turned_away(&exit, "no_proof");
         send(socket, packets);
-        eventually(seconds(10), "all was looked at", || {
+        eventually(seconds(10), "the exit has processed all packets", || {
             assert_eq!(heard(socket), 0);
             turned_away(&exit, "no_proof") >= before + packets.len() as u64
         });
@@ -126,7 +130,7 @@ fn asked_for_proofs_of_their_addresses(net: &Net, exit_key: PublicKey) -> [(UdpS
         send(&socket, &attacker.hello_with(&attacker.usual_parameters(), &proof));
         let mut answer = [0; 2_048];
         let mut length = None;
-        eventually(seconds(5), "it is answered", || {
+        eventually(seconds(5), "the exit answers", || {
             length = socket.recv(&mut answer).ok();
             length.is_some()
         });
@@ -138,7 +142,7 @@ fn asked_for_proofs_of_their_addresses(net: &Net, exit_key: PublicKey) -> [(UdpS
             break;
         }
     }
-    asked.try_into().unwrap_or_else(|_| panic!("nobody was asked"))
+    asked.try_into().unwrap_or_else(|_| panic!("the exit sent no Retry"))
 }
 
 /// Random bytes, packets that look like those of connections that never existed, and an Initial without a token.

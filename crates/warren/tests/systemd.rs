@@ -21,7 +21,7 @@ fn units_leave_little_to_attack() {
         let file = repository_file(unit);
         let line = format!("systemd-analyze security --offline=true --no-pager --threshold={most} {file}");
         let audit = support::finished(std::process::Command::new("sh").args(["-c", &line]));
-        assert!(audit.succeeded(), "{unit} is exposed by more than {most} tenths\n{}", audit.stdout);
+        assert!(audit.succeeded(), "{unit} has an exposure above {most} tenths\n{}", audit.stdout);
     }
 }
 
@@ -57,7 +57,7 @@ fn exit_without_root_carries_traffic_and_comes_back_when_killed() {
     answers.push(std::time::Instant::now());
     let outage = answers.windows(2).map(|pair| pair[1] - pair[0]).max().expect("there are answers");
     println!("a restart of the exit is an outage of {outage:?}");
-    assert!(outage < seconds(6), "{outage:?} without an answer");
+    assert!(outage < seconds(6), "no answer for {outage:?}");
     assert_eq!(client.inner_addresses(), addresses);
 
     exit.run(&["systemctl", "stop", "warren-exit"]).ok();
@@ -167,7 +167,7 @@ fn a_restarted_journal_hears_the_daemon_again() {
     exit.sh("systemctl stop systemd-journald.socket systemd-journald-dev-log.socket systemd-journald").ok();
     exit.sh("warren reload exit").ok();
     exit.sh("systemctl start systemd-journald.socket systemd-journald").ok();
-    eventually(seconds(20), "what was said meanwhile is in the new journal", || lines() > before);
+    eventually(seconds(20), "lines logged meanwhile are in the new journal", || lines() > before);
     logs("after a stop and a start");
 
     // The service manager has received the daemon's notifications all along, and still does at the end.
@@ -241,23 +241,23 @@ fn kill_switch_outlives_restarts_of_the_firewall_and_of_its_own_service() {
     client.sh("warren up home").ok();
     client.sh("systemctl restart nftables").ok();
     eventually(seconds(2), "it is closed again", || client.sh(table).succeeded());
-    leaks.assert_none("a daemon runs too");
+    leaks.assert_none("with a daemon as well");
     assert!(!client.journal("warren@home").contains("cannot"), "{}", client.journal("warren@home"));
 
     client.sh("systemctl stop warren@home warren-lockdown@home").ok();
-    leaks.assert_none("both have stopped");
+    leaks.assert_none("both units have stopped");
     client.sh("systemctl start warren-lockdown@home").ok();
     client.sh("warren down home").ok();
     // The service is notified of this change, and knows that the kill switch was opened.
     client.sh("systemctl restart nftables").ok();
-    leaks.assert_all("opened for the service too");
+    leaks.assert_all("opened by `down`, which the service knows");
     let before = client.main_pid("warren-lockdown@home").expect("the service runs on");
     support::signal(before, Signal::KILL);
     eventually(seconds(20), "systemd starts the service again", || {
         client.main_pid("warren-lockdown@home").is_some_and(|pid| pid != before)
             && client.is_active("warren-lockdown@home")
     });
-    leaks.assert_all("what was opened stays open");
+    leaks.assert_all("the open kill switch stays open");
 }
 
 /// The unit that Debian's nftables package installs.
@@ -284,7 +284,7 @@ fn what_a_power_cut_left_in_etc_is_put_right_at_boot_and_the_kill_switch_closes(
 
     let files = client.cut_power();
     let left = std::fs::read_to_string(files.path("etc/resolv.conf")).unwrap();
-    assert!(left.contains("warren"), "it was left behind: {left}");
+    assert!(left.contains("warren"), "the daemon left this behind: {left}");
     net.client.sh(&ping).ok();
     let client = Systemd::boot(&net.client, files);
 

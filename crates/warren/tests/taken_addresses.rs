@@ -50,7 +50,7 @@ fn no_exit_gives_away_the_address_of_the_host_its_gateway_or_the_exits_own() {
         let refused = client.warren.run("up home --timeout 3s");
         drop(liar);
         assert!(refused.code.is_some_and(|code| code != 0), "{lease}: {refused:?}");
-        assert!(refused.stderr.contains(says), "{says:?} is in: {refused:?}");
+        assert!(refused.stderr.contains(says), "{says:?} is not in: {refused:?}");
         client.warren.run("down home");
         client.sh(&format!("ping -c 1 -W 5 {}", Net::INTERNET_V4));
         client.assert_host_unchanged();
@@ -90,14 +90,14 @@ fn an_exit_that_falls_silent_cannot_have_kept_its_client_from_the_next_one() {
     says(&client, "which is the address of an exit of the profile");
     assert!(!way().contains("local"), "{}", way());
     drop(liar);
-    eventually(seconds(40), "the next exit has it", is_on_the_next);
+    eventually(seconds(40), "the client is on the next exit", is_on_the_next);
     client.down();
 
     // The control: with an unused address the client also moves to the next exit.
     let liar = LyingExit::answering(&net, key, Answers::with_lease(FREE, ALSO_FREE));
     let _daemon = client.run("info");
     drop(liar);
-    eventually(seconds(40), "the next exit has it", is_on_the_next);
+    eventually(seconds(40), "the client is on the next exit", is_on_the_next);
     client.down();
 }
 
@@ -127,18 +127,20 @@ fn a_lease_that_comes_to_be_somebody_s_is_given_up() {
     assert!(!has_lease());
     assert!(!client.warren.host.sh(&format!("ping -c 1 -W 1 {}", Net::INTERNET_V4)).succeeded());
     resolver("203.0.113.2");
-    eventually(seconds(40), "it is up again", || client.status().text("/state") == "up");
+    eventually(seconds(40), "the client is up again", || client.status().text("/state") == "up");
     assert!(has_lease());
 
     // Another LAN, whose gateway is the only way to the exit.
     drop(one);
     client.sh("ip address add 10.99.0.57/24 dev lan");
     let gateway = format!("ip route replace 10.97.0.0/16 via {LATE} dev lan");
-    eventually(seconds(20), "the gateway can be one", || client.warren.host.sh(&gateway).succeeded());
+    eventually(seconds(20), "the route through the gateway can be added", || {
+        client.warren.host.sh(&gateway).succeeded()
+    });
     let _other = liar();
     says(&client, "which is the address of this host's gateway");
     client.sh("ip route delete 10.97.0.0/16");
-    eventually(seconds(40), "it is up again", || client.status().text("/state") == "up");
+    eventually(seconds(40), "the client is up again", || client.status().text("/state") == "up");
     client.sh("ip link delete lan");
     drop(exit);
     client.down();

@@ -11,13 +11,13 @@ fn segments_per_send_follow_a_changed_cap_while_traffic_runs() {
     client.up();
     let _server = net.internet.iperf3(5201);
     let _load = net.client.start(&["iperf3", "-c", Net::INTERNET_V4, "-t", "60", "-P", "4", "--bidir"]);
-    eventually(seconds(10), "the load fills sends up to the first cap", || {
+    eventually(seconds(10), "sends reach the first cap", || {
         [client.status(), exit.status()].iter().all(|status| largest_send(status, None) == 40)
     });
 
     for cap in [10, 25, 3] {
         for (warren, profile) in [(&client.warren, "home"), (&exit.warren, "exit")] {
-            let status = || warren.status().expect("it answers");
+            let status = || warren.status().expect("the daemon answers");
             let before = status().number("/transport/max_transmit_segments");
             let said = warren.run(&format!("set max_transmit_segments {cap} --profile {profile}")).ok();
             assert_eq!(said, format!("{profile}: max_transmit_segments = {cap} (was {before})"));
@@ -50,7 +50,7 @@ fn every_tunable_changes_on_a_running_tunnel_and_traffic_goes_on() {
     for (key, value) in changes {
         for (warren, profile) in [(&client.warren, "home"), (&exit.warren, "exit")] {
             warren.run(&format!("set {key} {value} --profile {profile}")).ok();
-            let status = warren.status().expect("it answers");
+            let status = warren.status().expect("the daemon answers");
             assert_eq!(status.0["transport"][key].to_string().trim_matches('"'), value, "{profile}");
         }
         client.sh("curl -sS --max-time 20 http://203.0.113.2/bytes/3000000 | wc -c | grep -qx 3000000");

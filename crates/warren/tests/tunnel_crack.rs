@@ -32,24 +32,27 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
     };
     net.client.sh("ping -c 1 -W 5 192.0.2.1 && ping -c 1 -W 5 2001:db8:1::1").ok();
     let (made, left) = leaves("any");
-    assert!(left >= made && made >= 100, "without a tunnel they leave: {left} of {made}");
+    assert!(left >= made && made >= 100, "without a tunnel packets leave outside: {left} of {made}");
 
     client.up();
     let (made, left) = leaves("any");
-    assert_eq!(left, 0, "of {made}, as the tunnel routes them, without a kill switch");
+    assert_eq!(left, 0, "packets left of {made} attempts, as routed, without a kill switch");
     let (made, left) = leaves("eth0");
     // DNS is the exception, because the DNS guard keeps it inside.
-    assert!(left >= made / 5 * 4, "what is bound to a device leaves without a kill switch: {left} of {made}");
+    assert!(
+        left >= made / 5 * 4,
+        "sockets bound to the device leave without a kill switch: {left} of {made}"
+    );
     client.down();
 
     client.warren.run("up home --kill-switch").ok();
     for device in ["any", "eth0"] {
-        assert_eq!(leaves(device).1, 0, "with a kill switch, bound to {device}");
+        assert_eq!(leaves(device).1, 0, "packets left with a kill switch, bound to {device}");
     }
     assert_eq!(sees("203.0.113.2"), Net::EXIT_V4);
     assert_eq!(sees("[2001:db8:3::2]"), Net::EXIT_V6);
     // Programs reach the exit's own address through the tunnel, like any other internet address.
-    eventually(seconds(10), "the tunnel carries what goes to the exit's address", || {
+    eventually(seconds(10), "the tunnel carries packets to the exit's address", || {
         let route = net.client.sh(&format!("ip route get {}", Net::EXIT_V4)).ok();
         route.contains("dev warren0")
     });

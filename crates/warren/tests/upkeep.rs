@@ -57,13 +57,13 @@ fn what_others_undo_is_made_again_and_nothing_leaves_meanwhile() {
         let took = eventually(SOON, change, || state() == standing);
         println!("{change}: {} ms", took.as_millis());
     }
-    leaks.assert_none("everything was made again");
+    leaks.assert_none("all changes were undone");
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
 
     let idle = ticks(&client);
     std::thread::sleep(seconds(2));
     // Out of a hundred per second.
-    assert!(ticks(&client) - idle < 20, "it works without a reason");
+    assert!(ticks(&client) - idle < 20, "the client works without a reason");
     client.down();
     before.assert_same(&HostState::of(&net.client));
 }
@@ -100,7 +100,10 @@ fn a_device_that_is_taken_away_is_made_anew_and_the_session_kept() {
     assert_eq!(leaks.leaked(), leaked);
 
     let devices = [&net.client, &net.internet.host].map(|host| host.sh("ip -o link show type tun").stdout);
-    assert!(devices[0].lines().count() == 2 && devices[1].is_empty(), "the others are gone: {devices:?}");
+    assert!(
+        devices[0].lines().count() == 2 && devices[1].is_empty(),
+        "the earlier devices are gone: {devices:?}"
+    );
     assert_eq!(client.status().number("/session/id"), session);
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
     client.down();
@@ -145,7 +148,7 @@ fn nothing_leaves_outside_while_the_device_is_away_also_without_a_kill_switch() 
     let sent = Probing::start(&net.client).for_a_while();
     assert!(left() >= sent / 2 && sent > 10, "without that device {} of {sent} leave", left());
     signal(daemon, Signal::CONT);
-    eventually(seconds(20), "all is made again", is_mended);
+    eventually(seconds(20), "everything is restored", is_mended);
     client.down();
 }
 
@@ -158,7 +161,7 @@ fn a_foreign_device_of_the_same_name_is_left_alone_and_passed_by() {
 
     client.lose_device_to_another();
 
-    eventually(SOON, "another name is used", || {
+    eventually(SOON, "the client uses another device name", || {
         client.status().0.pointer("/device/name").is_some_and(|name| name == "warren1")
     });
     assert_eq!(client.sh("curl -sS --max-time 20 http://203.0.113.2/address"), Net::EXIT_V4);
@@ -190,12 +193,12 @@ fn while_a_foreign_device_has_the_name_of_the_profile_nothing_passes_and_status_
     assert_foreign_device_is_there(&client);
     let leaked = leaks.leaked();
     assert!(!net.client.sh(ping).succeeded());
-    assert_eq!(leaks.leaked(), leaked, "what belongs into the tunnel left outside");
+    assert_eq!(leaks.leaked(), leaked, "packets for the tunnel left outside");
     client.sh("ping -c 1 -W 5 192.0.2.1");
-    assert!(leaks.leaked() > leaked, "what does not is let out and counted");
+    assert!(leaks.leaked() > leaked, "packets for the LAN leave and are counted");
     let idle = ticks(&client);
     std::thread::sleep(seconds(2));
-    assert!(ticks(&client) - idle < 10, "it takes more than 5 % of a processor");
+    assert!(ticks(&client) - idle < 10, "the client takes more than 5 % of a core");
 
     client.sh("ip link delete warren0");
     eventually(seconds(10), "the tunnel is up", || client.status().text("/state") == "up");

@@ -19,7 +19,10 @@ fn exit_with_page<'net>(net: &'net Net) -> Exit<'net> {
 }
 
 fn token(exit: &Exit<'_>) -> String {
-    std::fs::read_to_string(exit.warren.state("exit/web.token")).expect("the exit made it").trim().to_owned()
+    std::fs::read_to_string(exit.warren.state("exit/web.token"))
+        .expect("the exit made the token")
+        .trim()
+        .to_owned()
 }
 
 /// Sends a request from the exit's host with the page's token.
@@ -46,7 +49,7 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     let mut exit = exit_with_page(&net);
     let file = exit.warren.state("exit/web.token");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(exit.daemon().output().contains("web.token"), "the log says where the token is");
+    assert!(exit.daemon().output().contains("web.token"), "the log names the token's file");
 
     let invited = change(&exit, "/api/invite", r#"{"name":"laptop","hours":1}"#).ok();
     let invited: Value = serde_json::from_str(&invited).unwrap();
@@ -78,10 +81,10 @@ fn who_has_the_token_invites_sees_and_revokes_a_client() {
     exit.warren.run("exit client add office --prefix 172.30.0.0/24").ok();
     assert!(net.exit.sh("ip route").ok().contains("172.30.0.0/24"), "there is a route to its network");
     change(&exit, "/api/remove", r#"{"name":"office"}"#).ok();
-    assert!(!net.exit.sh("ip route").ok().contains("172.30.0.0/24"), "it went with the client");
+    assert!(!net.exit.sh("ip route").ok().contains("172.30.0.0/24"), "the route is gone with the client");
 
     change(&exit, "/api/remove", r#"{"name":"laptop"}"#).ok();
-    assert_eq!(exit.status().number("/clients/connected"), 0, "a client removed is cut off");
+    assert_eq!(exit.status().number("/clients/connected"), 0, "a removed client is cut off");
     assert_eq!(overview(&exit)["clients"].as_array().unwrap().len(), 0);
     eventually(seconds(20), "the client is refused", || client.status().text("/state") == "refused");
     client.warren.run("down home");
@@ -155,7 +158,7 @@ fn a_unix_socket_serves_the_page_from_the_start_and_goes_when_reload_moves_it() 
     exit.configure(|config| config.with("web", "listen", "127.0.0.1:9467"));
     exit.warren.run("reload exit").ok();
     ask(&exit, "/api/overview", "").ok();
-    assert!(!Path::new(&socket).exists(), "the socket goes with what listened");
+    assert!(!Path::new(&socket).exists(), "the socket is removed with its listener");
 }
 
 /// Needs Chromium and its driver. `WARREN_SCREENSHOTS` names a directory for screenshots.
@@ -187,8 +190,11 @@ fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
     assert!(outcome.succeeded(), "{}{}", outcome.stdout, outcome.stderr);
     assert!(outcome.stdout.contains("measured: "), "{outcome:?}");
     let names = exit.warren.run("exit client list").ok();
-    assert!(names.contains("laptop") && !names.contains("workshop"), "the browser revoked one: {names}");
-    assert!(names.contains("phone-of-mary is invited"), "the browser invited one: {names}");
+    assert!(
+        names.contains("laptop") && !names.contains("workshop"),
+        "the browser revoked one invitation: {names}"
+    );
+    assert!(names.contains("phone-of-mary is invited"), "the browser invited one client: {names}");
     for client in sessions {
         client.warren.run("down home");
     }

@@ -32,8 +32,12 @@ fn a_client_written_from_the_document_has_a_session_and_sends_packets_through_it
     eventually(seconds(10), "the session is over", || exit.status().number("/clients/connected") == 0);
     let status = exit.status();
     assert_eq!(status.number("/clients/enrolled"), 1);
-    assert!(status.number("/strangers/no_proof") >= 2, "two attempts had no right proof");
-    assert_eq!(status.drop("tun", "bad_datagram"), 3, "a reserved kind, a reserved flag, and nothing");
+    assert!(status.number("/strangers/no_proof") >= 2, "two attempts had no valid proof");
+    assert_eq!(
+        status.drop("tun", "bad_datagram"),
+        3,
+        "datagrams with a reserved kind, with a reserved flag, and without content"
+    );
     assert_eq!((status.drop("tun", "bad_packet"), status.drop("tun", "bad_fragment")), (1, 1));
     assert_eq!(status.drop("tun", "spoofed_source"), 1);
 }

@@ -40,7 +40,7 @@ fn traffic_of_every_kind_passes_both_ways_and_every_packet_is_accounted_for() {
         assert_eq!(workers.len(), 2, "{role}");
         for worker in workers {
             for count in ["connections", "tun_reads", "tun_writes", "carrier_sent_packets"] {
-                assert!(worker[count].as_u64() > Some(0), "{role} has a worker without {count}: {workers:?}");
+                assert!(worker[count].as_u64() > Some(0), "{role} has a worker with no {count}: {workers:?}");
             }
         }
         let handed_over = status.number("/totals/handed_over");
@@ -92,7 +92,7 @@ fn a_client_that_changes_its_address_stays_with_its_workers() {
         let remotes = status.list("/connections").iter().map(|one| one["remote"].as_str().unwrap());
         remotes.filter(|remote| remote.starts_with("192.0.2.77:")).count() == usize::from(CONNECTIONS)
     });
-    assert_eq!(ids(&exit.status()), before, "the connections are the same, each on its worker");
+    assert_eq!(ids(&exit.status()), before, "the connections are unchanged, each on its worker");
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
@@ -154,7 +154,7 @@ fn send_from_exit(net: &Net, client: &Client<'_>, count: u16) {
     });
     sending.join().unwrap();
     for received in 0..count {
-        assert!(receiver.recv(&mut [0; 16]).is_ok(), "of {count} datagrams {received} came");
+        assert!(receiver.recv(&mut [0; 16]).is_ok(), "{received} of {count} datagrams arrived");
     }
 }
 

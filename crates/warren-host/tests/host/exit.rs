@@ -22,7 +22,7 @@ fn exit_leaves_no_trace() {
         assert_eq!(
             host.run("sysctl -n net.ipv4.ip_forward").trim(),
             "0",
-            "others turn it on if they need it"
+            "the exit leaves forwarding for the whole host alone"
         );
         for device in ["lan0", "exit0", "default"] {
             assert_eq!(host.run(&format!("sysctl -n net.ipv6.conf.{device}.forwarding")).trim(), "0");
@@ -123,7 +123,7 @@ fn forwarding_of_a_device_stays_the_exits_when_somebody_renames_it() {
     let now = |key: &str| host.run(&format!("sysctl -n {key}")).trim().to_owned();
     assert_eq!(now("net.ipv4.conf.wan9.forwarding"), "0");
     assert_eq!(now("net.ipv6.conf.wan9.accept_ra"), "1");
-    assert_eq!(now("net.ipv4.conf.lan0.forwarding"), "1", "which is not the exit's");
+    assert_eq!(now("net.ipv4.conf.lan0.forwarding"), "1", "another device's setting stays");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn table_is_replaced_as_a_whole_and_stays_its_owners() {
 
         assert!(warren.replace_table(TABLE, "nonsense").await.is_err());
         assert!(warren.replace_table("another", &opened).await.is_err());
-        assert_eq!(list(), after, "what nft refuses changes nothing");
+        assert_eq!(list(), after, "a refused ruleset changes nothing");
 
         warren.replace_table(TABLE, &ruleset(&facts)).await.unwrap();
         assert_eq!(list(), before);

@@ -72,7 +72,7 @@ fn kill_and_recover(role: &str, tun: &str) {
     let mut found = 0;
     for moment in 0..MOMENTS {
         let mut daemon = Daemon::start(&host, role);
-        wait_until("the daemon has begun", || host.journal().exists());
+        wait_until("the daemon has a journal", || host.journal().exists());
         thread::sleep(Duration::from_micros(u64::from(moment) * 3_137 % 60_000));
 
         daemon.kill();

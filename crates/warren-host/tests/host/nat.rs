@@ -170,7 +170,7 @@ fn hosts_on_the_exits_own_links_are_closed_unless_allowed() {
         for neighbour in neighbours {
             assert!(!net.client.succeeds(&ping(neighbour)), "{neighbour}");
         }
-        assert!(net.client.succeeds(&ping("203.0.113.2")), "what is allowed is reached");
+        assert!(net.client.succeeds(&ping("203.0.113.2")), "an allowed address is reachable");
     });
     // The same exit, but without the list of on-link networks.
     net.with_exit(
@@ -255,7 +255,11 @@ fn forged_errors_of_clients_reach_neither_the_exit_nor_its_neighbours() {
     };
 
     net.with_exit(&host, || {
-        assert_eq!(forge(), [false, false, true], "an error about a flow to the client itself is taken");
+        assert_eq!(
+            forge(),
+            [false, false, true],
+            "only the error about a flow to the client itself is accepted"
+        );
     });
 
     // The control: a ruleset that also accepts related packets.
@@ -293,7 +297,7 @@ fn addresses_of_a_network_behind_a_client_reach_the_exit_by_the_tunnel_alone() {
     host.surroundings.permanent.push(link("192.168.9.0/24"));
     net.with_exit(&host, || {
         assert!(!arrives("192.168.8.9"));
-        assert!(arrives("192.168.9.9"), "a network that the exit is on itself");
+        assert!(arrives("192.168.9.9"), "a network on the exit's own link is reachable");
     });
 }
 
@@ -397,7 +401,7 @@ fn addresses_that_find_no_place_among_those_whose_flows_are_counted_have_none() 
     net.exit.with_plan(&plan, || {
         assert!(passes("10.66.0.2") && passes("10.66.0.3"));
         assert!(!passes("10.66.0.4"));
-        assert!(passes("10.66.0.2"), "those that are counted go on");
+        assert!(passes("10.66.0.2"), "counted flows continue");
         let counted = net.exit.run("nft list chain inet warren_exit new_flows");
         let full = counted.lines().find(|line| line.contains("ip saddr != @flows_ip counter")).unwrap();
         assert!(!full.contains("packets 0 "), "{counted}");

@@ -169,7 +169,7 @@ pub(crate) fn lived_in_host(tun: &str) -> (Namespace, Namespace) {
 pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !holds() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "timed out waiting until {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }

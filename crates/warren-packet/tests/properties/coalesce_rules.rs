@@ -168,7 +168,7 @@ fn headers_that_differ_are_not_merged() {
 #[test]
 fn the_sequence_number_must_go_on_and_may_wrap() {
     assert_eq!(merged(&[tcp4(0), tcp4(2)]), [1, 1], "a gap");
-    assert_eq!(merged(&[tcp4(1), tcp4(0)]), [1, 1], "a step back");
+    assert_eq!(merged(&[tcp4(1), tcp4(0)]), [1, 1], "a sequence number that goes back");
     assert_eq!(merged(&[tcp6(0), tcp6(0)]), [1, 1], "a repetition");
     let at = |index, sequence_number: u32| {
         changed(tcp4(index), |packet| {
@@ -266,7 +266,7 @@ fn whole_packets_are_merged_once_their_checksums_were_verified() {
         assert_eq!(sizes(&coalesce(Merge::ALL, &[bad(0), good(1), good(2)])), [1, 2]);
         let written = coalesce(Merge::ALL, &[good(0), good(1), bad(2), good(3), good(4)]);
         assert_eq!(sizes(&written), [2, 1, 2]);
-        assert_eq!(written[1].bytes, bad(2).bytes, "the wrong checksum stays, for the receiver to see");
+        assert_eq!(written[1].bytes, bad(2).bytes, "the wrong checksum stays for the receiver to see");
     }
 }
 

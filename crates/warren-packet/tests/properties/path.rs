@@ -98,7 +98,7 @@ proptest! {
             prop_assert_eq!(there, right);
         }
         let differing = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-        prop_assert!(differing <= 4, "only the option and the checksum");
+        prop_assert!(differing <= 4, "only the option and the checksum change");
     }
 
     #[test]
@@ -169,8 +169,8 @@ fn who_must_not_be_answered_is_not() {
     assert!(answered(&|_| {}));
     assert!(!answered(&|packet| packet[6] = 0), "it may be fragmented");
     assert!(!answered(&|packet| packet[7] = 8), "a later fragment");
-    assert!(!answered(&|packet| packet[16..20].copy_from_slice(&[224, 0, 0, 5])), "to a group");
-    assert!(!answered(&|packet| packet[12..16].fill(0)), "from nobody");
+    assert!(!answered(&|packet| packet[16..20].copy_from_slice(&[224, 0, 0, 5])), "to a multicast group");
+    assert!(!answered(&|packet| packet[12..16].fill(0)), "from the unspecified address");
     assert!(
         !answered(&|packet| packet[9..].first_mut().into_iter().for_each(|protocol| *protocol = 1)),
         "an error"

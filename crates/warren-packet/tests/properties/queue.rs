@@ -78,7 +78,7 @@ proptest! {
                         longest = longest.max(now - since);
                         prop_assert!(IpPacket::parse(&packet[1..]).is_ok());
                         if packet[2] != ecn {
-                            prop_assert!(ecn != 0 && packet[2] == 3, "only what is capable is marked");
+                            prop_assert!(ecn != 0 && packet[2] == 3, "only ECN-capable packets are marked");
                             marked += 1;
                         }
                     }

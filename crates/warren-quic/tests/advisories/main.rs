@@ -29,7 +29,7 @@ fn a_whole_hello_is_answered() {
     let mut exit = Exit::new();
     let attacker = Attacker::new(1);
     let fate = exit.take_in(&attacker.hello(&attacker.usual_parameters()));
-    assert_eq!(fate, Fate::Answered, "else the tests below would show nothing");
+    assert_eq!(fate, Fate::Answered, "a valid hello is answered, so the tests below mean something");
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Side {
         if self.endpoint.poll(cx, &mut self.inbox).is_pending() {
             return false;
         }
-        assert!(!self.inbox.is_empty(), "a poll that is ready brings something");
+        assert!(!self.inbox.is_empty(), "a ready poll brings something");
         assert!(self.inbox.datagrams.len() <= MAX_DATAGRAMS_PER_POLL);
         assert!(self.inbox.events.len() <= MAX_EVENTS_PER_POLL);
         self.datagrams.append(&mut self.inbox.datagrams);
@@ -202,7 +202,7 @@ impl Pair {
             if holds { Poll::Ready(()) } else { Poll::Pending }
         });
         if timeout(PATIENCE, waiting).await.is_err() {
-            panic!("waited in vain until {what}");
+            panic!("timed out waiting until {what}");
         }
     }
 

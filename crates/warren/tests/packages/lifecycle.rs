@@ -24,7 +24,11 @@ fn purge_leaves_what_was_before_and_remove_only_what_is_the_users() {
     let installed = files_of(&host);
     install(&host, &package);
     assert_same(&installed, &files_of(&host), "installed twice");
-    assert_eq!(host.sh("systemctl is-enabled warren-exit || true").ok(), "disabled", "nothing runs unasked");
+    assert_eq!(
+        host.sh("systemctl is-enabled warren-exit || true").ok(),
+        "disabled",
+        "nothing starts on its own"
+    );
     assert_eq!(host.sh("systemctl list-units --failed --plain --no-legend 'warren*'").ok(), "");
 
     typed(&host, "warren exit init --endpoint exit.example.net && systemctl enable --now warren-exit").ok();
@@ -95,7 +99,7 @@ fn upgrade_restarts_the_exit_under_its_clients_and_leaves_a_client_alone() {
          {alive} of 20 TCP flows alive"
     );
     assert!(nearly_worst < seconds(if count >= 20 { 3 } else { 6 }), "{outages:?}");
-    assert!(alive >= 19, "{alive} of 20 TCP flows are alive");
+    assert!(alive >= 19, "only {alive} of 20 TCP flows survive");
 
     // Removing the package opens the kill switch. Nothing could open it afterwards.
     typed(&client, "apt-get -q remove -y warren").ok();

@@ -62,7 +62,7 @@ pub fn assert_balanced(role: &str, status: &Status) {
     assert_eq!(
         transport("transport_full") + transport("transport_too_large"),
         0,
-        "{role}: noq drops nothing itself"
+        "{role}: noq itself drops nothing"
     );
 }
 

@@ -12,7 +12,7 @@ impl Core {
     pub fn two() -> [Self; 2] {
         let allowed = sched_getaffinity(None).unwrap();
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).map(Self);
-        std::array::from_fn(|_| cores.next().expect("it takes two cores"))
+        std::array::from_fn(|_| cores.next().expect("this test needs two cores"))
     }
 
     /// Pins all current threads of a process to this core.

@@ -14,7 +14,7 @@ pub fn packets_counted(listing: &str) -> Vec<u64> {
 /// The packets of the output's only counter.
 #[track_caller]
 pub fn packets_of_one(listing: &str) -> u64 {
-    let [packets] = packets_counted(listing)[..] else { panic!("not one counter: {listing}") };
+    let [packets] = packets_counted(listing)[..] else { panic!("not exactly one counter: {listing}") };
     packets
 }
 

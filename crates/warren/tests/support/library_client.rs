@@ -157,7 +157,7 @@ impl LibraryClient {
         async move {
             let start = Instant::now();
             while !holds(self) {
-                assert!(start.elapsed() < Duration::from_secs(30), "{place}: not within 30 s: {what}");
+                assert!(start.elapsed() < Duration::from_secs(30), "{place}: timed out after 30 s: {what}");
                 self.run(Duration::from_millis(50)).await;
             }
         }

@@ -88,7 +88,7 @@ pub fn root() -> bool {
 #[track_caller]
 pub fn asked<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} cannot be {text:?}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} has an invalid value: {text:?}")))
 }
 
 /// Waits until `condition` holds. Fails with `what` if it does not hold in time.
@@ -101,7 +101,7 @@ pub fn eventually(within: Duration, what: &str, mut condition: impl FnMut() -> b
         if condition() {
             return start.elapsed();
         }
-        assert!(start.elapsed() < within, "not within {within:?}: {what}");
+        assert!(start.elapsed() < within, "timed out after {within:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

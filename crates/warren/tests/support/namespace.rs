@@ -233,7 +233,11 @@ impl Running {
     #[track_caller]
     pub fn wait_for_output(&mut self, text: &str) {
         eventually(seconds(60), &format!("the program prints {text:?}"), || {
-            assert!(self.is_running() || self.output().contains(text), "it ended: {}", self.output());
+            assert!(
+                self.is_running() || self.output().contains(text),
+                "the program ended: {}",
+                self.output()
+            );
             self.output().contains(text)
         });
     }

@@ -244,7 +244,7 @@ fn assert_dashboard_is_one() {
         assert!(place("x") + place("w") <= 24 && place("w") > 0 && place("h") > 0, "{panel:#}");
         for x in place("x")..place("x") + place("w") {
             for y in place("y")..place("y") + place("h") {
-                assert!(taken.insert((x, y)), "it lies over another one: {panel:#}");
+                assert!(taken.insert((x, y)), "the panel overlaps another: {panel:#}");
             }
         }
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{panel:#}");
@@ -252,10 +252,13 @@ fn assert_dashboard_is_one() {
         assert!(!targets.is_empty(), "{panel:#}");
         let references: BTreeSet<&str> =
             targets.iter().filter_map(|target| target["refId"].as_str()).collect();
-        assert_eq!(references.len(), targets.len(), "targets have letters of their own: {panel:#}");
+        assert_eq!(references.len(), targets.len(), "every target has its own letter: {panel:#}");
         for used in targets.iter().flat_map(|target| target["expr"].as_str().unwrap().split('$').skip(1)) {
             let name = used.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap();
-            assert!(variables.contains(name) || name.starts_with("__"), "there is no ${name}: {panel:#}");
+            assert!(
+                variables.contains(name) || name.starts_with("__"),
+                "there is no variable ${name}: {panel:#}"
+            );
         }
     }
 }

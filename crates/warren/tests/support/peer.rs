@@ -96,7 +96,7 @@ pub fn first_flight_of_a_client(exit_key: PublicKey) -> Vec<Vec<u8>> {
         endpoint.connect(socket, remote, &[exit_key]).unwrap();
         let mut inbox = Inbox::new();
         tokio::select! {
-            () = poll_fn(|context| endpoint.poll(context, &mut inbox)) => panic!("nobody answers it"),
+            () = poll_fn(|context| endpoint.poll(context, &mut inbox)) => panic!("the listener never answers"),
             flight = first_flight(listener) => flight,
         }
     })
@@ -118,7 +118,7 @@ pub fn first_flights_of_plain_quic(count: usize) -> Vec<Vec<Vec<u8>>> {
             let endpoint = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
             let connecting = endpoint.connect_with(config.clone(), remote, "exit.invalid").unwrap();
             flights.push(tokio::select! {
-                _ = connecting => panic!("nobody answers it"),
+                _ = connecting => panic!("the listener never answers"),
                 flight = first_flight(listener) => flight,
             });
         }

@@ -23,6 +23,6 @@ pub fn of_each_thread(pid: i32, field: &str) -> Vec<String> {
         line.unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
     };
     let values: Vec<String> = threads.map(|thread| value(thread.unwrap())).collect();
-    assert!(!values.is_empty(), "{pid} has no thread");
+    assert!(!values.is_empty(), "{pid} has no threads");
     values
 }

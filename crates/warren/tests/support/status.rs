@@ -8,16 +8,16 @@ pub struct Status(pub Value);
 
 impl Status {
     pub fn text(&self, pointer: &str) -> &str {
-        self.at(pointer).as_str().unwrap_or_else(|| panic!("{pointer} is no text in {:#}", self.0))
+        self.at(pointer).as_str().unwrap_or_else(|| panic!("{pointer} is not a string in {:#}", self.0))
     }
 
     #[track_caller]
     pub fn number(&self, pointer: &str) -> u64 {
-        self.at(pointer).as_u64().unwrap_or_else(|| panic!("{pointer} is no number in {:#}", self.0))
+        self.at(pointer).as_u64().unwrap_or_else(|| panic!("{pointer} is not a number in {:#}", self.0))
     }
 
     pub fn list(&self, pointer: &str) -> &[Value] {
-        self.at(pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {:#}", self.0))
+        self.at(pointer).as_array().unwrap_or_else(|| panic!("{pointer} is not a list in {:#}", self.0))
     }
 
     /// TUN writes, and the packets in them.

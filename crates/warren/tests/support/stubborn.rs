@@ -135,7 +135,7 @@ impl StubbornClient {
 
     async fn live(mut self, orders: Arc<AtomicU8>) {
         let (connection, answer) = self.ask(&self.hello()).await;
-        let Some(Message::Welcome(welcome)) = answer else { panic!("it is not let in: {answer:?}") };
+        let Some(Message::Welcome(welcome)) = answer else { panic!("the client is not let in: {answer:?}") };
         self.know(welcome);
         let (mut next, mut has_moved) = (Instant::now(), false);
         loop {

@@ -141,7 +141,7 @@ impl<'net> Systemd<'net> {
         let unshare = Running::new(boot);
         let mut systemd = Self { host, files: Some(files), unshare, init: 0, cgroup };
         eventually(seconds(20), "systemd has booted", || {
-            assert!(systemd.unshare.is_running(), "it ended: {}", systemd.unshare.output());
+            assert!(systemd.unshare.is_running(), "systemd ended: {}", systemd.unshare.output());
             systemd.init = child_of(systemd.unshare.pid()).unwrap_or_default();
             // The state leaves `starting` for `running`, or for `degraded` if a unit failed.
             systemd.init != 0 && {

@@ -101,10 +101,10 @@ impl Terminal {
         let modes = tcgetattr(self.master.as_fd()).unwrap().local_modes;
         assert!(
             modes.contains(LocalModes::ICANON | LocalModes::ECHO),
-            "the line's settings are back: {modes:?}"
+            "the terminal's settings are restored: {modes:?}"
         );
         let mut after = None;
-        eventually(seconds(5), "the terminal is given back", || {
+        eventually(seconds(5), "the program has left the alternate screen", || {
             let text = String::from_utf8_lossy(&self.written()).into_owned();
             after = text.rsplit_once("\x1b[?7h\x1b[?25h\x1b[?1049l").map(|(_, after)| after.to_owned());
             after.is_some()
