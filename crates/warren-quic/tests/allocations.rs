@@ -21,8 +21,7 @@ use warren_quic::{
     settings::{Driver, TransportSettings},
 };
 
-/// Datagrams that are sent before counting starts. By then every buffer and the congestion window have reached their
-/// size.
+/// Datagrams that are sent before counting starts. By then every buffer and the congestion window have reached their size.
 const WARM_UP: u64 = 100_000;
 const COUNTED: u64 = 200_000;
 const SIZE: usize = 1_400;
@@ -56,8 +55,7 @@ async fn a_datagram_costs_less_than_a_twentieth_of_an_allocation_on_both_sides_t
     assert!(bytes <= 50.0, "{bytes}");
 }
 
-/// A client's and an exit's worker, as in the tunnel: each turn polls, takes and releases received datagrams, sends and
-/// flushes.
+/// A client's and an exit's worker, as in the tunnel: each turn polls, takes and releases received datagrams, sends and flushes.
 struct Workers {
     pair: Pair,
     connection: ConnectionId,

@@ -1,5 +1,4 @@
-//! An exit that receives more than it can process. The loud client loses its excess datagrams, and each datagram is
-//! delivered or counted.
+//! An exit that receives more than it can process. The loud client loses its excess datagrams, and each datagram is delivered or counted.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;

@@ -134,8 +134,7 @@ impl World {
         drop(timeout(time, poll_fn(|cx| self.exit.turn(cx))).await);
     }
 
-    /// The bytes in use once the exit has cleaned up after departed clients. A slow machine gets time to come down to
-    /// `enough`.
+    /// The bytes in use once the exit has cleaned up after departed clients. A slow machine gets time to come down to `enough`.
     async fn settle(&mut self, enough: usize) -> usize {
         let mut least = usize::MAX;
         // Closed connections stay for three probe timeouts.

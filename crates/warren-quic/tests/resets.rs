@@ -1,5 +1,4 @@
-//! Which connection IDs an exit resets: those of ended connections. It never resets the ID of a live connection, at any
-//! listener.
+//! Which connection IDs an exit resets: those of ended connections. It never resets the ID of a live connection, at any listener.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 mod common;
@@ -33,8 +32,7 @@ async fn an_id_of_a_live_connection_is_reset_at_no_listener_of_any_worker(driver
 
     assert_eq!(world.asked_everywhere(&id).await, []);
 
-    // The control: after the connection has ended, the listener that issued the ID resets it, and no other listener
-    // does.
+    // The control: after the connection has ended, the listener that issued the ID resets it, and no other listener does.
     world.workers[0].endpoint.close(at_exit, 0, "");
     world.until_reset(&id).await;
     // The exit answers the same ID at most once per second.
@@ -93,8 +91,7 @@ async fn who_repeats_an_id_leaves_resets_to_others() {
     }
 }
 
-/// A client, an exit of two workers that each listen on an IPv4 and an IPv6 address, and a tap in front of the first
-/// listener.
+/// A client, an exit of two workers that each listen on an IPv4 and an IPv6 address, and a tap in front of the first listener.
 struct World {
     drivers: Drivers,
     identity: PrivateKey,

@@ -15,8 +15,7 @@ use warren_quic::{
 const PATH: usize = 1_472;
 /// Datagrams sent after the silence are numbered from here on.
 const FRESH: u64 = 1_000_000;
-/// At most this many old datagrams may arrive, carried by loss probes that are sent before the path is known to be
-/// back.
+/// At most this many old datagrams may arrive, carried by loss probes that are sent before the path is known to be back.
 const PROBED: usize = 8;
 
 #[tokio::test]

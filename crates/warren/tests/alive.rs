@@ -212,8 +212,7 @@ fn a_black_hole_of_some_seconds_ends_no_connection() {
     assert_eq!(client.status().number("/totals/connections_ended"), 0);
 }
 
-/// Scorecard F19: inner packets of both IP versions over an IPv4 carrier, over an IPv6 carrier, and over whichever
-/// answers first.
+/// Scorecard F19: inner packets of both IP versions over an IPv4 carrier, over an IPv6 carrier, and over whichever answers first.
 #[test]
 #[ignore = "needs three exits; `scripts/torture families` runs it"]
 fn both_ip_versions_are_carried_by_each_and_by_a_name_that_has_both() {

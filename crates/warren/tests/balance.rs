@@ -120,8 +120,7 @@ fn overload(net: &Net) {
             offered = offered * 3 / 2;
         }
 
-        // Alternates between both loads, because the machine's capacity varies within seconds by more than the test
-        // tolerates.
+        // Alternates between both loads, because the machine's capacity varies within seconds by more than the test tolerates.
         let (mut capacity, mut sent, mut received) = (0, 0, 0);
         for _ in 0..ROUNDS {
             let carried = per_second(best, 4).1;

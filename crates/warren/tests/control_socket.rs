@@ -104,8 +104,7 @@ fn no_daemon_starts_in_a_directory_that_others_can_write_to() {
     client.assert_host_unchanged();
 }
 
-/// The exit has a user of its own. An attacker who takes over that user must not become root through commands that root
-/// runs there.
+/// The exit has a user of its own. An attacker who takes over that user must not become root through commands that root runs there.
 #[test]
 fn what_the_exits_user_leaves_does_not_lead_roots_commands_astray() {
     let Some(net) = Net::new() else { return };

@@ -142,8 +142,7 @@ fn slowest<T>(mut what: impl FnMut() -> T) -> Duration {
     times.max().unwrap()
 }
 
-/// How long the exit takes to return its metrics to an HTTP request. Connects directly, so that no program's start is
-/// measured.
+/// How long the exit takes to return its metrics to an HTTP request. Connects directly, so that no program's start is measured.
 fn scrape(host: &Namespace) -> Duration {
     // The exit caches the page for half a second.
     std::thread::sleep(Duration::from_millis(600));

@@ -88,8 +88,7 @@ fn doctor_finds_what_keeps_a_running_exit_from_forwarding() {
     assert_eq!(verdict(&broken, "configuration"), "problem");
 }
 
-/// The obstacles that the doctor and the exit's log name are real, and the commands that they suggest let clients
-/// through.
+/// The obstacles that the doctor and the exit's log name are real, and the commands that they suggest let clients through.
 #[test]
 fn a_firewall_that_drops_keeps_clients_out_until_the_lines_that_the_exit_names_are_run() {
     let Some(net) = Net::new() else { return };

@@ -65,8 +65,7 @@ fn a_checksum_left_to_the_device_is_right_behind_the_tunnel_also_inside_of_ip() 
     }
 }
 
-/// TCP, UDP and echoes over a VXLAN between a container and the internet host. The VXLAN's packets go through the
-/// tunnel.
+/// TCP, UDP and echoes over a VXLAN between a container and the internet host. The VXLAN's packets go through the tunnel.
 fn overlay(container_address: &str, internet_address: &str, exit_address: &str, checksum: &str) {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
@@ -84,8 +83,7 @@ fn overlay(container_address: &str, internet_address: &str, exit_address: &str, 
         }
     }
 
-    // Both ends use one port, which NAT keeps. The container's first packet must arrive before the other end sends
-    // anything.
+    // Both ends use one port, which NAT keeps. The container's first packet must arrive before the other end sends anything.
     let vxlan = |host: &Namespace, [own_v4, own_v6]: [&str; 2], local: &str, remote: &str| {
         host.sh(&format!(
             "ip link add overlay mtu 1280 type vxlan id 5 dstport 40789 srcport 40789 40790 local {local} remote {remote} {checksum}; \

@@ -1,5 +1,4 @@
-//! What a tunnel survives over minutes. `scripts/torture` runs these tests for as long as the scorecard says; the suite
-//! has shorter ones.
+//! What a tunnel survives over minutes. `scripts/torture` runs these tests for as long as the scorecard says; the suite has shorter ones.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};

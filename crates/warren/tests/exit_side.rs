@@ -10,8 +10,7 @@ use crate::support::counters::packets_counted;
 use crate::support::library_client::{LibraryClient, runtime, udp};
 use crate::support::{Client, Exit, ExitOptions, HostState, Net, eventually, seconds};
 
-/// The exit's loopback, its public address and listen port, its inner address, the cloud's metadata service, and a LAN
-/// next to it.
+/// The exit's loopback, its public address and listen port, its inner address, the cloud's metadata service, and a LAN next to it.
 const TARGETS: [(&str, u16); 6] = [
     ("127.0.0.1", 9_466),
     (Net::EXIT_V4, 443),
@@ -149,8 +148,7 @@ fn packets(net: &Net, table: &str, chain: &str) -> u64 {
     packets_counted(&listed).iter().sum()
 }
 
-/// With a prefix routed to the exit, no NAT66 is needed: the internet sees the clients' own IPv6 addresses. IPv4 is
-/// still translated.
+/// With a prefix routed to the exit, no NAT66 is needed: the internet sees the clients' own IPv6 addresses. IPv4 is still translated.
 #[test]
 fn clients_of_a_routed_prefix_have_their_own_addresses_on_the_internet() {
     let Some(net) = Net::new() else { return };

@@ -128,8 +128,7 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     println!("measured: R1: {used:?} of processor time in two seconds, {} commands waiting", held.len());
     assert!(used < Duration::from_millis(400), "{used:?} of processor time in two seconds");
     assert!(refused() > refused_before, "descriptors ran out again meanwhile");
-    // The other clients' traffic passes too. Packets that the echo cannot handle on a busy machine do not count as the
-    // exit's loss.
+    // The other clients' traffic passes too. Packets that the echo cannot handle on a busy machine do not count as the exit's loss.
     let chain = |name: &str, hook: &str, port: &str| {
         format!("chain {name} {{ type filter hook {hook} priority raw; udp {port} 7 counter; }};")
     };
@@ -159,8 +158,7 @@ fn an_exit_whose_descriptors_are_used_up_keeps_carrying_and_does_not_spin() {
     client.down();
 }
 
-/// A directory that is a small disk of its own, visible only to one program (and to commands run through
-/// [`Self::inside`]).
+/// A directory that is a small disk of its own, visible only to one program (and to commands run through [`Self::inside`]).
 struct SmallDisk {
     directory: String,
 }

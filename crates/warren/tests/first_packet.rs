@@ -225,8 +225,7 @@ fn crypto_frames(payload: &[u8]) -> Vec<(usize, Vec<u8>)> {
 
 /// The extensions of a ClientHello (RFC 8446 section 4.1.2).
 fn extensions(hello: &[u8]) -> BTreeMap<u16, Vec<u8>> {
-    // Message header, version and 32 random bytes. Then session ID, cipher suites and compression methods, each with a
-    // length.
+    // Message header, version and 32 random bytes. Then session ID, cipher suites and compression methods, each with a length.
     let mut rest = &hello[4 + 2 + 32..];
     for prefix in [1, 2, 1] {
         rest = &rest[prefix + big_endian(&rest[..prefix])..];

@@ -120,8 +120,7 @@ fn flood_beside_a_tunnel(
             assert!(ended.elapsed() < seconds(60) && back <= seconds(2), "{back:?}");
             assert!(after >= 90, "{after} % after the flood");
             assert!(!silent || answers == 0, "{answers} answers of a silent exit");
-            // The exit answers the first 100 with several datagrams each. While those are in progress, others get a
-            // Retry.
+            // The exit answers the first 100 with several datagrams each. While those are in progress, others get a Retry.
             assert!(silent || unproven > answers / 2, "{unproven} of {answers} answers asked for a proof");
             if rate == 5_000 {
                 assert!(p95 <= seconds(3), "{begun:?}");

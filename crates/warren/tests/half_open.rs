@@ -1,5 +1,4 @@
-//! An attacker who knows the exit's public key starts handshakes without end and finishes none. What is left for
-//! legitimate clients?
+//! An attacker who knows the exit's public key starts handshakes without end and finishes none. What is left for legitimate clients?
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::time::{Duration, Instant};
@@ -94,8 +93,7 @@ const AT_ONCE: u64 = 384;
 /// How long a busy machine may take to start that many.
 const LONGEST: Duration = seconds(60);
 
-/// Memory that may stay afterwards, in KiB: table capacity, remembered proofs, and pages that a longer-lived allocation
-/// keeps.
+/// Memory that may stay afterwards, in KiB: table capacity, remembered proofs, and pages that a longer-lived allocation keeps.
 const KEPT_KIB: u64 = 4_096;
 
 fn under_way(exit: &Exit<'_>) -> u64 {

@@ -5,8 +5,7 @@ use std::process::Command;
 
 use crate::support::finished;
 
-/// Scorecard S8. `python3 scripts/lib/hardening.py FILE` checks a release in the same way, and also that it contains no
-/// test switch.
+/// Scorecard S8. `python3 scripts/lib/hardening.py FILE` checks a release in the same way, and also that it contains no test switch.
 #[test]
 fn the_program_can_be_loaded_anywhere_and_is_bound_before_it_runs() {
     let mut check = Command::new("python3");

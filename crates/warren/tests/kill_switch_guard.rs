@@ -185,8 +185,7 @@ fn a_table_that_a_guard_makes_while_down_opens_it_goes_too() {
     let client = client(&net);
     client.warren.run("client close home").ok();
     client.sh(FLUSH);
-    // Plays the guard: makes the table right after `down` has listed the tables, and before `down` has noted that there
-    // should be none.
+    // Plays the guard: makes the table right after `down` has listed the tables, and before `down` has noted that there should be none.
     let made = client.warren.host.own_files().etc().join("made");
     let nft = format!(
         "#!/bin/sh\n/usr/sbin/nft \"$@\"; code=$?\ncase \"$*\" in *tables*) [ -e {made} ] || {{ : > {made}; /usr/sbin/nft add table inet \

@@ -27,8 +27,7 @@ fn each() -> u16 {
 const HONEST: u16 = 50;
 /// Lies in flight at a time: fewer than any buffer on the path holds.
 const UNDER_WAY: usize = 200;
-/// Limits on the growth of a daemon's memory: over everything that a peer sends, and for one kind of lie (scorecard
-/// B8).
+/// Limits on the growth of a daemon's memory: over everything that a peer sends, and for one kind of lie (scorecard B8).
 const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 

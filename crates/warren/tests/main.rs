@@ -1,5 +1,4 @@
-//! Warren end to end: the binary on hosts that are network namespaces. All tests are one program, so that shared code
-//! is built once.
+//! Warren end to end: the binary on hosts that are network namespaces. All tests are one program, so that shared code is built once.
 
 mod alive;
 mod amplification;

@@ -4,8 +4,7 @@
 use crate::support::counters::packets_counted;
 use crate::support::{Client, Exit, ExitOptions, Net, eventually, seconds};
 
-/// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK to inner addresses, sent to the exit's hardware address
-/// (CVE-2019-14899).
+/// Scorecard A11: ARP, echo, datagrams, SYN and SYN/ACK to inner addresses, sent to the exit's hardware address (CVE-2019-14899).
 #[test]
 fn whoever_asks_the_exit_for_an_inner_address_from_outside_hears_nothing() {
     let Some(net) = Net::new() else { return };

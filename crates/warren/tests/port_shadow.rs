@@ -1,5 +1,4 @@
-//! A client that sends from the exit's own ports gets none of the packets that others send to these ports
-//! (CVE-2021-3773).
+//! A client that sends from the exit's own ports gets none of the packets that others send to these ports (CVE-2021-3773).
 //!
 //! ICMP echo identifiers need no test, because they cast no such shadow with any NAT. The kernel starts an ICMP flow
 //! only with a request, and accepts only answers in the other direction (`valid_new`, `invmap` in

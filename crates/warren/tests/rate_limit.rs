@@ -65,8 +65,7 @@ fn send(from: &Namespace, to: &Namespace, address: &'static str) -> usize {
     receiving.join().unwrap()
 }
 
-/// Sends one request to another host, which answers with [`AT_ONCE`] datagrams. Returns how many arrived, at most
-/// [`ENOUGH`].
+/// Sends one request to another host, which answers with [`AT_ONCE`] datagrams. Returns how many arrived, at most [`ENOUGH`].
 fn ask(from: &Namespace, to: &Namespace) -> usize {
     let server = to.enter(|| UdpSocket::bind((Net::INTERNET_V4, 0)).unwrap()).join().unwrap();
     server.set_read_timeout(Some(seconds(1))).unwrap();

@@ -27,8 +27,7 @@ impl<'net> Outside<'net> {
         Self { net }
     }
 
-    /// Sends packets to the internet over IPv4 and IPv6, and queries to the LAN's resolver. Returns how many of each
-    /// left.
+    /// Sends packets to the internet over IPv4 and IPv6, and queries to the LAN's resolver. Returns how many of each left.
     fn leaving(&self) -> (u64, u64) {
         let before = self.counted();
         let send = || {

@@ -129,8 +129,7 @@ impl Pings {
     }
 }
 
-/// Drops the flood as it leaves the exit's TUN, after `rules` slow rules. A write to a TUN returns only after the
-/// kernel's receive path.
+/// Drops the flood as it leaves the exit's TUN, after `rules` slow rules. A write to a TUN returns only after the kernel's receive path.
 fn swallow(net: &Net, rules: usize) {
     let rules = "meta mark 0xdead accept; ".repeat(rules);
     let table = format!(

@@ -1,5 +1,4 @@
-//! An exit with very few inner addresses. Late clients are refused at once, and no two clients have the same address at
-//! a time.
+//! An exit with very few inner addresses. Late clients are refused at once, and no two clients have the same address at a time.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::{HashSet, VecDeque};

@@ -1,5 +1,4 @@
-//! A path that stalls under load. Waiting packets take bounded memory, and packets that have waited too long are not
-//! sent.
+//! A path that stalls under load. Waiting packets take bounded memory, and packets that have waited too long are not sent.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;

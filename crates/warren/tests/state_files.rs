@@ -1,5 +1,4 @@
-//! The file of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at
-//! all.
+//! The file of an exit's clients when its writer is killed, when no file may grow, and when nothing can be written at all.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;

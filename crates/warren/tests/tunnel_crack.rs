@@ -61,8 +61,7 @@ fn a_lan_with_the_internet_s_addresses_and_the_exit_s_own_take_nothing_outside()
 
 const AS_NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// Connects as another user over TCP and UDP: to web servers, to the carrier's port and to DNS, five times each. Prints
-/// how many.
+/// Connects as another user over TCP and UDP: to web servers, to the carrier's port and to DNS, five times each. Prints how many.
 const ATTEMPTS: &str = "
 import itertools, os, socket, sys
 os.setgroups([])

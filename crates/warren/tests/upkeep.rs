@@ -1,5 +1,4 @@
-//! Other programs undo the client's changes to its host. The client restores them and leaves the other programs'
-//! changes alone.
+//! Other programs undo the client's changes to its host. The client restores them and leaves the other programs' changes alone.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeSet;

@@ -192,9 +192,9 @@ fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
     let names = exit.warren.run("exit client list").ok();
     assert!(
         names.contains("laptop") && !names.contains("workshop"),
-        "the browser revoked one invitation: {names}"
+        "the browser revoked workshop: {names}"
     );
-    assert!(names.contains("phone-of-mary is invited"), "the browser invited one client: {names}");
+    assert!(names.contains("phone-of-mary is invited"), "the browser invited a phone: {names}");
     for client in sessions {
         client.warren.run("down home");
     }

@@ -1,5 +1,4 @@
-//! The wire protocol as `docs/wire-protocol.md` describes it: a client in another language, written from that document
-//! alone.
+//! The wire protocol as `docs/wire-protocol.md` describes it: a client in another language, written from that document alone.
 
 use std::path::PathBuf;
 use std::process::Command;

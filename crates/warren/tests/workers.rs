@@ -1,5 +1,4 @@
-//! Two workers on each side. They share a port and a TUN device, and pass packets to the worker whose connection
-//! carries the flow.
+//! Two workers on each side. They share a port and a TUN device, and pass packets to the worker whose connection carries the flow.
 #![allow(clippy::indexing_slicing, clippy::print_stdout, clippy::unwrap_used, reason = "test code")]
 
 use std::net::UdpSocket;

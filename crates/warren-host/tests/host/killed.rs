@@ -61,8 +61,7 @@ fn daemon() {
     });
 }
 
-/// Kills a daemon that applies and undoes its plan without pause, at moments spread over its rounds, and compares the
-/// host.
+/// Kills a daemon that applies and undoes its plan without pause, at moments spread over its rounds, and compares the host.
 fn kill_and_recover(role: &str, tun: &str) {
     if !is_root() {
         return;

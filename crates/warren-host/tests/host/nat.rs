@@ -493,8 +493,7 @@ impl Net {
     }
 }
 
-/// Sends an ICMP error from `host`, which says that a packet of the flow was too big for a path MTU of 600 bytes (RFC
-/// 1191).
+/// Sends an ICMP error from `host`, which says that a packet of the flow was too big for a path MTU of 600 bytes (RFC 1191).
 fn too_big(host: &Namespace, to: Ipv4Addr, flow: ((Ipv4Addr, u16), (Ipv4Addr, u16))) {
     let ((source, source_port), (destination, destination_port)) = flow;
     let mut quoted = vec![0x45, 0, 5, 220, 0, 0, 0x40, 0, 64, 17, 0, 0];

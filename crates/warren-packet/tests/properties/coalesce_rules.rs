@@ -231,8 +231,7 @@ fn the_identification_counts_up_or_stays_where_fragmenting_is_forbidden() {
 fn udp_without_a_checksum_or_with_a_length_of_its_own_stands_alone() {
     for make in [udp4 as fn(u8) -> Vec<u8>, udp6] {
         let start = make(0).len() - 108;
-        // The sum over the whole packet stays right in both cases: the value removed from a field is added to the
-        // payload.
+        // The sum over the whole packet stays right in both cases: the value removed from a field is added to the payload.
         let without = |index| {
             let mut packet = whole(changed(make(index), |packet| packet[start + 8..].fill(0))).bytes;
             let checksum = [packet[start + 6], packet[start + 7]];

@@ -1,5 +1,4 @@
-//! The queue reports every loss, keeps each flow in order and stays within its limit. A sparse flow never waits behind
-//! a bulk flow.
+//! The queue reports every loss, keeps each flow in order and stays within its limit. A sparse flow never waits behind a bulk flow.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -137,8 +137,7 @@ proptest! {
             match assembler.insert(now, fragment) {
                 Ok(None) => {}
                 Ok(Some(whole)) => {
-                    // A first fragment with a forged total or flag starts another packet, which holds only forged
-                    // bytes.
+                    // A first fragment with a forged total or flag starts another packet, which holds only forged bytes.
                     let is_forged = fragment.total != total || fragment.flags != Flags::NONE;
                     prop_assert!(is_forged || whole.packet == packet);
                     completed += 1;

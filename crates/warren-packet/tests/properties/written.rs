@@ -93,8 +93,7 @@ impl Written {
         packets
     }
 
-    /// Checks the write against the rules of the kernel's `tun_get_user` and `virtio_net_hdr_to_skb`, and with
-    /// etherparse.
+    /// Checks the write against the rules of the kernel's `tun_get_user` and `virtio_net_hdr_to_skb`, and with etherparse.
     pub(crate) fn assert_valid(&self) {
         let header = self.header;
         assert!(IpPacket::parse(&self.bytes).is_ok());

@@ -1,6 +1,5 @@
 //! A client that builds each byte of its Initials itself. It seals them properly, with keys that anybody can derive
-//! from the first connection ID (RFC 9001 section 5.2), and puts hostile content inside. Tests of the daemon use it
-//! too.
+//! from the first connection ID (RFC 9001 section 5.2), and puts hostile content inside. Tests of the daemon use it too.
 
 use std::sync::Arc;
 
@@ -115,8 +114,7 @@ impl Attacker {
     }
 }
 
-/// Frames of unknown types: in the shortest encoding, in eight bytes, and truncated. A truncated frame must be the last
-/// of its packet.
+/// Frames of unknown types: in the shortest encoding, in eight bytes, and truncated. A truncated frame must be the last of its packet.
 pub(crate) fn unknown_frames() -> Vec<[Vec<u8>; 3]> {
     let of = |frame_type: u64| {
         let short = [&variable_length_integer(frame_type)[..], &[0; 8]].concat();
@@ -126,8 +124,7 @@ pub(crate) fn unknown_frames() -> Vec<[Vec<u8>; 3]> {
     UNKNOWN_TYPES.map(of).to_vec()
 }
 
-/// Transport parameters to append to the usual ones: every known one and some unknown ones. Most of their values and
-/// lengths are invalid.
+/// Transport parameters to append to the usual ones: every known one and some unknown ones. Most of their values and lengths are invalid.
 pub(crate) fn odd_parameters() -> Vec<Vec<u8>> {
     let ids = (0..=0x11).chain([0x20, 0x2ab2, 0x0f73_9bbc_1b66_6d09, 0xff04_de1a, 0xff04_de1b, 0x3e]);
     let largest = variable_length_integer((1 << 62) - 1);

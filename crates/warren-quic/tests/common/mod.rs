@@ -1,5 +1,4 @@
-//! Both ends of a path, run by one task. Received events and datagrams are kept, and tests wait until a condition
-//! holds.
+//! Both ends of a path, run by one task. Received events and datagrams are kept, and tests wait until a condition holds.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod relay;
@@ -188,8 +187,7 @@ impl Pair {
         }
     }
 
-    /// Waits until `holds`. Polls both sides on each wake-up and on a timer, because some changes (such as counters)
-    /// wake nobody.
+    /// Waits until `holds`. Polls both sides on each wake-up and on a timer, because some changes (such as counters) wake nobody.
     pub async fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let mut tick = interval(Duration::from_millis(2));
         let waiting = poll_fn(|cx| {
@@ -252,8 +250,7 @@ impl Pair {
         }
     }
 
-    /// Sends numbered datagrams of `sizes`, and waits whenever the connection is blocked. Returns how often it was
-    /// blocked.
+    /// Sends numbered datagrams of `sizes`, and waits whenever the connection is blocked. Returns how often it was blocked.
     pub async fn send_all(
         &mut self,
         way: Way,

@@ -24,8 +24,7 @@ pub struct Relay {
     pub limit: Arc<AtomicUsize>,
     /// One in this many datagrams is lost; 0 turns losses off.
     pub lose_one_of: Arc<AtomicUsize>,
-    /// The client's next payload datagram is held back until this many others have passed, and is then sent twice; 0
-    /// turns this off.
+    /// The client's next payload datagram is held back until this many others have passed, and is then sent twice; 0 turns this off.
     pub overtaken_by: Arc<AtomicUsize>,
     /// After the exit's first answer, the client's datagrams are lost.
     pub mutes_client: Arc<AtomicBool>,

@@ -1,7 +1,6 @@
 //! Hosts whose resolvers are managed by a program: the real systemd-resolved with its own bus, and the real openresolv.
 //!
-//! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`. `scripts/setup` unpacks
-//! them.
+//! Neither is installed, because each would take over the machine's own `/etc/resolv.conf`. `scripts/setup` unpacks them.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

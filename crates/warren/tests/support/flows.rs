@@ -49,8 +49,7 @@ pub fn echo_numbered(host: &Namespace, count: u32) -> Vec<u32> {
     host.enter(inside).join().unwrap()
 }
 
-/// Sends to the internet host's echo over and over from one port, until `lasting` has passed. Returns the time of each
-/// answer.
+/// Sends to the internet host's echo over and over from one port, until `lasting` has passed. Returns the time of each answer.
 pub fn answers(host: &Namespace, lasting: Duration) -> std::thread::JoinHandle<Vec<Instant>> {
     host.enter(move || {
         let socket = echo_socket(Net::INTERNET_V4, 30_001);

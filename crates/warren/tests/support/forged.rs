@@ -71,8 +71,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `payloads` in turn, each from another stranger. With `train` above 1, that many consecutive payloads share
-    /// a stranger.
+    /// Sends `payloads` in turn, each from another stranger. With `train` above 1, that many consecutive payloads share a stranger.
     pub fn start(host: &Namespace, payloads: Arc<Vec<Vec<u8>>>, train: u32, per_second: u64) -> Self {
         let forger = Forger::on(host);
         let over = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,4 @@
-//! Connection attempts by an attacker who knows the exit's key, has addresses in many networks, and finishes no
-//! handshake.
+//! Connection attempts by an attacker who knows the exit's key, has addresses in many networks, and finishes no handshake.
 
 use std::net::UdpSocket;
 use std::sync::Arc;

@@ -78,8 +78,7 @@ impl Hostile {
         self.send(&[proven.initial(9, &retry.token, &CLOSE)]);
     }
 
-    /// In turn: a frame of an unknown type, invalid transport parameters, and a valid ClientHello whose packets are
-    /// sent twice.
+    /// In turn: a frame of an unknown type, invalid transport parameters, and a valid ClientHello whose packets are sent twice.
     fn packets(&self, attacker: &Attacker, number: u64, token: &[u8]) -> Vec<Vec<u8>> {
         let turn = usize::try_from(number / 3).unwrap();
         match number % 3 {

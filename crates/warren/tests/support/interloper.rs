@@ -1,6 +1,5 @@
 //! An attacker on the path who sees a client's first packets and answers them in the exit's place. He has no key of the
-//! exit. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section
-//! 5.2).
+//! exit. He seals his packets with keys that anybody can derive from the client's first connection ID (RFC 9001 section 5.2).
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -68,8 +67,7 @@ impl Interloper {
                 let Ok(length) = std::io::Read::read(&mut &ears, &mut buffer) else { continue };
                 let Some(seen) = Seen::read(&buffer[..length], exit) else { continue };
                 mouth.send_to(exit, seen.client, &seen.answer(&forgery));
-                // Counts each attempt once. A packet is seen on arrival and on departure, and a ClientHello takes
-                // several packets.
+                // Counts each attempt once. A packet is seen on arrival and on departure, and a ClientHello takes several packets.
                 count.fetch_add(u64::from(seen.destination != last), SeqCst);
                 last = seen.destination;
             }

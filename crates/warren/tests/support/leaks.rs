@@ -3,20 +3,17 @@
 use super::counters::packets_of_one;
 use super::{Namespace, Net, Running, asked, seconds};
 
-/// How long all ways out are tried. Scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, which makes more than a thousand
-/// attempts.
+/// How long all ways out are tried. Scorecard K1 and K2 are `WARREN_ATTEMPTS=2`, which makes more than a thousand attempts.
 fn lasting() -> f32 {
     asked("WARREN_ATTEMPTS").unwrap_or(0.6)
 }
 
-/// The least number of attempts for a valid test: the scorecard's figure if it is asked for, and otherwise each way out
-/// once.
+/// The least number of attempts for a valid test: the scorecard's figure if it is asked for, and otherwise each way out once.
 pub fn fewest_attempts() -> usize {
     if asked::<f32>("WARREN_ATTEMPTS").is_some() { 1_000 } else { 6 * 2 * 9 }
 }
 
-/// Counts what the router receives from the client, except its carrier, ARP, neighbour discovery and group membership
-/// reports.
+/// Counts what the router receives from the client, except its carrier, ARP, neighbour discovery and group membership reports.
 #[derive(Debug)]
 pub struct LeakCounter<'net> {
     net: &'net Net,
@@ -49,8 +46,7 @@ impl<'net> LeakCounter<'net> {
         Self { net }
     }
 
-    /// Tries every way out of the client for a while. Returns the number of attempts, and of packets that the router
-    /// saw.
+    /// Tries every way out of the client for a while. Returns the number of attempts, and of packets that the router saw.
     pub fn attempt(&self) -> (usize, usize) {
         let before = self.leaked();
         let attempts = Attempts::start(&self.net.client, lasting()).end();

@@ -29,8 +29,7 @@ pub struct LyingExit {
 }
 
 impl LyingExit {
-    /// Listens, welcomes every client and answers echoes. [`Self::lie`] sends the datagrams and the control stream's
-    /// bytes.
+    /// Listens, welcomes every client and answers echoes. [`Self::lie`] sends the datagrams and the control stream's bytes.
     pub fn start(net: &Net, key: PrivateKey, datagrams: Vec<Vec<u8>>, control: Vec<u8>) -> Self {
         Self::say_from_the_start(net, key, Answers::default(), (datagrams, control))
     }

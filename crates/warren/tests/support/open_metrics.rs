@@ -197,8 +197,7 @@ fn end_of_value(text: &str) -> Option<usize> {
     })
 }
 
-/// Every metric that a panel, a rule or the documentation names exists in the scrape. The documentation has every
-/// metric family.
+/// Every metric that a panel, a rule or the documentation names exists in the scrape. The documentation has every metric family.
 #[track_caller]
 pub fn assert_configs_name_what_exists(scraped: &OpenMetrics) {
     assert_dashboard_is_one();

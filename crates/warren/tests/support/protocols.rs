@@ -11,8 +11,7 @@ pub fn echo(host: &Namespace, how: &str) -> Running {
     echo
 }
 
-/// Sends to the echo at `address` with these protocols (separated by commas, or "all"). Fails if anything is lost or
-/// changed.
+/// Sends to the echo at `address` with these protocols (separated by commas, or "all"). Fails if anything is lost or changed.
 pub fn ask(host: &Namespace, kinds: &str, address: &str) -> Finished {
     host.sh(&format!("python3 {SCRIPT} ask {kinds} {address}"))
 }

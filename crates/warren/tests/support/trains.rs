@@ -1,6 +1,5 @@
 //! More packets than a core can send one at a time: many small ones in one system call. A firewall rule counts the
-//! arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait
-//! for the TUN.
+//! arrivals, so no receiver is needed. Single sends cannot overload a tunnel, because the kernel makes the sender wait for the TUN.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -17,8 +16,7 @@ const TRAINS: [u64; 2] = [128, 64];
 const MOST_BYTES: u64 = 60_000;
 const PORT: u16 = 5_302;
 
-/// The most packets of `length` bytes that arrive per second. Raises the offered rate until a tenth is lost or cannot
-/// be sent.
+/// The most packets of `length` bytes that arrive per second. Raises the offered rate until a tenth is lost or cannot be sent.
 pub fn capacity(net: &Net, length: u64) -> u64 {
     const LASTING: u64 = 2;
     let (mut most, mut offered, mut too_many) = (0, 20_000, 0);
