@@ -1,10 +1,10 @@
 """The internet host of tests and demo, on IPv4 and IPv6: HTTP on port 80, UDP echo on 7, DNS on 53.
 
-HTTP: / is a page, /address says the address a request came from, /bytes/N gives N random bytes, always the same.
-Echo: a datagram comes back as it was; "who" is answered with the address and port it came from.
-DNS: any name below internet.test has this host's addresses, exit.test has the exit's; so have the names that documents use,
-www.example.org and exit.example.net. No other name exists.
-Arguments, all optional: the IPv4 address, the IPv6 address, and another domain than internet below test.
+HTTP: / is a page, /address returns the client's address, /bytes/N returns N pseudo-random bytes, always the same.
+Echo: returns a datagram unchanged. "who" is answered with the sender's address and port.
+DNS: names below internet.test and www.example.org have this host's addresses. exit.test and exit.example.net have the
+exit's. No other name exists.
+Arguments, all optional: the IPv4 address, the IPv6 address, and a domain below test to use instead of internet.
 """
 
 import http.server
@@ -26,7 +26,7 @@ WWW = [b"www", b"example", b"org"]
 
 
 def plain(address):
-    """The address without the mapping that a dual-stack socket puts around IPv4."""
+    """The address without the IPv4-mapped form of a dual-stack socket."""
     parsed = ipaddress.ip_address(address.split("%")[0])
     return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 

@@ -1,7 +1,7 @@
-"""Sends on, 5 to 20 ms late, what a rule takes from a link: late.py DEVICE dport|sport BELOW
+"""Forwards datagrams 5 to 20 ms late that an nft rule drops on a link: late.py DEVICE dport|sport BELOW
 
-A packet socket sees what comes in before rules of the device's ingress do. Both take UDP over IPv4 to or from port 443 by the same byte of
-the payload, which encryption makes random: if it is below BELOW.
+A packet socket sees packets before the device's ingress rules do. Script and rule select the same datagrams: IPv4 UDP to or
+from port 443 with one byte of the payload below BELOW. Encryption makes that byte random.
 """
 
 import heapq
@@ -19,7 +19,7 @@ UDP = 17
 device, port, below = sys.argv[1:]
 port_at = {"sport": 0, "dport": 2}[port]
 
-# Not every device's packets, until it is bound to one.
+# Protocol 0, so that the socket receives nothing before it is bound to the device.
 tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
 tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
 tap.bind((device, EVERY_PROTOCOL))

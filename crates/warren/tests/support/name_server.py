@@ -1,6 +1,6 @@
-"""A DNS server that knows the same addresses for every name, or none: prints "ready" once it answers.
+"""A DNS server that returns the same addresses for every name, or no name: prints "ready" once it answers.
 
-Usage: name_server.py PORT [IPV4]...    without an address no name exists
+Usage: name_server.py PORT [IPV4]...    without addresses, no name exists
 """
 
 import socket

@@ -1,4 +1,4 @@
-/* Loaded before the C library: the kernel is one from before 6.2, whose TUN knows no UDP segmentation. */
+/* Loaded before the C library: simulates a kernel before 6.2, whose TUN has no UDP segmentation offload. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
-/* TUN_F_USO4 and TUN_F_USO6, which headers of such a kernel lack. */
+/* TUN_F_USO4 and TUN_F_USO6, which older kernel headers lack. */
 #define USO (0x20 | 0x40)
 
 int ioctl(int descriptor, unsigned long request, ...) {

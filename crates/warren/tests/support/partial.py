@@ -1,7 +1,7 @@
-"""Packets inside of packets whose inner checksum is left to the device, as a kernel leaves it, and who counts those that are right.
+"""Sends packets inside packets with a partial inner checksum, as a kernel leaves it to a device, and counts correct ones.
 
-Usage: partial.py send DEVICE SOURCE DESTINATION COUNT    UDP in an IPv4 and in an IPv6 packet in turn, in a packet of the addresses' version
-       partial.py count VERSION COUNT SECONDS             prints "ready", then how many came with a right and a wrong checksum
+Usage: partial.py send DEVICE SOURCE DESTINATION COUNT    UDP in IPv4 and in IPv6 in turn, inside a packet of the addresses' version
+       partial.py count VERSION COUNT SECONDS             prints "ready", then the arrivals with right and with wrong checksums
 """
 
 import socket
@@ -41,7 +41,7 @@ def pseudo_header(source, destination, length):
 
 
 def partial(source, destination, number):
-    """A UDP datagram in IP whose checksum field holds the sum of the pseudo-header alone, and where its UDP header begins."""
+    """An IP packet with UDP, whose checksum field holds only the pseudo-header's sum, and the UDP header's offset."""
     data = struct.pack("!I", number) + bytes(number * 7 % 251 for _ in range(100 + number % 900))
     length = UDP + len(data)
     udp = struct.pack("!HHHH", 4000, 5000, length, pseudo_header(source, destination, length)) + data
@@ -61,13 +61,13 @@ def send(device, source, destination, count):
             inner, udp_at = partial(packed(inside[0]), packed(inside[1]), number)
             outer = ip(source, destination, IPV4_INSIDE if number % 2 else IPV6_INSIDE, inner)
             start = ETHERNET + len(outer) - len(inner) + udp_at
-            # struct virtio_net_hdr: flags, GSO's type, lengths of headers and segments, where the sum starts and where it goes.
+            # struct virtio_net_hdr: flags, GSO type, header length, segment size, checksum start and offset.
             opened.send(struct.pack("<BBHHHH", NEEDS_CSUM, 0, start + UDP, 0, start, 6) + ethernet + outer)
             time.sleep(0.001)
 
 
 def next_hop(destination):
-    """The Ethernet address of whoever is next on the way."""
+    """The Ethernet address of the next hop."""
     words = subprocess.check_output(["ip", "route", "get", destination], text=True).split()
     hop = words[words.index("via") + 1] if "via" in words else destination
     subprocess.run(["ping", "-c", "1", "-W", "5", hop], stdout=subprocess.DEVNULL, check=True)

@@ -1,6 +1,6 @@
-"""Tries every way out of this host, each once in 50 ms, from ports 40000 to 40999; prints a dot for each packet it tried to send.
+"""Tries every way out of this host once every 50 ms, from ports 40000 to 40999. Prints a dot for each attempt.
 
-Usage: probe.py SECONDS ADDRESS...    every address by TCP, UDP and ICMP, as routed and bound to eth0
+Usage: probe.py SECONDS ADDRESS...    tries every address over TCP, UDP and ICMP, as routed and bound to eth0
 """
 
 import errno
@@ -47,7 +47,7 @@ def main():
             for kind, port in WAYS:
                 attempt(address, kind, port, device)
                 print(".", end="", flush=True)
-            # One target after the other, so that what lasts for a moment is not missed.
+            # Spreads the targets over time, so that a short leak is not missed.
             time.sleep(max(0, start + EVERY * number / len(targets) - time.monotonic()))
 
 

@@ -1,12 +1,12 @@
-"""Sends payloads by many protocols to an echo, and compares what comes back byte for byte.
+"""Sends payloads over many protocols to an echo, and compares the answers byte for byte.
 
 Usage: protocols.py serve               the echo; prints "ready" once it listens
-       protocols.py spoil               the same, but one byte of what is longer than 600 comes back changed
-       protocols.py ask KINDS ADDRESS   asks it by these kinds, a comma between them, or "all" that ADDRESS's version has;
+       protocols.py spoil               the same, but changes one byte of payloads longer than 600 bytes
+       protocols.py ask KINDS ADDRESS   sends over these protocols, separated by commas, or over "all" for ADDRESS's IP version;
                                         prints a line for each, and fails if a payload is lost or comes back changed
 
-What does not come back within a second is sent again, four times at most: the first packet of a size may be lost to learning
-the path's MTU.
+A payload that does not come back within a second is sent again, at most four times. The first packet of a size may be lost
+while the path MTU is learned.
 """
 
 import errno
@@ -22,14 +22,14 @@ from partial import total
 
 PORT = 5_400
 TRIES = 5
-# Below, at and above one packet, and fragments of IP.
+# Below, at and above one packet; the largest are IP fragments.
 SIZES = [0, 1, 500, 1_300, 1_400, 1_401, 2_900, 9_000, 40_000]
 STREAM = 4_000_000
-# Of a send with UDP_SEGMENT, which the kernel hands over as one super-packet.
+# For a send with UDP_SEGMENT, which the kernel passes on as one super-packet.
 SEGMENT = 1_200
 SEGMENTS = 40
 SOL_UDP, UDP_SEGMENT = 17, 103
-# Options that who does not know them skips (RFC 8200, section 4.2), in a header of eight bytes.
+# Unknown options of a type that receivers skip (RFC 8200, section 4.2), in a header of eight bytes.
 HOP_BY_HOP = b"\x00\x00\x1e\x04hop!"
 DESTINATION = b"\x00\x00\x1e\x04dst!"
 IPV4, IPV6 = socket.AF_INET, socket.AF_INET6
@@ -40,17 +40,17 @@ def family_of(address):
 
 
 def in_esp(data):
-    """RFC 4303: SPI and sequence number, then what nobody on the way can read."""
+    """RFC 4303: SPI and sequence number, followed by opaque data."""
     return struct.pack("!II", 0x1234_5678, 7) + data
 
 
 def in_ipv4(data):
-    """A header whose checksum is left out: nobody on the way is to look."""
+    """An IPv4 header without a checksum: no host on the path may verify the inner packet."""
     return struct.pack("!BBHHHBBH8s", 0x45, 0, (20 + len(data)) & 0xFFFF, 1, 0, 64, 253, 0, b"\x0a\x09\x00\x01\x0a\x09\x00\x02") + data
 
 
 def in_gre(data):
-    """RFC 2784, with IPv4 inside: Linux's NAT drops one with less than four bytes behind its header."""
+    """RFC 2784 with IPv4 inside: Linux's NAT drops GRE packets with fewer than four bytes after the header."""
     return b"\x00\x00\x08\x00" + in_ipv4(data)
 
 
@@ -58,7 +58,7 @@ def in_ipv6(data):
     return struct.pack("!IHBB16s16s", 6 << 28, len(data), 253, 64, bytes(16), bytes(16)) + data
 
 
-# By name: protocol number, what makes a payload of data, versions of IP.
+# By name: protocol number, function that makes a payload from data, IP versions.
 RAW = {
     "gre": (47, in_gre, (IPV4, IPV6)),
     "esp": (50, in_esp, (IPV4, IPV6)),
@@ -75,13 +75,13 @@ def raw_socket(family, protocol):
 
 
 def received(opened, with_header):
-    """The payload of one datagram, and whose it is."""
+    """The payload of one datagram, and its sender."""
     packet, sender = opened.recvfrom(65_535)
     return packet[(packet[0] & 15) * 4 if with_header else 0:], sender
 
 
 def serve(give_back):
-    """Returns what comes, through `give_back`."""
+    """Returns each payload after `give_back` has processed it."""
     ready = selectors.DefaultSelector()
     for number, _, families in RAW.values():
         for family in families:
@@ -108,7 +108,7 @@ def serve(give_back):
 
 
 def returned(send):
-    """Sends. Too long for a path whose MTU was just learned is as good as lost."""
+    """Sends. A packet too long for a newly learned path MTU counts as lost."""
     try:
         send()
     except OSError as error:
@@ -126,9 +126,9 @@ def spoilt(data):
 
 
 def ask_until_all_return(opened, payloads, sent, send, receive):
-    """Sends each payload until all have come back. Returns how many times anything had to be sent again.
+    """Sends each payload until all have come back. Returns the number of retransmissions.
 
-    What is sent joins `sent`: what was sent twice may come back late.
+    Adds the payloads to `sent`, because a payload that was sent twice may come back late.
     """
     waiting, again = list(payloads), 0
     sent.update(payloads)
@@ -143,7 +143,7 @@ def ask_until_all_return(opened, payloads, sent, send, receive):
             except TimeoutError:
                 break
             except OSError as error:
-                # What was sent was too long for the path.
+                # An earlier packet was too long for the path.
                 if error.errno != errno.EMSGSIZE:
                     raise
                 continue
@@ -185,7 +185,7 @@ def ask_datagrams(address):
 
 
 def ask_segments(address):
-    """Many datagrams in one system call."""
+    """Sends many datagrams in one system call."""
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as opened:
         opened.connect((address, PORT))
         opened.setsockopt(SOL_UDP, UDP_SEGMENT, SEGMENT)
@@ -197,7 +197,7 @@ def ask_segments(address):
 
 
 def ask_with_headers(address, headers):
-    """Datagrams behind extension headers, which must come back too."""
+    """Sends datagrams with extension headers, which must come back too."""
     with socket.socket(IPV6, socket.SOCK_DGRAM) as opened:
         opened.connect((address, PORT))
         for option, value in headers.items():
@@ -207,20 +207,20 @@ def ask_with_headers(address, headers):
 
         def receive():
             data, options, _, _ = opened.recvmsg(65_535, 1_024)
-            # The first byte says what follows, which the kernel writes.
+            # The kernel writes the first byte, the next-header field.
             came = {kind: value[1:] for _, kind, value in options}
             if came != {option: value[1:] for option, value in headers.items()}:
                 raise SystemExit(f"other extension headers came back: {came}")
             return data
 
-        # A host that tracks connections loses fragments with destination options: Linux puts them together wrongly for itself.
+        # With connection tracking, Linux reassembles fragments with destination options wrongly and loses them.
         most = max(SIZES) if socket.IPV6_DSTOPTS not in headers else 1_300
         payloads = [os.urandom(size) for size in SIZES if size <= most]
         return one_by_one(opened, payloads, lambda payload: returned(lambda: opened.send(payload)), receive)
 
 
 def ask_echo(address):
-    """ICMP and ICMPv6, which the other kernel answers."""
+    """Sends ICMP and ICMPv6 echo requests, which the other host's kernel answers."""
     request, reply, number = (8, 0, socket.IPPROTO_ICMP) if family_of(address) == IPV4 else (128, 129, socket.IPPROTO_ICMPV6)
     identifier = 0x5747
     with raw_socket(family_of(address), number) as opened:
@@ -240,7 +240,7 @@ def ask_echo(address):
 
 
 def ask_stream(address):
-    """TCP: all of it there, then all of it back."""
+    """Sends a whole TCP stream, and then receives it back."""
     sent = os.urandom(STREAM)
     with socket.create_connection((address, PORT), timeout=30) as stream:
         stream.sendall(sent)

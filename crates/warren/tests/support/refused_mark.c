@@ -1,4 +1,4 @@
-/* Loaded before the C library: nobody may mark a socket. */
+/* Loaded before the C library: the program may not mark sockets. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
-"""Keeps what leaves by a link for UDP port 443, and sends it again.
+"""Records the frames to UDP port 443 that leave by a link, and sends them again.
 
-Usage: replay.py keep DEVICE COUNT FILE     until there are COUNT frames
-       replay.py send DEVICE TIMES FILE     all of them, so many times over
+Usage: replay.py keep DEVICE COUNT FILE     records until there are COUNT frames
+       replay.py send DEVICE TIMES FILE     sends all of them, TIMES times
 """
 
 import pickle
@@ -24,7 +24,7 @@ def main():
             frame, address = link.recvfrom(65_535)
             is_udp = frame[12:14] == b"\x08\x00" and frame[23] == socket.IPPROTO_UDP
             if address[2] == OUTGOING and is_udp and frame[36:38] == (443).to_bytes(2, "big"):
-                # The checksum is left to the link, which does not exist; IPv4 does without.
+                # Clears the checksum, which no device would complete. IPv4 allows UDP without a checksum.
                 frames.append(frame[:40] + b"\0\0" + frame[42:])
         with open(path, "wb") as file:
             pickle.dump(frames, file)

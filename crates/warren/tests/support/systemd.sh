@@ -1,14 +1,14 @@
 #!/bin/sh
-# Boots systemd as PID 1 of its own PID, mount, cgroup, UTS and IPC namespaces, in a network namespace that is there.
+# Boots systemd as PID 1 of its own PID, mount, cgroup, UTS and IPC namespaces, in an existing network namespace.
 # usage: systemd.sh NETNS CGROUP DIRECTORY LOWER [WARREN]
-# DIRECTORY has upper/, laid over the root LOWER; root/ and work/ for the overlay. WARREN stands for /usr/bin/warren. This
-# process becomes `unshare`, and systemd its child, so that killing the child ends all of it.
+# DIRECTORY has upper/, which is laid over the root LOWER, and root/ and work/ for the overlay. WARREN replaces
+# /usr/bin/warren. This process becomes `unshare` with systemd as its child, so killing the child ends everything.
 set -eu
 
 if [ "$1" != inside ]; then
   mkdir "$2"
   echo $$ >"$2/cgroup.procs"
-  # Not by `ip netns exec`, which would hide the cgroups.
+  # Without `ip netns exec`, which would hide the cgroups.
   exec nsenter --net="/run/netns/$1" unshare --cgroup --uts --ipc --mount --propagation private --pid --fork --kill-child \
     /bin/sh "$0" inside "$3" "$4" "${5-}"
 fi
@@ -32,15 +32,15 @@ for device in null zero full random urandom tty; do
   touch "dev/$device"
   mount --bind "/dev/$device" "dev/$device"
 done
-# As udev makes it: what a program may do with it depends on CAP_NET_ADMIN.
+# With the mode that udev sets. CAP_NET_ADMIN decides what a program may do with it.
 mknod -m 666 dev/net/tun c 10 200
 mount -t devpts -o newinstance,ptmxmode=666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 
-# The old root goes below /mnt for an instant.
+# The old root is below /mnt for an instant.
 pivot_root . mnt
 umount -l mnt
-# Credentials come into a service's namespace by propagation.
+# Credentials reach a service's namespace by mount propagation.
 mount --make-rshared /
 exec env -i container=warren-test PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C \
   /lib/systemd/systemd --system --unit=multi-user.target --show-status=0 --log-target=console

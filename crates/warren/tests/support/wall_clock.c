@@ -1,4 +1,4 @@
-/* Preloaded into a program, lets it see another wall clock: the seconds in the file $WALL_CLOCK are added to it. */
+/* Loaded before the C library: shifts the wall clock by the number of seconds in the file $WALL_CLOCK. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
-"""Works the exit's page in a real browser: by mouse, by keyboard alone, in both colour schemes, and on a screen of 360 px.
+"""Uses the exit's page in a real browser: by mouse, by keyboard alone, in both colour schemes, and on a 360 px screen.
 
     WARREN_TOKEN=... browser.py http://127.0.0.1:9467
 
-The exit has two clients with sessions, `laptop` and `workshop`. Says what it measured; ends with 1 at the first thing that is wrong.
+The exit has two clients with sessions, `laptop` and `workshop`. Prints its measurements, and ends with 1 at the
+first error.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 
 from webdriver import ENTER, ESCAPE, TAB, Browser, wait
 
-# Contrast that WCAG 2.1 asks for text of this size.
+# The contrast that WCAG 2.1 requires for text of this size.
 LEAST_CONTRAST = 4.5
 
 CONTRAST = """
@@ -92,7 +93,7 @@ def colours(browser):
 
 
 def by_keyboard(browser):
-    """Everything that follows is pressed; the mouse is not touched."""
+    """Uses only the keyboard, not the mouse."""
     browser.screen(1280, 900)
     browser.ask("POST", "/refresh")
     wait("the token is kept by the tab", lambda: shown(browser, "#clients").count("connected") == 2)
@@ -157,10 +158,10 @@ def nothing_elsewhere(browser, address, token):
     loaded = browser.run("return performance.getEntriesByType('resource').map((one) => one.name)")
     check(all(name.startswith(f"{address}/") for name in loaded) and len(loaded) > 4, f"loaded from elsewhere: {loaded}")
     check(not any(token in name for name in loaded), "the token is in an address")
-    # The browser itself reports a wrong token, and nothing else: no refusal by the policy, no error of the script.
+    # The browser may report the wrong token (401), but no policy violation and no script error.
     bad = [entry["message"] for entry in browser.log() if entry["level"] == "SEVERE" and "401" not in entry["message"]]
     check(bad == [], f"the browser complains: {bad}")
-    # A script that somebody gets into the page is not run.
+    # An injected script does not run.
     ran = browser.run(
         "window.ran = false; const script = document.createElement('script'); try { script.textContent = 'window.ran = true'; } catch { return false; }"
         "document.body.append(script); return window.ran"

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by what WebDriver (a W3C standard) says over HTTP; nothing but Python's own library."""
+"""A headless Chromium, driven over HTTP with WebDriver (a W3C standard). Uses only Python's standard library."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ PATIENCE = 30
 
 
 class Browser:
-    """A window; `with` closes it and ends what it started."""
+    """A browser window. `with` closes it and ends its processes."""
 
     def __enter__(self):
         for program in ("chromium", "chromedriver"):
@@ -79,7 +79,7 @@ class Browser:
         self.ask("POST", f"/element/{found[ELEMENT]}/click")
 
     def type(self, keys):
-        """Presses keys, one after the other, wherever the focus is."""
+        """Presses keys one after another in the focused element."""
         strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": strokes}]})
 
@@ -98,7 +98,7 @@ class Browser:
         self.chrome("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, name):
-        """Keeps a picture of the whole page, where somebody wants to look at it."""
+        """Saves a screenshot of the whole page if WARREN_SCREENSHOTS names a directory."""
         directory = os.environ.get("WARREN_SCREENSHOTS")
         if directory:
             Path(directory).mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class Browser:
 
 
 def wait(what, condition):
-    """Waits until something holds, for long: the machine may be busy."""
+    """Waits until a condition holds, for a long time, because the machine may be busy."""
     end = time.monotonic() + PATIENCE
     while not (value := condition()):
         if time.monotonic() > end:

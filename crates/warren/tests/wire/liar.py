@@ -1,9 +1,9 @@
-"""A client that proves its key and then breaks QUIC's rules or the control stream's, each in a connection of its own.
+"""A client that proves its key and then breaks a rule of QUIC or of the control stream, each rule in its own connection.
 
     liar.py INVITATION
 
-Each lie begins once the exit has answered on that connection, and ends with the code that the exit closes it with, or with an exit that goes
-on answering. Ends with 1 at the first exit that does otherwise, and prints what came of each.
+Each lie starts once the exit has answered on that connection. The exit must close it with the expected code, or keep
+answering where that is expected. Prints the result of each lie, and ends with 1 at the first unexpected one.
 """
 
 import os
@@ -49,11 +49,11 @@ def main():
 
 class Liar(Connection):
     def say(self, frames):
-        """Sends frames in a packet of their own, whatever they are."""
+        """Sends any frames in one packet."""
         self._send(APPLICATION, frames, reliable=[])
 
     def hear(self):
-        """Waits a moment for what the exit says, and acknowledges it."""
+        """Waits briefly for packets from the exit, and acknowledges them."""
         select.select([self.socket], [], [], 0.05)
         self.receive_waiting()
 
@@ -64,7 +64,7 @@ class Liar(Connection):
 
 
 def outcome(connection, lie):
-    """The code that the exit closes with, or that it lives."""
+    """The code with which the exit closes the connection, or LIVES."""
     try:
         lie(connection)
         if lie in ENDLESS:
@@ -76,7 +76,7 @@ def outcome(connection, lie):
 
 
 def prove_alive(connection):
-    """What is sent reliably is acknowledged."""
+    """Sends a reliable frame, and waits until the exit acknowledges it."""
     connection.outgoing[APPLICATION].append(b"\x01")
     connection.run_until(lambda: not connection.spaces[APPLICATION].unacknowledged and not connection.outgoing[APPLICATION])
 
@@ -94,7 +94,7 @@ def acknowledge_the_future(connection):
 
 
 def acknowledge_everything(connection):
-    """Optimistically: the exit leaves numbers out now and then, which only who has not looked acknowledges."""
+    """Acknowledges packets that were never received. The exit skips packet numbers to detect this."""
     for _ in range(2_000):
         largest = max(connection.spaces[APPLICATION].received)
         connection.say(b"\x02" + varint(largest) + varint(0) + varint(0) + varint(largest) + b"\x01")
@@ -103,7 +103,7 @@ def acknowledge_everything(connection):
 
 
 def scatter_stream(connection):
-    """Bytes with gaps between them, more than are kept apart."""
+    """Sends bytes with more gaps between them than the exit keeps track of."""
     for start in range(0, 4_000, 200):
         connection.say(b"".join(stream(0, 2 * (start + number) + 1_001, b"x") for number in range(200)))
         connection.hear()
@@ -116,7 +116,7 @@ def scatter_crypto(connection):
 
 
 def retire(connection):
-    """Connection IDs that retire each other, and no acknowledgement of the answers."""
+    """Sends connection IDs that retire each other, and does not acknowledge the answers."""
     for start in range(1, 1_500, 30):
         numbers = range(start, start + 30)
         connection.say(b"".join(b"\x18" + 2 * varint(number) + b"\x08" + os.urandom(24) for number in numbers))
@@ -128,7 +128,7 @@ def retire_many(connection):
 
 
 def number_with_gaps(connection):
-    """Packets every second of whose numbers is left out, so that what is to be acknowledged is ten thousand ranges."""
+    """Skips every second packet number, so that the exit has ten thousand ranges to acknowledge."""
     for number in range(10_000):
         connection.spaces[APPLICATION].next_number += 1
         connection.say(b"\x01")
@@ -137,14 +137,14 @@ def number_with_gaps(connection):
 
 
 def challenge(connection):
-    """More than are kept to be answered; each answer is a datagram of 1,200 bytes, which takes its time to decrypt here."""
+    """Sends more challenges than the exit keeps for answering. Each answer has 1,200 bytes and is slow to decrypt here."""
     for _ in range(3):
         connection.say(b"".join(b"\x1a" + os.urandom(8) for _ in range(100)))
         connection.hear()
 
 
 def messages_without_end(connection):
-    """Messages of kinds that are not known, which a newer client may send, in pieces."""
+    """Sends messages of unknown types in pieces, as a newer client may."""
     message = warren.message(100, [(1, os.urandom(3_000))])
     for _ in range(10):
         for start in range(0, len(message), 1_000):
@@ -188,9 +188,9 @@ IN_A_SESSION = {
     "a Goodbye without a reason": (write(warren.goodbye(999)), warren.CLIENT_STOPPED),
     "no message in a session": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),
 }
-# Many that arrive together are more than the exit keeps to be answered.
+# If many arrive together, they may exceed what the exit keeps for answering.
 MAY_ALSO = {"IDs that retire each other, unacknowledged": [ID_LIMIT]}
-# What an exit waits five seconds for.
+# Lies before a session. An exit waits five seconds for a first message.
 BEFORE_ONE = {
     "a Welcome first": (write(warren.message(warren.WELCOME, [(1, 1)])), OUT_OF_ORDER),
     "no message at all": (write(b"\x00\x04\xff\xff\xff\xff"), MALFORMED),

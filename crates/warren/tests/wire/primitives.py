@@ -1,4 +1,4 @@
-"""AES-128-GCM, HKDF, X25519 and Ed25519 by Python's own integers: slow, not safe against who measures time, and needing nothing.
+"""AES-128-GCM, HKDF, X25519 and Ed25519 in pure Python: slow, not constant-time, and without dependencies.
 
 Written from FIPS 197, NIST SP 800-38D, RFC 5869, RFC 7748 and RFC 8032, for a test.
 """
@@ -7,7 +7,7 @@ import hashlib
 import hmac
 
 
-# AES-128, one direction: GCM and QUIC's header protection need no other.
+# AES-128 encryption only: GCM and QUIC's header protection do not decrypt blocks.
 
 
 def _make_sbox():
@@ -72,7 +72,7 @@ class Gcm:
         return sealed + self._tag(nonce, data, sealed)
 
     def open(self, nonce, data, sealed):
-        """The text, or nothing if somebody has changed it."""
+        """The plaintext, or None if the tag is wrong."""
         body, tag = sealed[: -self.TAG], sealed[-self.TAG :]
         if not hmac.compare_digest(tag, self._tag(nonce, data, body)):
             return None
@@ -111,7 +111,7 @@ def expand_label(secret, label, context, length):
     return hmac.digest(secret, info + b"\1", "sha256")[:length]
 
 
-# Curve25519, in both shapes.
+# Curve25519 in Montgomery and Edwards form.
 
 P = 2**255 - 19
 

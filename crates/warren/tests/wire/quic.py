@@ -1,7 +1,7 @@
-"""As much of QUIC version 1 as a client of docs/wire-protocol.md needs: one connection over a socket of its own.
+"""The part of QUIC version 1 that a client of docs/wire-protocol.md needs: one connection over its own socket.
 
-Without congestion control and migration: it sends little, over a wire between two namespaces. Keys change when the exit changes them, which it
-does for the first time after ten to a thousand packets.
+There is no congestion control and no migration, because little is sent, over a link between two namespaces. Keys change
+when the exit changes them, first after ten to a thousand packets.
 """
 
 import os
@@ -46,7 +46,7 @@ class Keys:
         self.header = header or Aes(expand_label(secret, b"quic hp", b"", 16))
 
     def next(self):
-        """Those after a key update, which leaves the headers' key as it is (RFC 9001 section 6.1)."""
+        """The keys after a key update, which keeps the header protection key (RFC 9001 section 6.1)."""
         return Keys(expand_label(self.secret, b"quic ku", b"", 32), self.header)
 
     def nonce(self, number):
@@ -54,7 +54,7 @@ class Keys:
 
 
 class Space:
-    """One packet number space: keys, what was received, what was sent and not acknowledged."""
+    """One packet number space: keys, received packet numbers, and unacknowledged packets."""
 
     def __init__(self):
         self.own = self.peer = None
@@ -100,7 +100,7 @@ class Connection:
         self.send_waiting()
 
     def read(self, length):
-        """So many bytes of stream 0."""
+        """Reads `length` bytes of stream 0."""
         self.run_until(lambda: len(self._readable()) >= length)
         data = self._readable()[:length]
         self.stream_read += length
@@ -118,13 +118,13 @@ class Connection:
         self.socket.close()
 
     def receive_waiting(self):
-        """Takes what has arrived, and answers it."""
+        """Processes the datagrams that have arrived, and answers them."""
         while not self.is_silent():
             self._received(self.socket.recv(65536))
         self.send_waiting()
 
     def is_silent(self):
-        """Whether the exit has not sent one byte."""
+        """Whether no datagram from the exit is waiting."""
         return not select.select([self.socket], [], [], 0)[0]
 
     def run_until(self, done):
@@ -151,7 +151,7 @@ class Connection:
         space.crypto_sent += len(data)
 
     def send_waiting(self):
-        """Sends what is to be sent and acknowledged."""
+        """Sends pending frames and acknowledgements."""
         for level, space in self.spaces.items():
             if space.own and (self.outgoing[level] or space.owes_ack):
                 frames, self.outgoing[level] = self.outgoing[level], []
@@ -230,7 +230,7 @@ class Connection:
     def _packet(self, level, packet, start, source=None):
         space = self.spaces[level]
         if space.peer is None:
-            # Its keys come with what was overtaken.
+            # The packet arrived before the handshake messages that bring its keys.
             self.undecided.append((level, packet, start, source))
             return
         mask = space.peer.header.block(packet[start + 4 : start + 20])
@@ -364,7 +364,7 @@ class Connection:
 
 
 def joined(pieces, start):
-    """What follows on `start` without a gap."""
+    """The bytes from `start` up to the first gap."""
     data = b""
     for offset in sorted(pieces):
         piece = pieces[offset]

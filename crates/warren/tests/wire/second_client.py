@@ -3,8 +3,9 @@
     second_client.py vectors docs/wire-protocol.md
     second_client.py session INVITATION HOST PORT
 
-`session` enrols a key of its own, opens a session, sends UDP packets to the echo at HOST:PORT through it in every way that a datagram can
-hold one, loses a connection and comes back, and says goodbye. Ends with 1 at the first thing that is not as the document says.
+`session` enrols a new key, opens a session, and sends UDP packets through it to the echo at HOST:PORT, in every way that
+datagrams can carry a packet. It then loses a connection, reconnects, and says goodbye. Ends with 1 at the first deviation
+from the document.
 """
 
 import os
@@ -34,7 +35,7 @@ def session(invitation, host, port):
         connection.connect()
         return connection
 
-    # Without a right proof there is not one byte: asked now, looked at when everything else was answered.
+    # Without a valid proof the exit sends not one byte. The packets leave now, and are checked after everything else.
     strangers = [Connection(address, seed, [exit_key], token_of) for token_of in (lambda _: b"", lambda _: bytes(16))]
     for stranger in strangers:
         stranger.send_waiting()
@@ -68,13 +69,13 @@ def session(invitation, host, port):
 
         expect_echo([first, second], connection, datagrams, source, text)
 
-    # What is not allowed is dropped, and the connection lives on.
+    # Invalid datagrams are dropped, and the connection survives.
     for wrong in (b"\x20x", b"\x02x", b"\x00", b"\x00x", b"\x10\0\0\0\1\0\1\0\0x"):
         first.send_datagram(wrong)
     stolen = bytes([*own[:3], own[3] ^ 1])
     first.send_datagram(warren.packet_datagram(udp((stolen, 30_100), destination, text, False)))
 
-    # Connection 0 is lost, and comes back on another port with its index; the old one is told so.
+    # Connection 0 is lost, and comes back from another port with the same index. The exit tells the old connection.
     again = connect()
     again.write(attach(welcome, 0))
     check(0 == receive(again, warren.ATTACHED).get(1, [0])[0], "connection 0 is back")
@@ -82,7 +83,7 @@ def session(invitation, host, port):
     packet = udp((own, 30_200), destination, text, False)
     expect_echo([again, second], again, lambda _: [warren.packet_datagram(packet)], (own, 30_200), text)
 
-    # A token that was never given out, on a connection that may speak.
+    # A token that the exit never issued, on an authenticated connection.
     guess = connect()
     guess.write(warren.attach(welcome[1][0], bytes(16), 0))
     check(ended(guess) == warren.UNKNOWN_SESSION, "a wrong token is answered as a session that is not there")
@@ -94,7 +95,7 @@ def session(invitation, host, port):
 
 
 def receive(connection, kind):
-    """The next message, which has to be of this kind."""
+    """The next message, which must be of this kind."""
     length = int.from_bytes(connection.read(2), "big")
     found = warren.decode(connection.read(length))
     check(list(found) == [kind], f"message {kind} is due, and {found} came")
@@ -102,7 +103,7 @@ def receive(connection, kind):
 
 
 def ended(connection):
-    """The reason with which the exit ends a connection, said by the message, by the close, or by both."""
+    """The reason with which the exit ends a connection, from the message, from the close, or from both."""
     said = None
     try:
         said = receive(connection, warren.GOODBYE)[1][0]
@@ -128,7 +129,7 @@ def inner_address(welcome):
 
 
 def expect_echo(connections, connection, datagrams, source, text):
-    """Sends a packet until its echo comes, on whichever connection."""
+    """Sends a packet until its echo arrives on any connection."""
     receivers = [warren.Receiver() for _ in connections]
     for attempt in range(30):
         for datagram in datagrams(attempt):
@@ -156,7 +157,7 @@ def is_echo(packet, partial, source, text):
 
 
 def udp(source, destination, text, partial):
-    """An IPv4 packet; with a partial checksum its field holds what nobody is to trust."""
+    """An IPv4 packet with UDP. With `partial`, the checksum field holds a meaningless value."""
     head = source[1].to_bytes(2, "big") + destination[1].to_bytes(2, "big") + (8 + len(text)).to_bytes(2, "big")
     ip = b"\x45\0" + (28 + len(text)).to_bytes(2, "big") + b"\0\0\0\0\x40\x11\0\0" + source[0] + destination[0]
     ip = ip[:10] + checksum(ip).to_bytes(2, "big") + ip[12:]

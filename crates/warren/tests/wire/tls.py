@@ -1,4 +1,4 @@
-"""A TLS 1.3 client handshake with raw public keys, as far as docs/wire-protocol.md asks for it: messages in, messages and secrets out."""
+"""A TLS 1.3 client handshake with raw public keys, as docs/wire-protocol.md requires: messages in, messages and secrets out."""
 
 import hashlib
 import hmac
@@ -35,7 +35,7 @@ def extensions_of(data):
 
 
 class Handshake:
-    """`start` gives the ClientHello; `take` wants what the exit's CRYPTO frames hold, in order, for each level."""
+    """`start` returns the ClientHello. `take` expects the exit's handshake messages in order."""
 
     def __init__(self, seed, exit_keys, transport_parameters):
         self.seed, self.exit_keys, self.parameters = seed, exit_keys, transport_parameters
@@ -62,7 +62,7 @@ class Handshake:
         return self._say(CLIENT_HELLO, body)
 
     def take(self, message):
-        """One message of the exit's; gives the client's last flight once the exit's Finished was right."""
+        """Processes one message of the exit. Returns the client's last flight after a valid Finished."""
         kind, body = message[0], message[4:]
         if kind == SERVER_HELLO:
             self.transcript += message

@@ -1,4 +1,4 @@
-"""What docs/wire-protocol.md adds to QUIC: the first packet's proof, the control stream's messages, invitations, datagrams."""
+"""Warren's protocol on top of QUIC (docs/wire-protocol.md): initial proof, control messages, invitations, datagrams."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ def token(exit_keys, first_id):
     return b"".join(proof(key, first_id) for key in exit_keys[:8])
 
 
-# Protocol Buffers: a message is a list of numbers and values, of which those that are 0 or empty are left out.
+# Protocol Buffers: a message is a list of field numbers and values. Values that are 0 or empty are left out.
 
 
 def encode(fields):
@@ -34,7 +34,7 @@ def encode(fields):
 
 
 def decode(text):
-    """Each field's values by its number, all as they stand."""
+    """Each field's raw values by field number."""
     found = {}
     while text:
         key, text = _read_varint(text)
@@ -68,7 +68,7 @@ def _read_varint(text):
 
 
 def message(kind, fields):
-    """A message of the control stream with its length."""
+    """A message of the control stream with its length prefix."""
     envelope = encode([(kind, fields)])
     return len(envelope).to_bytes(2, "big") + envelope
 
@@ -123,20 +123,20 @@ def packet_datagram(packet, partial=False):
 
 
 def fragments(packet, identifier, count, partial=False):
-    """The packet in so many fragments."""
+    """The packet in `count` fragments."""
     bounds = [len(packet) * index // count for index in range(count + 1)]
     head = bytes([0x10 | partial]) + identifier.to_bytes(4, "big") + len(packet).to_bytes(2, "big")
     return [head + start.to_bytes(2, "big") + packet[start:end] for start, end in zip(bounds, bounds[1:])]
 
 
 class Receiver:
-    """Packets out of a connection's datagrams."""
+    """Reassembles packets from a connection's datagrams."""
 
     def __init__(self):
         self.assemblies = {}
 
     def take(self, datagram):
-        """A packet and whether its checksum is partial, once it is whole; nothing otherwise."""
+        """Returns a packet and whether its checksum is partial once it is complete, and None before."""
         kind, flags = datagram[0] >> 4, datagram[0] & 0x0F
         if kind > 1 or flags > 1 or len(datagram) < (2, 10)[kind]:
             raise ValueError("bad_datagram")
