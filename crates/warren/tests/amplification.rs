@@ -12,7 +12,7 @@ const FORGOTTEN: Duration = seconds(15);
 
 /// Scorecard B4: RFC 9000, section 8.1.
 #[test]
-#[ignore = "waits for what is repeated; `scripts/torture forged` runs it"]
+#[ignore = "waits for retransmissions; `scripts/torture forged` runs it"]
 fn forged_first_flights_bring_three_times_their_bytes_at_most_and_less_where_addresses_must_be_proven() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::init(&net, &ExitOptions::default());

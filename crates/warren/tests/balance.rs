@@ -76,7 +76,7 @@ fn what_the_wire_loses_is_sent_less_received_and_the_rest_still_balances() {
 /// Scorecard L7. Both ends of the tunnel share one core, and the sender has the other core. On a shared core the tunnel
 /// would slow the sender down. Both figures are meaningful only on an otherwise idle machine.
 #[test]
-#[ignore = "it measures; `scripts/torture flows` runs it"]
+#[ignore = "a measurement; `scripts/torture flows` runs it"]
 fn twice_what_the_tunnel_carries_costs_it_nothing_and_every_packet_is_accounted_for() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);

@@ -18,7 +18,7 @@ use crate::support::{Exit, ExitOptions, Namespace, Net, eventually, peer, second
 
 /// Scorecard B6.
 #[test]
-#[ignore = "it waits for a minute; `scripts/torture bounds` runs it"]
+#[ignore = "takes a minute; `scripts/torture bounds` runs it"]
 fn handshakes_that_stop_halfway_and_keys_that_say_nothing_are_forgotten_in_seconds() {
     const COUNT: usize = 500;
     const BACK_WITHIN_KIB: u64 = 5 * 1024;

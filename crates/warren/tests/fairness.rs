@@ -21,7 +21,7 @@ const LASTING: Duration = seconds(15);
 
 /// Scorecard L6: each of the three gets at least 90 % of its rate and loses at most 1 %.
 #[test]
-#[ignore = "it measures; scripts/torture runs it"]
+#[ignore = "a measurement; scripts/torture runs it"]
 fn three_clients_keep_their_rate_beside_one_that_takes_what_it_gets() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

@@ -29,7 +29,7 @@ const UNPROVEN: &str = "/strangers/address_unproven";
 /// also carries the kernel's path to the exit's socket, which runs on the sender's core. So the flood costs the tunnel
 /// only the work that the exit does for it. The capacity is measured in the same way, without the flood.
 #[test]
-#[ignore = "it measures; `scripts/torture bounds` runs it"]
+#[ignore = "a measurement; `scripts/torture bounds` runs it"]
 fn a_flood_of_initials_leaves_tunnels_most_of_what_they_carry_and_lets_new_ones_begin() {
     let Some(net) = Net::new() else { return };
     let lasting = seconds(asked("WARREN_FLOOD_SECONDS").unwrap_or(5));
@@ -104,7 +104,7 @@ fn flood_beside_a_tunnel(
             let grown = peak_kib(exit.daemon().pid()).saturating_sub(before);
             let answers = answered(net).0 - said.0;
             let unproven = exit.status().number(UNPROVEN) - unproven_before;
-            // The share of what should be sent, not only of what could be sent.
+            // Relative to the offered load, even if the sender could not send all of it.
             let goodput = carried.received * 100 / (offered * lasting.as_secs()).max(1);
             println!(
                 "measured: {name}, {} Initials/s: goodput {goodput} % of what is offered, {} of {strangers} answered, {unproven} asked to \

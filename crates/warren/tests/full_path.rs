@@ -11,7 +11,7 @@ const QUEUE_MS: f64 = 50.0;
 
 /// Scorecard L3.
 #[test]
-#[ignore = "it measures; `scripts/torture flows` runs it"]
+#[ignore = "a measurement; `scripts/torture flows` runs it"]
 fn four_five_and_fifty_flows_share_the_tunnel() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);
@@ -39,7 +39,7 @@ fn four_five_and_fifty_flows_share_the_tunnel() {
 
 /// Scorecard L5.
 #[test]
-#[ignore = "it measures; `scripts/torture flows` runs it"]
+#[ignore = "a measurement; `scripts/torture flows` runs it"]
 fn a_ping_gets_through_a_slow_path_that_is_full_both_ways() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

@@ -32,7 +32,7 @@ const ROOM_KIB: u64 = 8 * 1024;
 const ROOM_OF_ONE_KIB: u64 = 1024;
 
 #[test]
-#[ignore = "its cryptography is Python's own and slow; `scripts/torture --release wires` runs it"]
+#[ignore = "uses slow pure-Python cryptography; `scripts/torture --release wires` runs it"]
 fn a_client_that_breaks_the_protocols_is_closed_with_the_reason_and_costs_others_nothing() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

@@ -127,7 +127,7 @@ fn lose_of_60_percent(net: &Net, controller: &str, lasting: u64) {
 
 /// Which controller outside suits TCP inside. The test only asserts that an answer came.
 #[test]
-#[ignore = "it measures; `scripts/torture loss` runs it"]
+#[ignore = "a measurement; `scripts/torture loss` runs it"]
 fn what_a_tcp_flow_inside_carries_by_controller_and_loss() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

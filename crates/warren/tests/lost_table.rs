@@ -1,4 +1,4 @@
-//! An exit that loses its firewall table. Only the kernel can remove the table, or somebody who ends the process that owns it.
+//! An exit that loses its firewall table. Only the kernel can remove the table, or somebody who kills the process that owns it.
 
 use rustix::process::Signal;
 

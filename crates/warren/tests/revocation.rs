@@ -18,7 +18,7 @@ const NAMES: [&str; 7] =
 const ROTATED: usize = 2;
 const LEFT_ALONE: usize = 6;
 
-/// The time after which nothing of a client that was cut off may pass.
+/// The time after which no packet of a client that was cut off may pass.
 const WITHIN: Duration = seconds(2);
 
 /// For each client, the packets sent and the packets that had arrived at one moment.

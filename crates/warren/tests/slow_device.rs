@@ -28,7 +28,7 @@ const ROOM_KIB: u64 = 8 * 1024 + 4 * 1024;
 
 /// Scorecard B11.
 #[test]
-#[ignore = "it measures; `scripts/torture bounds` runs it"]
+#[ignore = "a measurement; `scripts/torture bounds` runs it"]
 fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
     let Some(net) = Net::new() else { return };
     let mut exit = Exit::start(&net);
@@ -60,7 +60,7 @@ fn what_an_exit_that_stands_still_has_no_room_for_is_counted_to_the_packet() {
 
 /// Scorecard B11: other clients are not affected.
 #[test]
-#[ignore = "it measures; `scripts/torture bounds` runs it"]
+#[ignore = "a measurement; `scripts/torture bounds` runs it"]
 fn a_flood_beyond_what_a_slow_device_takes_costs_its_sender_alone() {
     const FLOOD: Load = Load { packets: 100_000, per_second: 20_000 };
     let Some(net) = Net::new() else { return };
@@ -129,7 +129,8 @@ impl Pings {
     }
 }
 
-/// Drops the flood as it leaves the exit's TUN, after `rules` slow rules. A write to a TUN returns only after the kernel's receive path.
+/// Drops the flood as it leaves the exit's TUN, after `rules` other rules. These slow a write to the TUN down, because it
+/// returns only after the kernel's receive path.
 fn swallow(net: &Net, rules: usize) {
     let rules = "meta mark 0xdead accept; ".repeat(rules);
     let table = format!(

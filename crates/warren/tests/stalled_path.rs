@@ -20,7 +20,7 @@ const BUFFER_KIB: u64 = 512 + 128;
 
 /// Scorecard R5: at most 4 MiB besides the buffers, and at most 1 % of the delivered packets are older than a second.
 #[test]
-#[ignore = "it measures; `scripts/torture bounds` runs it"]
+#[ignore = "a measurement; `scripts/torture bounds` runs it"]
 fn a_path_that_stands_still_for_five_seconds_fills_no_memory_and_delivers_nothing_old() {
     let Some(net) = Net::new() else { return };
     let exit = Exit::start(&net);

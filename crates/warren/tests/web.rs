@@ -190,10 +190,7 @@ fn a_browser_works_the_page_by_mouse_by_keyboard_and_on_a_phone() {
     assert!(outcome.succeeded(), "{}{}", outcome.stdout, outcome.stderr);
     assert!(outcome.stdout.contains("measured: "), "{outcome:?}");
     let names = exit.warren.run("exit client list").ok();
-    assert!(
-        names.contains("laptop") && !names.contains("workshop"),
-        "the browser revoked workshop: {names}"
-    );
+    assert!(names.contains("laptop") && !names.contains("workshop"), "the browser revoked workshop: {names}");
     assert!(names.contains("phone-of-mary is invited"), "the browser invited a phone: {names}");
     for client in sessions {
         client.warren.run("down home");
