@@ -4,7 +4,7 @@
 #[cfg(debug_assertions)]
 use warren_control::Part;
 #[cfg(debug_assertions)]
-use warren_tunnel::{Command, WorkerHandle};
+use warren_tunnel::WorkerHandle;
 
 /// Makes every panic abort the process. Release builds abort anyway; in others a panic would end only its thread or
 /// task.
@@ -21,7 +21,7 @@ pub fn abort_on_panic() {
 pub async fn cause(part: Part, workers: &WorkerHandle) {
     match part {
         Part::Daemon => panic!("as asked for"),
-        Part::Worker => workers.send(Command::Panic).await,
+        Part::Worker => workers.panic().await,
         Part::Task => drop(tokio::spawn(async { panic!("as asked for") })),
         Part::Aside => drop(tokio::task::spawn_blocking(|| panic!("as asked for"))),
     }

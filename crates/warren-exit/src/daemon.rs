@@ -32,7 +32,7 @@ use warren_daemon::notify;
 use warren_daemon::sandbox::{self, Files};
 use warren_daemon::spare_memory::SpareMemory;
 use warren_tunnel::tuning::Tuning;
-use warren_tunnel::{Carrier, Command, Forwarding, Report, Reports, WorkerHandle};
+use warren_tunnel::{Carrier, ConnectionCommand, Forwarding, Report, Reports, WorkerHandle};
 
 /// Everything that the daemon runs on, made beforehand in an order in which each failure leaves nothing behind.
 pub(crate) struct ExitStart {
@@ -209,7 +209,7 @@ impl<'host> Daemon<'host> {
             Report::Connected { connection, peer, remote } => {
                 // Before its first message, which must get through an exit that is behind.
                 if self.clients.is_client(peer) {
-                    self.worker.send(Command::KnowAsClient { connection }).await;
+                    self.worker.send(ConnectionCommand::KnowAsClient { connection }).await;
                 }
                 self.clients.connected(connection.0, peer, remote)
             }

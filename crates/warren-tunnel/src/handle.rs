@@ -9,7 +9,7 @@ use warren_tun::Queue;
 
 use super::counters::Snapshot;
 use super::forward::Forwarding;
-use super::message::{Command, Report};
+use super::message::{Command, ConnectionCommand, Report, SharedCommand};
 
 /// The control plane's side of all workers.
 pub struct WorkerHandle {
@@ -34,47 +34,31 @@ impl WorkerHandle {
         Self { workers }
     }
 
-    /// Sends an order to the worker that it is for, or to every worker where all must know. An order to a worker that has
-    /// ended goes nowhere: its reports have ended too, which is how the control plane learns of it.
-    pub async fn send(&self, command: Command) {
-        match command {
-            Command::OpenSession { session, client, route } => {
-                self.send_all(|| Command::OpenSession { session, client, route: route.clone() }).await;
-            }
-            Command::Attach { session, connection, index } => {
-                self.send_all(|| Command::Attach { session, connection, index }).await;
-            }
-            Command::Detach { connection } => self.send_all(|| Command::Detach { connection }).await,
-            Command::SetSilent { connection, silent } => {
-                self.send_all(|| Command::SetSilent { connection, silent }).await;
-            }
-            Command::EndSession { session } => self.send_all(|| Command::EndSession { session }).await,
-            Command::CloseDevice { device } => self.send_all(|| Command::CloseDevice { device }).await,
-            Command::SetForwarding { forwarding } => {
-                self.send_all(|| Command::SetForwarding { forwarding: forwarding.clone() }).await;
-            }
-            Command::SetIdentities { identities, close_others } => {
-                self.send_all(|| Command::SetIdentities { identities: identities.clone(), close_others })
-                    .await;
-            }
-            Command::Rouse => self.send_all(|| Command::Rouse).await,
-            Command::Stop { code, reason } => {
-                self.send_all(|| Command::Stop { code, reason: reason.clone() }).await;
-            }
-            // Those of one index report in the order in which they were ordered.
-            Command::Connect { index, .. } => {
-                self.send_to(index as usize % self.workers.len().max(1), command).await;
-            }
-            Command::SendControl { connection, .. }
-            | Command::Close { connection, .. }
-            | Command::KnowAsClient { connection }
-            | Command::Rebind { connection, .. } => self.send_to(connection.worker(), command).await,
-            Command::OpenDevice { .. } | Command::Snapshot(_) | Command::ThreadCache(_) => {
-                self.send_to(0, command).await
-            }
-            #[cfg(debug_assertions)]
-            Command::Panic => self.send_to(0, command).await,
+    /// Sends a command to the worker of its connection. A worker that has ended takes none: its reports have ended too, which is how the
+    /// control plane learns of it.
+    pub async fn send(&self, command: ConnectionCommand) {
+        let number = match &command {
+            // Connections of one index report in the order of their commands.
+            ConnectionCommand::Connect { index, .. } => *index as usize % self.workers.len().max(1),
+            ConnectionCommand::SendControl { connection, .. }
+            | ConnectionCommand::Close { connection, .. }
+            | ConnectionCommand::KnowAsClient { connection }
+            | ConnectionCommand::Rebind { connection, .. } => connection.worker(),
+        };
+        self.send_to(number, Command::ForConnection(command)).await;
+    }
+
+    /// Sends a command to every worker.
+    pub async fn send_all(&self, command: SharedCommand) {
+        for worker in &self.workers {
+            drop(worker.commands.send(Command::ForAll(command.clone())).await);
         }
+    }
+
+    /// Makes the first worker panic, for tests.
+    #[cfg(debug_assertions)]
+    pub async fn panic(&self) {
+        self.send_to(0, Command::Panic).await;
     }
 
     /// Gives each worker its queue of the TUN device, in place of the one that it has.
@@ -84,20 +68,22 @@ impl WorkerHandle {
         }
     }
 
-    /// Tells the others what a worker has reported, if that concerns them: of a connection whose flows they read too, or of the
-    /// device whose other queues they have. Who reported it takes no harm from hearing it again.
+    /// Tells the other workers of a report that concerns them: they read the connection's flows too, or have the device's other queues. The
+    /// worker that reported it hears it again, which does no harm.
     pub async fn tell_others(&self, report: &Report) {
         if self.workers.len() < 2 {
             return;
         }
         match report {
-            Report::Closed { connection, .. } => self.send(Command::Detach { connection: *connection }).await,
+            Report::Closed { connection, .. } => {
+                self.send_all(SharedCommand::Detach { connection: *connection }).await
+            }
             Report::Answers { connection, answers } => {
                 let (connection, silent) = (*connection, !answers);
-                self.send(Command::SetSilent { connection, silent }).await;
+                self.send_all(SharedCommand::SetSilent { connection, silent }).await;
             }
             Report::DeviceFailed { device, .. } => {
-                self.send(Command::CloseDevice { device: *device }).await;
+                self.send_all(SharedCommand::CloseDevice { device: *device }).await;
             }
             Report::Connecting { .. }
             | Report::ConnectFailed { .. }
@@ -134,7 +120,7 @@ impl WorkerHandle {
 
     /// Closes every connection with a code that the other side reads, and waits for the threads to end.
     pub async fn stop(mut self, code: u32, reason: String) {
-        self.send(Command::Stop { code, reason }).await;
+        self.send_all(SharedCommand::Stop { code, reason }).await;
         for worker in &mut self.workers {
             let Some(thread) = worker.thread.take() else { continue };
             if tokio::task::spawn_blocking(move || thread.join()).await.is_err() {
@@ -146,12 +132,6 @@ impl WorkerHandle {
     async fn send_to(&self, number: usize, command: Command) {
         if let Some(worker) = self.workers.get(number) {
             drop(worker.commands.send(command).await);
-        }
-    }
-
-    async fn send_all(&self, command: impl Fn() -> Command) {
-        for worker in &self.workers {
-            drop(worker.commands.send(command()).await);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The worker: one thread that owns a TUN queue, its UDP sockets, a QUIC endpoint and every connection on it.
 //!
 //! A turn takes what the carrier brought, what the TUN has, and fills the connections again. Nothing here is shared
-//! with another thread except limits and settings, which are atomics. The control plane sends a [`Command`] and gets a [`Report`] back.
+//! with another thread except limits and settings, which are atomics. The control plane sends commands ([`WorkerHandle`]) and gets a [`Report`] back.
 //! Workers hand over to each other what they read for another's connection ([`hand_over`]).
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,6 @@ pub use client_limit::ClientLimit;
 pub use counters::{ConnectionSnapshot, Histogram, QuicSums, Snapshot, WorkerShare};
 pub use forward::{Forwarding, SessionRoute};
 pub use handle::{Reports, WorkerHandle};
-pub use message::{Command, Report};
+pub use message::{ConnectionCommand, Report, SharedCommand};
 pub use thread::{Carrier, spawn};
 pub use traffic::Traffic;

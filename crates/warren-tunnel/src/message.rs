@@ -1,4 +1,4 @@
-//! What the control plane tells a worker, and what a worker reports.
+//! What the control plane tells the workers, by addressee, and what a worker reports.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -14,10 +14,28 @@ use warren_tun::Queue;
 use super::counters::Snapshot;
 use super::forward::{Forwarding, SessionRoute};
 
-/// An order from the control plane. Orders are carried out in the order they are sent.
+/// What one worker is told. Each worker carries its commands out in the order in which they were sent.
+pub(crate) enum Command {
+    ForConnection(ConnectionCommand),
+    ForAll(SharedCommand),
+    /// Starts to read and write a TUN queue under the given rules.
+    OpenDevice {
+        queue: Queue,
+        forwarding: Forwarding,
+    },
+    /// Asks for every counter.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Asks for the memory that the allocator keeps for the worker's thread.
+    ThreadCache(oneshot::Sender<ThreadCache>),
+    /// Panics.
+    #[cfg(debug_assertions)]
+    Panic,
+}
+
+/// A command for the worker that has, or gets, a connection.
 #[allow(missing_docs, reason = "each variant's comment covers its fields")]
-pub enum Command {
-    /// Opens a connection to an exit; answered by [`Report::Connecting`] or [`Report::ConnectFailed`].
+pub enum ConnectionCommand {
+    /// Opens a connection to an exit. [`Report::Connecting`] or [`Report::ConnectFailed`] answers.
     Connect {
         index: u32,
         socket: UdpSocket,
@@ -27,43 +45,40 @@ pub enum Command {
     },
     /// Sends bytes on a connection's control stream.
     SendControl { connection: ConnectionId, data: Vec<u8> },
-    /// Closes a connection with an application code, after what its control stream still holds.
+    /// Closes a connection with an application code, once the control stream is empty.
     Close { connection: ConnectionId, code: u32, reason: String },
-    /// The peer of a connection is an enrolled client, so that an exit that is behind keeps room for it. Attached connections need no such
-    /// order.
+    /// Says that the peer is an enrolled client, so that an exit that is behind keeps room for it. Attached connections need no such
+    /// command.
     KnowAsClient { connection: ConnectionId },
-    /// Starts to read and write a TUN queue under the given rules.
-    OpenDevice { queue: Queue, forwarding: Forwarding },
-    /// Gives up the queue of a TUN device with this interface index, because another worker's has failed.
-    CloseDevice { device: u32 },
-    /// Changes the rules of the TUN queue.
-    SetForwarding { forwarding: Forwarding },
-    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit says whose it is.
+    /// Gives a connection another socket, because the path from the old one's port seems broken.
+    Rebind { connection: ConnectionId, socket: UdpSocket },
+}
+
+/// A command for every worker.
+#[derive(Clone)]
+#[allow(missing_docs, reason = "each variant's comment covers its fields")]
+pub enum SharedCommand {
+    /// Makes a session's addresses reachable. No packet moves before a connection is attached. An exit names the client.
     OpenSession { session: SessionId, client: Option<PublicKey>, route: SessionRoute },
-    /// Lets packets of a session use a connection, of whichever worker.
+    /// Lets packets of a session use a connection of any worker.
     Attach { session: SessionId, connection: ConnectionId, index: u32 },
-    /// Stops packets of a session on a connection; what it still holds is counted as lost with the connection.
+    /// Stops packets of a session on a connection. What still waits for it is counted as lost with the connection.
     Detach { connection: ConnectionId },
     /// Notes whether nobody answers another worker's connection.
     SetSilent { connection: ConnectionId, silent: bool },
-    /// Ends a session: its addresses are unreachable from here on.
+    /// Ends a session. Its addresses are unreachable from here on.
     EndSession { session: SessionId },
-    /// Asks every peer for a sign of life: this host's addresses or routes have changed, or time has passed unseen.
-    Rouse,
-    /// Has these keys from now on, as an exit. Connections that stand are left alone, or closed if they carry no session, as are
-    /// handshakes: those may have been begun with a key that is gone.
+    /// Changes the rules of the TUN queues.
+    SetForwarding { forwarding: Forwarding },
+    /// Gives up the queue of the TUN device with this interface index, because another worker's queue has failed.
+    CloseDevice { device: u32 },
+    /// Replaces an exit's keys. Attached connections stay. The others, and handshakes, may have begun with a key that is gone, so they are
+    /// closed if a reason is given.
     SetIdentities { identities: Vec<PrivateKey>, close_others: Option<Goodbye> },
-    /// Gives a connection another socket, because the way from the old one's port seems broken.
-    Rebind { connection: ConnectionId, socket: UdpSocket },
-    /// Asks for every counter.
-    Snapshot(oneshot::Sender<Snapshot>),
-    /// Asks for the memory that the allocator keeps for the worker's thread.
-    ThreadCache(oneshot::Sender<ThreadCache>),
+    /// Asks every peer for a sign of life, because this host's addresses or routes have changed, or time has passed unseen.
+    Rouse,
     /// Closes every connection and ends the worker.
     Stop { code: u32, reason: String },
-    /// Panics.
-    #[cfg(debug_assertions)]
-    Panic,
 }
 
 /// News from a worker.

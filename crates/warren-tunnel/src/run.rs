@@ -1,10 +1,10 @@
-//! The worker's turn: take orders, then datagrams from the carrier, then packets from the TUN, then fill the connections. Turns follow
+//! The worker's turn: take commands, then datagrams from the carrier, then packets from the TUN, then fill the connections. Turns follow
 //! each other while there is work.
 
 mod bulk_flows;
+mod commands;
 mod from_carrier;
 mod from_device;
-mod orders;
 mod rest;
 mod to_device;
 

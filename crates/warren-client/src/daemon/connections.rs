@@ -27,7 +27,7 @@ use crate::diagnose::has_route;
 use crate::exits::{self, Exits, Way};
 use crate::kill_switch::Lockdown;
 use warren_config::{Endpoint, RemoteExit};
-use warren_tunnel::{Command, WorkerHandle};
+use warren_tunnel::{ConnectionCommand, SharedCommand, WorkerHandle};
 
 /// Every connection to an exit, and what decides where the next one goes.
 pub(super) struct Connections {
@@ -152,7 +152,7 @@ impl Connections {
     /// Sends bytes on the control stream of one of the session's connections.
     pub(super) async fn send(&self, worker: &WorkerHandle, index: u32, bytes: Vec<u8>) {
         if let Some(connection) = self.with_index(index) {
-            worker.send(Command::SendControl { connection, data: bytes }).await;
+            worker.send(ConnectionCommand::SendControl { connection, data: bytes }).await;
         }
     }
 
@@ -167,7 +167,7 @@ impl Connections {
             // The session may use the index again from here on, so it must not hear of this connection's end.
             self.indices.remove(&connection);
             let (code, reason) = (reason.code(), reason.to_string());
-            worker.send(Command::Close { connection, code, reason }).await;
+            worker.send(ConnectionCommand::Close { connection, code, reason }).await;
         }
     }
 
@@ -180,7 +180,7 @@ impl Connections {
     pub(super) async fn detach(&mut self, worker: &WorkerHandle, index: u32) {
         self.silence.detached(Instant::now(), index);
         if let Some(connection) = self.with_index(index) {
-            worker.send(Command::Detach { connection }).await;
+            worker.send_all(SharedCommand::Detach { connection }).await;
         }
     }
 
@@ -221,7 +221,7 @@ impl Connections {
         let place = ordered.racer.map_or(self.exits.current(), |racer| racer.way.exit);
         let RemoteExit { public_keys: exit_keys, server_name, .. } = self.exits.exit(place).clone();
         self.ordered.push(index, ordered);
-        worker.send(Command::Connect { index, socket, remote, exit_keys, server_name }).await;
+        worker.send(ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name }).await;
         Ok(None)
     }
 
@@ -299,7 +299,7 @@ impl Connections {
         tracing::debug!(index, answers, "a connection's path changed");
         if !answers && !self.silence.has_silent() {
             // An idle connection does not notice that its path is dead, so all are asked for a sign of life.
-            worker.send(Command::Rouse).await;
+            worker.send_all(SharedCommand::Rouse).await;
         }
         let was_silent = self.silence.is_silent();
         self.silence.answers(Instant::now(), index, answers);
@@ -336,7 +336,7 @@ impl Connections {
             Ok(socket) => {
                 // A new port makes NATs and firewalls on the path treat the connection as a new flow.
                 tracing::debug!(index, "another port for a connection that is not answered");
-                worker.send(Command::Rebind { connection, socket }).await;
+                worker.send(ConnectionCommand::Rebind { connection, socket }).await;
             }
             Err(error) => tracing::debug!("cannot open a UDP socket: {error}"),
         }
@@ -356,5 +356,7 @@ impl Connections {
 /// Closes a connection that no session uses.
 pub(super) async fn close_quietly(worker: &WorkerHandle, connection: ConnectionId) {
     let reason = Goodbye::Superseded;
-    worker.send(Command::Close { connection, code: reason.code(), reason: reason.to_string() }).await;
+    worker
+        .send(ConnectionCommand::Close { connection, code: reason.code(), reason: reason.to_string() })
+        .await;
 }

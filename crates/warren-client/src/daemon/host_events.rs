@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Daemon;
 use warren_control::status::State;
-use warren_tunnel::Command;
+use warren_tunnel::SharedCommand;
 
 impl Daemon {
     /// Something on the host has changed. Whatever is still wrong afterwards is tried again with the next look.
@@ -71,7 +71,7 @@ impl Daemon {
         self.connections.forget_silence();
         self.session.abort_probe();
         if let Some(session) = self.session.take_welcome() {
-            self.worker.send(Command::EndSession { session }).await;
+            self.worker.send_all(SharedCommand::EndSession { session }).await;
         }
         self.health.session_given_up(why);
         self.host.setup.give_lease_back().await

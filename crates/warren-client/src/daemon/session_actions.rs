@@ -9,7 +9,7 @@ use warren_session::goodbye::Goodbye;
 use super::Daemon;
 use super::connections::{Ordered, Purpose};
 use warren_control::status::State;
-use warren_tunnel::{Command, Forwarding, SessionRoute};
+use warren_tunnel::{Forwarding, SessionRoute, SharedCommand};
 
 impl Daemon {
     /// Carries out one action. Returns why the daemon is to stop, if it is.
@@ -73,7 +73,7 @@ impl Daemon {
     /// Sets the host up as the exit's Welcome asks, and lets the workers carry the session's packets.
     async fn welcome(&mut self, welcome: SessionGrant) -> anyhow::Result<()> {
         if let Some(session) = self.session.take_welcome() {
-            self.worker.send(Command::EndSession { session }).await;
+            self.worker.send_all(SharedCommand::EndSession { session }).await;
         }
         self.warn_of_refused_prefixes(&welcome);
         let had_tunnel = self.host.setup.stands();
@@ -99,7 +99,7 @@ impl Daemon {
             limit: None,
         };
         let session = SessionId(welcome.session);
-        self.worker.send(Command::OpenSession { session, client: None, route }).await;
+        self.worker.send_all(SharedCommand::OpenSession { session, client: None, route }).await;
         if let Some(queues) = queues {
             self.worker.open_device(queues, &Forwarding::Client).await;
         }
@@ -124,7 +124,7 @@ impl Daemon {
             return;
         };
         let session = SessionId(welcome.session);
-        self.worker.send(Command::Attach { session, connection, index }).await;
+        self.worker.send_all(SharedCommand::Attach { session, connection, index }).await;
         self.connections.attached(index);
         if self.health.state() != State::Up && !self.session.is_probing() {
             let device = self.host.setup.device().map(|device| device.name);

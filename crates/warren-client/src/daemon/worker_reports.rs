@@ -11,7 +11,7 @@ use super::connections::{Closed, Ended, LookupAnswer, Purpose, Winner, close_qui
 use crate::diagnose::KillSwitches;
 use crate::network_events::NetworkEvent;
 use warren_control::status::State;
-use warren_tunnel::{Command, Report};
+use warren_tunnel::{Report, SharedCommand};
 
 impl Daemon {
     pub(super) async fn take_report(&mut self, report: Report) -> anyhow::Result<()> {
@@ -156,7 +156,7 @@ impl Daemon {
     /// new address.
     pub(super) async fn take_network_event(&mut self, event: NetworkEvent) {
         tracing::debug!(?event, "asking the exit for a sign of life");
-        self.worker.send(Command::Rouse).await;
+        self.worker.send_all(SharedCommand::Rouse).await;
         self.session.machine.hurry(Instant::now());
     }
 

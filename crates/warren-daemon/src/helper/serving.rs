@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use warren_host::dns::{Dns, DnsPlan};
@@ -38,7 +39,7 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
     let relay = Relay::open(channel)?;
     stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream).context(by_daemons)?;
-    let (mut reader, mut writer) = stream.into_split();
+    let (mut reader, writer) = stream.into_split();
     let duties = Arc::new(Duties {
         directories: directories.clone(),
         name: name.to_owned(),
@@ -48,45 +49,16 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
         }),
         dns: Mutex::new(None),
     });
-    let (answers, mut answered) = mpsc::channel::<NumberedAnswer>(MOST_AT_ONCE);
-    let mut running = JoinSet::new();
-    let mut looking_up = JoinSet::new();
-    let mut awaiting_ends = JoinSet::new();
-    let writing = tokio::spawn(async move {
-        while let Some(answer) = answered.recv().await {
-            let number = answer.number;
-            let mut written = write(&mut writer, &answer).await;
-            if let Some(error) = written.as_ref().err().filter(|error| error.kind() == ErrorKind::InvalidData)
-            {
-                // Nothing of it was written.
-                let answer = Err(HelperError::Other(error.to_string()));
-                written = write(&mut writer, &NumberedAnswer { number, answer }).await;
-            }
-            if written.is_err() {
-                return;
-            }
-        }
-    });
+    let (answers, answered) = mpsc::channel(MOST_AT_ONCE);
+    let writing = tokio::spawn(write_answers(writer, answered));
+    let mut tasks = Tasks::default();
     let ended = loop {
         let NumberedRequest { number, request } = match read(&mut reader).await {
             Ok(Some(asked)) => asked,
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
-        let tasks = match request {
-            HelperRequest::LookUp { .. } => &mut looking_up,
-            HelperRequest::Nft(NftCall::AwaitOwner { .. }) => &mut awaiting_ends,
-            HelperRequest::Nft(_)
-            | HelperRequest::SetResolvers { .. }
-            | HelperRequest::RestoreResolvers
-            | HelperRequest::ListResolvers
-            | HelperRequest::ListPublished
-            | HelperRequest::ReleaseHold => &mut running,
-        };
-        while tasks.len() >= MOST_AT_ONCE {
-            drop(tasks.join_next().await);
-        }
-        while tasks.try_join_next().is_some() {}
+        let tasks = tasks.with_room_for(&request).await;
         let (duties, answers) = (duties.clone(), answers.clone());
         tasks.spawn(async move {
             let answer = duties.carry_out(request).await;
@@ -94,14 +66,62 @@ pub async fn serve(directories: &Directories, name: &str) -> anyhow::Result<()> 
             drop(answers.send(NumberedAnswer { number, answer }).await);
         });
     };
-    // Nobody needs an address or an owner's end any more. Everything else that has begun is finished: nobody could undo
-    // half of it.
-    looking_up.shutdown().await;
-    awaiting_ends.shutdown().await;
-    while running.join_next().await.is_some() {}
+    tasks.end().await;
     writing.abort();
     relay.close();
     Ok(ended?)
+}
+
+/// Writes answers until the daemon has ended.
+async fn write_answers(mut writer: OwnedWriteHalf, mut answered: mpsc::Receiver<NumberedAnswer>) {
+    while let Some(answer) = answered.recv().await {
+        let number = answer.number;
+        let mut written = write(&mut writer, &answer).await;
+        if let Some(error) = written.as_ref().err().filter(|error| error.kind() == ErrorKind::InvalidData) {
+            // The answer is too long, and nothing of it was written.
+            let answer = Err(HelperError::Other(error.to_string()));
+            written = write(&mut writer, &NumberedAnswer { number, answer }).await;
+        }
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// The requests in progress. Those that wait for something else keep no other request waiting.
+#[derive(Default)]
+struct Tasks {
+    running: JoinSet<()>,
+    looking_up: JoinSet<()>,
+    awaiting_ends: JoinSet<()>,
+}
+
+impl Tasks {
+    /// The tasks of this request's kind, once fewer than [`MOST_AT_ONCE`] are in progress.
+    async fn with_room_for(&mut self, request: &HelperRequest) -> &mut JoinSet<()> {
+        let tasks = match request {
+            HelperRequest::LookUp { .. } => &mut self.looking_up,
+            HelperRequest::Nft(NftCall::AwaitOwner { .. }) => &mut self.awaiting_ends,
+            HelperRequest::Nft(_)
+            | HelperRequest::SetResolvers { .. }
+            | HelperRequest::RestoreResolvers
+            | HelperRequest::ListResolvers
+            | HelperRequest::ListPublished
+            | HelperRequest::ReleaseHold => &mut self.running,
+        };
+        while tasks.len() >= MOST_AT_ONCE {
+            drop(tasks.join_next().await);
+        }
+        while tasks.try_join_next().is_some() {}
+        tasks
+    }
+
+    /// Nobody needs an address or an owner's end any more. Everything else that has begun is finished: nobody could undo half of it.
+    async fn end(mut self) {
+        self.looking_up.shutdown().await;
+        self.awaiting_ends.shutdown().await;
+        while self.running.join_next().await.is_some() {}
+    }
 }
 
 /// What the helper works with. Nothing in here comes from the daemon after the start.

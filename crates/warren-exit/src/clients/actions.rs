@@ -9,7 +9,7 @@ use warren_session::exit::{EndReason, ExitAction};
 use warren_session::pool::Lease;
 
 use super::{Clients, LiveSession};
-use warren_tunnel::{Command, SessionRoute, WorkerHandle};
+use warren_tunnel::{ConnectionCommand, SessionRoute, SharedCommand, WorkerHandle};
 
 impl Clients {
     /// Carries out everything that the state machine has decided since the last call.
@@ -24,12 +24,12 @@ impl Clients {
         match action {
             ExitAction::Send { connection, bytes } => {
                 let connection = ConnectionId(connection);
-                worker.send(Command::SendControl { connection, data: bytes }).await;
+                worker.send(ConnectionCommand::SendControl { connection, data: bytes }).await;
             }
             ExitAction::Close { connection, reason } => {
                 let connection = ConnectionId(connection);
                 let (code, reason) = (reason.code(), reason.to_string());
-                worker.send(Command::Close { connection, code, reason }).await;
+                worker.send(ConnectionCommand::Close { connection, code, reason }).await;
             }
             ExitAction::Enrolled { name } => tracing::info!(client = name, "enrolled by invitation"),
             ExitAction::Open { session, key, name, lease, prefixes, connections } => {
@@ -40,7 +40,7 @@ impl Clients {
                 let limit = Some(self.limits.of(self.sessions.registry(), key));
                 let Lease { ipv4, ipv6 } = lease;
                 let route = SessionRoute { ipv4, ipv6, prefixes, connections, limit };
-                worker.send(Command::OpenSession { session, client: Some(key), route }).await;
+                worker.send_all(SharedCommand::OpenSession { session, client: Some(key), route }).await;
             }
             ExitAction::Attach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session)
@@ -50,13 +50,13 @@ impl Clients {
                     live.connections.sort_unstable();
                 }
                 let connection = ConnectionId(connection);
-                worker.send(Command::Attach { session, connection, index }).await;
+                worker.send_all(SharedCommand::Attach { session, connection, index }).await;
             }
             ExitAction::Detach { session, connection, index } => {
                 if let Some(live) = self.live.get_mut(&session) {
                     live.connections.retain(|attached| *attached != index);
                 }
-                worker.send(Command::Detach { connection: ConnectionId(connection) }).await;
+                worker.send_all(SharedCommand::Detach { connection: ConnectionId(connection) }).await;
             }
             ExitAction::End { session, reason } => {
                 if let Some(live) = self.live.remove(&session) {
@@ -66,7 +66,7 @@ impl Clients {
                         forget_flows(live.lease);
                     }
                 }
-                worker.send(Command::EndSession { session }).await;
+                worker.send_all(SharedCommand::EndSession { session }).await;
             }
             ExitAction::Persist => {
                 // Sessions go on from memory: a full disk must not end them.

@@ -7,7 +7,7 @@ use warren_session::exit::EndReason;
 use super::Daemon;
 use warren_config::ExitSettings;
 use warren_control::SerializableKey;
-use warren_tunnel::Command;
+use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
     /// Serves these keys, the newest first, from the next handshake on. With `end_sessions`, every connection ends, half-open ones
@@ -54,6 +54,6 @@ impl Daemon<'_> {
         let identities = self.config.private_keys();
         let public: Vec<String> = identities.iter().map(|key| key.public().to_string()).collect();
         tracing::info!("the exit's public keys are {}", public.join(" and "));
-        self.worker.send(Command::SetIdentities { identities, close_others }).await;
+        self.worker.send_all(SharedCommand::SetIdentities { identities, close_others }).await;
     }
 }

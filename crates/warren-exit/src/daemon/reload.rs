@@ -7,7 +7,7 @@ use crate::host::refuse_missing_interface;
 use warren_config::TAKES_RESTART as TRANSPORT;
 use warren_config::{ExitSettings, RegistryFile, WebListen, load_exit};
 use warren_control::RequestRefused;
-use warren_tunnel::Command;
+use warren_tunnel::SharedCommand;
 
 impl Daemon<'_> {
     /// Reads `exit.toml` and the clients' file again. Sessions that the changes do not concern lose no packet.
@@ -48,7 +48,7 @@ impl Daemon<'_> {
         }
         self.tuning.settings.strangers.set_silent(self.config.silent);
         self.follow_host().await?;
-        self.worker.send(Command::SetForwarding { forwarding: forwarding(&self.config) }).await;
+        self.worker.send_all(SharedCommand::SetForwarding { forwarding: forwarding(&self.config) }).await;
         Ok(())
     }
 }

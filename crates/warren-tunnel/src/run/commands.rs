@@ -1,4 +1,4 @@
-//! Carries out the control plane's orders: connections, the device, sessions, keys.
+//! Carries out the control plane's commands: connections, the device, sessions, keys.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -13,9 +13,9 @@ use warren_tun::READ_BUFFER_BYTES;
 use super::bulk_flows::BulkFlows;
 use super::{Device, Worker};
 use crate::forward::Place;
-use crate::message::{Command, Report};
+use crate::message::{Command, ConnectionCommand, Report, SharedCommand};
 
-/// Orders carried out in one turn.
+/// Commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 64;
 
 impl Worker {
@@ -38,20 +38,8 @@ impl Worker {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Connect { index, socket, remote, exit_keys, server_name } => {
-                let name = server_name.as_deref();
-                let report = match self.endpoint.connect_by_name(socket, remote, &exit_keys, name) {
-                    Ok(connection) => Report::Connecting { index, connection },
-                    Err(error) => Report::ConnectFailed { index, error: error.to_string() },
-                };
-                self.report(report);
-            }
-            Command::SendControl { connection, data } => {
-                // A connection that cannot take control data is closing; its Closed event tells the control plane.
-                let _ = self.endpoint.send_control(connection, &data);
-            }
-            Command::Close { connection, code, reason } => self.endpoint.close(connection, code, &reason),
-            Command::KnowAsClient { connection } => self.endpoint.know_as_client(connection),
+            Command::ForConnection(command) => self.carry_out_for_connection(command),
+            Command::ForAll(command) => self.carry_out_shared(command),
             Command::OpenDevice { queue, forwarding } => {
                 let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
                 let coalescer = Coalescer::new(queue.takes());
@@ -60,29 +48,65 @@ impl Worker {
                 self.device =
                     Some(Device { queue, bulk_flows, forwarding, failed_reads: 0, buffer, coalescer });
             }
-            Command::CloseDevice { device } => {
-                self.device.take_if(|own| own.queue.device_index() == device);
+            // The asker may have gone away meanwhile. Nobody else wants the answer.
+            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
+            Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
+            #[cfg(debug_assertions)]
+            Command::Panic => panic!("as asked for"),
+        }
+    }
+
+    fn carry_out_for_connection(&mut self, command: ConnectionCommand) {
+        match command {
+            ConnectionCommand::Connect { index, socket, remote, exit_keys, server_name } => {
+                let name = server_name.as_deref();
+                let report = match self.endpoint.connect_by_name(socket, remote, &exit_keys, name) {
+                    Ok(connection) => Report::Connecting { index, connection },
+                    Err(error) => Report::ConnectFailed { index, error: error.to_string() },
+                };
+                self.report(report);
             }
-            Command::SetForwarding { forwarding } => {
-                if let Some(device) = &mut self.device {
-                    device.forwarding = forwarding;
+            ConnectionCommand::SendControl { connection, data } => {
+                // A connection that cannot take control data is closing; its Closed event tells the control plane.
+                let _ = self.endpoint.send_control(connection, &data);
+            }
+            ConnectionCommand::Close { connection, code, reason } => {
+                self.endpoint.close(connection, code, &reason)
+            }
+            ConnectionCommand::KnowAsClient { connection } => self.endpoint.know_as_client(connection),
+            ConnectionCommand::Rebind { connection, socket } => {
+                if let Err(error) = self.endpoint.rebind(connection, socket) {
+                    tracing::debug!(%connection, "cannot use another socket: {error}");
                 }
             }
-            Command::OpenSession { session, client, route } => {
+        }
+    }
+
+    fn carry_out_shared(&mut self, command: SharedCommand) {
+        match command {
+            SharedCommand::OpenSession { session, client, route } => {
                 if let Some(client) = client {
                     self.clients.open(session, client);
                 }
                 self.sessions.open(session, route);
             }
-            Command::Attach { session, connection, index } => self.attach(session, connection, index),
-            Command::Detach { connection } => self.detach(connection),
-            Command::SetSilent { connection, silent } => {
+            SharedCommand::Attach { session, connection, index } => self.attach(session, connection, index),
+            SharedCommand::Detach { connection } => self.detach(connection),
+            SharedCommand::SetSilent { connection, silent } => {
                 if let Some(session) = self.elsewhere.get(&connection) {
                     self.sessions.set_silent(*session, Place::There(connection), silent);
                 }
             }
-            Command::EndSession { session } => self.end_session(session),
-            Command::SetIdentities { identities, close_others } => {
+            SharedCommand::EndSession { session } => self.end_session(session),
+            SharedCommand::SetForwarding { forwarding } => {
+                if let Some(device) = &mut self.device {
+                    device.forwarding = forwarding;
+                }
+            }
+            SharedCommand::CloseDevice { device } => {
+                self.device.take_if(|own| own.queue.device_index() == device);
+            }
+            SharedCommand::SetIdentities { identities, close_others } => {
                 if let Err(error) = self.endpoint.set_identities(&identities) {
                     tracing::error!("the exit's keys stay as they were: {error}");
                 }
@@ -90,18 +114,8 @@ impl Worker {
                     self.close_unattached(reason);
                 }
             }
-            Command::Rouse => self.endpoint.rouse(),
-            Command::Rebind { connection, socket } => {
-                if let Err(error) = self.endpoint.rebind(connection, socket) {
-                    tracing::debug!(%connection, "cannot use another socket: {error}");
-                }
-            }
-            // The asker may have gone away meanwhile; nobody else wants the answer.
-            Command::Snapshot(answer) => drop(answer.send(self.snapshot())),
-            Command::ThreadCache(answer) => drop(answer.send(ThreadCache::take())),
-            Command::Stop { code, reason } => self.stopping = Some((code, reason)),
-            #[cfg(debug_assertions)]
-            Command::Panic => panic!("as asked for"),
+            SharedCommand::Rouse => self.endpoint.rouse(),
+            SharedCommand::Stop { code, reason } => self.stopping = Some((code, reason)),
         }
     }
 
