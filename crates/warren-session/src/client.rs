@@ -1,10 +1,11 @@
 //! The client's side of a session, without I/O: events and time go in, [`ClientAction`]s come out.
 //!
-//! Connection 0 opens the session with `Hello`, the others join it with `Attach`, and so does any that was lost. When none is
-//! left, connection 0 alone tries, first to attach again, and with `Hello` once the exit does not know the session any more.
+//! Connection 0 opens the session with `Hello`. The others join it with `Attach`, and so does a connection that replaces a lost
+//! one. When all connections are lost, only connection 0 reconnects. It tries `Attach` first, and `Hello` once the exit no longer
+//! knows the session.
 //!
-//! The caller names connections by their index. After [`ClientAction::Close`] it must not report anything more of that connection,
-//! since the index may name a new one by then.
+//! The caller names connections by their index. After [`ClientAction::Close`] it must not report further events of that
+//! connection, because the index may belong to a new one by then.
 
 mod action;
 mod backoff;
@@ -40,13 +41,13 @@ use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
 /// Configuration of a client's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// Number of connections to ask for, 1 to [`MAX_CONNECTIONS`]; others are clamped.
+    /// Number of connections to ask for, clamped to 1 to [`MAX_CONNECTIONS`].
     pub connections: u32,
-    /// This host's name, for the exit's operator to read; characters that the protocol does not allow become dashes.
+    /// This host's name, shown to the exit's operator. Characters that the protocol does not allow become dashes.
     pub name: String,
     /// Bit set of optional features that the client has.
     pub features: u64,
-    /// Networks behind this client to ask the exit to route to it, at most [`MAX_PREFIXES`].
+    /// Networks behind this client that the exit is asked to route to it, at most [`MAX_PREFIXES`].
     pub prefixes: Vec<IpNet>,
 }
 
@@ -70,7 +71,8 @@ struct Established {
 }
 
 impl ClientSession {
-    /// Makes a session that does nothing until [`Self::start`]; `entropy` gives the nonce of this process and jitter.
+    /// Makes a session that does nothing until [`Self::start`]. `entropy` provides this process's nonce and the jitter of
+    /// retries.
     pub fn new(config: ClientConfig, mut entropy: Entropy) -> Self {
         let mut config = config;
         config.connections = config.connections.clamp(1, MAX_CONNECTIONS);
@@ -91,12 +93,12 @@ impl ClientSession {
         }
     }
 
-    /// Whether the answer to a Hello is awaited on the connection of an index, so that [`Self::set_taken`] matters now.
+    /// Whether a connection has sent `Hello` and waits for `Welcome`. [`Self::set_taken`] must be up to date by then.
     pub fn awaits_welcome(&self, index: u32) -> bool {
         self.link(index).is_some_and(|link| matches!(link.phase, Phase::Hello { .. }))
     }
 
-    /// Says which addresses no exit can give this host.
+    /// Sets the addresses that this client refuses to be given.
     pub fn set_taken(&mut self, taken: TakenAddresses) {
         self.taken = taken;
     }
@@ -114,22 +116,22 @@ impl ClientSession {
         self.stop_with(Stop::Requested);
     }
 
-    /// Returns the next action to carry out, in order; `None` when there is nothing left to do.
+    /// Returns the next action to carry out, in order. `None` means that nothing is left to do.
     pub fn poll_action(&mut self) -> Option<ClientAction> {
         self.actions.pop_front()
     }
 
-    /// Where the session stands.
+    /// The session's state.
     pub fn state(&self) -> &ClientState {
         &self.state
     }
 
-    /// What the exit granted, as long as the session is not known to be over.
+    /// The exit's grant, until the session is known to be over.
     pub fn welcome(&self) -> Option<&SessionGrant> {
         self.session.as_ref().map(|session| &session.welcome)
     }
 
-    /// When [`Self::handle_timeout`] must be called next, if no other event comes before.
+    /// When [`Self::handle_timeout`] must be called next, unless another event happens first.
     pub fn timeout(&self) -> Option<Instant> {
         self.links.iter().filter_map(Link::due).min()
     }
@@ -151,13 +153,14 @@ impl ClientSession {
         }
     }
 
-    /// This host's network has changed, or time has passed unseen: nothing waits for the end of a back-off any more.
+    /// Retries at once instead of waiting for the back-off. Call it when this host's network changes or the host wakes from
+    /// sleep.
     pub fn hurry(&mut self, now: Instant) {
         self.cut_waits_short(now);
     }
 
-    /// The caller has another way to the exit and is about to report its connection as connected, with index 0: every
-    /// connection of the session is given up for it. The session itself goes on.
+    /// Gives up every connection of the session, because the caller found a better path to an exit. The caller reports the new
+    /// connection as connected with index 0. The session itself goes on.
     pub fn change_ways(&mut self, now: Instant) {
         if matches!(self.state, ClientState::Idle | ClientState::Stopped(_)) {
             return;
@@ -174,7 +177,7 @@ impl ClientSession {
         }
     }
 
-    /// The connection of an index is gone, not by [`ClientAction::Close`].
+    /// Reports that a connection ended, other than by [`ClientAction::Close`].
     pub fn closed(&mut self, now: Instant, index: u32, why: ConnectionEnd) {
         if !self.link(index).is_some_and(Link::is_connection) {
             return;
@@ -183,13 +186,13 @@ impl ClientSession {
             ConnectionEnd::Goodbye(reason) if self.link(index).is_some_and(Link::is_open) => {
                 self.farewell(now, index, reason, None);
             }
-            // Nobody has proven the exit's key yet.
+            // The handshake is not complete, so anybody on the path could have sent this close code. It must not end the session.
             ConnectionEnd::Goodbye(reason) => self.lost(now, index, Loss::broken(reason.to_string())),
             ConnectionEnd::Lost(why) => self.lost(now, index, Loss::broken(why)),
         }
     }
 
-    /// The exit said why it ends a connection that is gone already, or that is to be closed with `closing`.
+    /// Handles the exit's reason for ending a connection. `closing` is the code to close it with, unless it is closed already.
     fn farewell(&mut self, now: Instant, index: u32, reason: Goodbye, closing: Option<Goodbye>) {
         let restarted = matches!(reason, Goodbye::UnknownSession | Goodbye::Restarting | Goodbye::Draining);
         if reason.is_final() && !is_planted(Bug::FinalGoodbyeIgnored) {
@@ -202,7 +205,7 @@ impl ClientSession {
         }
     }
 
-    /// A connection or an attempt has failed: says what that means for traffic, and plans the next attempt.
+    /// Handles a failed connection or attempt: reports what it means for traffic and plans the next attempt.
     fn lost(&mut self, now: Instant, index: u32, loss: Loss) {
         let was_up = self.up_count() > 0;
         let was_stable = self.drop_link(index, loss.closing).is_some_and(|since| link::is_stable(since, now));
@@ -217,14 +220,15 @@ impl ClientSession {
         if was_up || index == 0 {
             self.say_down(now, &loss);
         }
+        // Connection 0 must report Down too: it is the only one that retries while nothing carries traffic.
         if index != 0 {
-            // Connection 0 tries for all of them.
+            // Connection 0 reconnects for all of them.
             self.park(index);
             self.wake_first(now, was_stable);
         }
     }
 
-    /// The exit has forgotten the session: drops all of it and says Hello again.
+    /// Drops the whole session, which the exit has forgotten, and begins again with `Hello`.
     fn begin_anew(&mut self, now: Instant, index: u32, loss: Loss) {
         let was_up = self.up_count() > 0;
         let was_stable = self.session.take().is_some_and(|session| link::is_stable(session.since, now));
@@ -241,6 +245,8 @@ impl ClientSession {
         if was_up {
             self.say_down(now, &loss);
         }
+        // A restarted exit answers UnknownSession and is ready. An exit that is restarting or draining is not, so it gets a
+        // pause.
         let at_once = was_stable && loss.goodbye == Some(Goodbye::UnknownSession);
         if at_once { self.attempt(now, 0) } else { self.plan(now, 0, false, &loss) }
     }
@@ -254,7 +260,7 @@ impl ClientSession {
             | ClientState::Stopped(_) => now,
         };
         self.state = ClientState::Down { since, reason: loss.why.clone() };
-        // An exit that answered need not be looked for, also if this side had to refuse the answer.
+        // The driver does not search for another path to an exit that answered, even if this side refused the answer.
         let goodbye = loss.goodbye.or(loss.closing.filter(|_| loss.answered));
         self.actions.push_back(ClientAction::Down { reason: loss.why.clone(), goodbye });
     }
@@ -282,11 +288,11 @@ impl ClientSession {
 #[derive(Debug)]
 struct Loss {
     why: String,
-    /// What the exit said, if it did.
+    /// The exit's reason, if it gave one.
     goodbye: Option<Goodbye>,
-    /// What the connection is closed with, if it is there still.
+    /// The code to close the connection with, if it is still open.
     closing: Option<Goodbye>,
-    /// Whether the exit was there: to ask it again at once would not help.
+    /// Whether the exit answered. Retrying at once would not help then.
     answered: bool,
 }
 
@@ -295,7 +301,7 @@ impl Loss {
         Self { why, goodbye: None, closing: None, answered: false }
     }
 
-    /// The exit broke the protocol.
+    /// A loss because the exit broke the protocol.
     fn violation(violation: Violation, why: String) -> Self {
         Self { why, goodbye: None, closing: Some(Goodbye::Protocol(violation)), answered: true }
     }
@@ -318,7 +324,7 @@ impl std::fmt::Debug for ClientSession {
     }
 }
 
-/// Makes any host's name one that the protocol allows.
+/// Turns a host's name into one that the protocol allows.
 fn host_name(name: &str) -> String {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     name.chars()

@@ -1,4 +1,4 @@
-//! The client registry: who may connect, with what addresses; the content of `clients.toml`.
+//! The client registry, which is the content of `clients.toml`: the clients that may connect, and their addresses.
 
 mod change;
 mod client;

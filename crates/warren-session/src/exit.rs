@@ -1,8 +1,7 @@
 //! The exit's side of sessions, without I/O: connections, bytes and time go in, [`ExitAction`]s come out.
 //!
-//! The caller numbers connections, never using a number twice, tells what happens to them, and after each call carries
-//! out every action in order. It promises nothing else: bytes may be anything, and events of connections that are gone
-//! are ignored.
+//! The caller numbers connections, never reuses a number, reports their events, and carries out every action in order after each
+//! call. Nothing else is required of it: bytes may be hostile, and events of closed connections are ignored.
 
 mod action;
 mod admin;
@@ -34,18 +33,19 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::AddressPool;
 use crate::{Entropy, PublicKey};
 
-/// Time that a session without connections stays attachable, unless the last of them ended by the idle timeout, which is longer.
+/// How long a session without connections stays attachable. If its last connection ended by the idle timeout, which is longer,
+/// the session ends at once.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Interval at which `last_seen` of clients that are online is brought up to date, for the order in which a full pool takes
-/// leases back after a crash.
+/// Interval of `last_seen` updates for online clients. After a crash, a full pool takes leases back in the order of `last_seen`.
 const LAST_SEEN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Time after which it is written that a session has ended. Many may end meanwhile: a client that comes and goes as fast as it
-/// can must not have the exit write as often, during which others wait.
+/// Delay before the registry is written after a session ends. One write covers all sessions that end meanwhile, so a client that
+/// reconnects in a tight loop cannot make the exit write all the time. Other clients wait during a write.
 const ENDED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connections of one key that may wait beyond those of one full session: attempts whose client gave up unheard.
+/// Connections of one key that may wait for their first message in addition to those of one full session. They cover attempts
+/// that the client abandoned without a close.
 const WAITING_SLACK: u32 = 8;
 
 /// Every session of one exit.
@@ -62,22 +62,22 @@ pub struct ExitSessions {
     deadlines: Deadlines,
     actions: VecDeque<ExitAction>,
     next_session: u64,
-    /// When the ends of sessions are to be written that have not been yet.
+    /// When the registry must be written because sessions ended. Unset if no such write is pending.
     ends_due: Option<Instant>,
-    /// Set by [`Self::shutdown`]: what every later connection is told.
+    /// Set by [`Self::shutdown`] and [`Self::drain`]: the reason that refuses every later connection.
     leaving: Option<Goodbye>,
 }
 
-/// Since when a client is away whose connection is gone.
+/// How long a client has been away when its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Absence {
-    /// It was there a moment ago.
+    /// The client was there a moment ago.
     Fresh,
-    /// It was last heard of an idle timeout ago.
+    /// The client has been silent for an idle timeout.
     Long,
 }
 
-/// One moment on both clocks: turns the monotonic time that calls carry into dates for the registry.
+/// One moment on both clocks. It converts the monotonic time of calls into dates for the registry.
 #[derive(Clone, Copy, Debug)]
 struct WallClock {
     instant: Instant,
@@ -91,11 +91,11 @@ impl WallClock {
 }
 
 impl ExitSessions {
-    /// Makes the state of an exit that starts at `now`, which is `wall` on the calendar, with what earlier runs left in `registry`.
+    /// Makes the state of an exit that starts at `now`, which is `wall` on the wall clock, with the registry of earlier runs.
     ///
     /// # Errors
     ///
-    /// If the configuration is invalid or a client's static address cannot be that client's.
+    /// If the configuration is invalid, or a client's static address is outside the networks, reserved or already taken.
     pub fn new(
         config: SessionConfig,
         registry: ClientRegistry,
@@ -106,7 +106,7 @@ impl ExitSessions {
         config.check()?;
         let mut registry = registry;
         let pool = config.fill_pool(&mut registry)?;
-        // Numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
+        // Session numbers start at a random one, so that a session of an earlier run is not mistaken for one of this run.
         let mut first_session = [0; 8];
         entropy(&mut first_session);
         let mut deadlines = Deadlines::default();
@@ -123,14 +123,14 @@ impl ExitSessions {
             predecessors: BTreeMap::new(),
             deadlines,
             actions: VecDeque::new(),
-            // JSON numbers are exact up to 2^53; half of that leaves room to count.
+            // JSON numbers are exact up to 2^53 (RFC 8259 section 6). Starting below 2^52 leaves room to count.
             next_session: u64::from_be_bytes(first_session) >> 12,
             ends_due: None,
             leaving: None,
         })
     }
 
-    /// Says that the calendar reads `wall` at `now`; for after a step of the system's clock.
+    /// Sets the wall clock to `wall` at `now`. Call it after the system's clock was stepped.
     pub fn set_wall_clock(&mut self, now: Instant, wall: SystemTime) {
         if is_planted(Bug::ClockStepEndsSessions) {
             let sessions: Vec<_> = self.sessions.keys().copied().collect();
@@ -166,7 +166,7 @@ impl ExitSessions {
         }
     }
 
-    /// The enrolled clients with their leases, as they are to be persisted.
+    /// The enrolled clients with their leases, in the state to persist.
     pub fn registry(&self) -> &ClientRegistry {
         &self.registry
     }
@@ -181,11 +181,11 @@ impl ExitSessions {
         self.sessions.get(&session)
     }
 
-    /// Changes the DNS servers that clients are told from now on.
+    /// Changes the DNS servers that new sessions are told.
     ///
     /// # Errors
     ///
-    /// If they are none that clients could use; those before stay.
+    /// If clients could not use them. The previous servers stay then.
     pub fn set_dns(&mut self, dns: Vec<std::net::IpAddr>) -> Result<(), SessionConfigError> {
         let config = SessionConfig { dns, ..self.config.clone() };
         config.check()?;
@@ -193,13 +193,12 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// The exit's own inner addresses.
+    /// The address pool, which also has the exit's own inner addresses.
     pub fn pool(&self) -> &AddressPool {
         &self.pool
     }
 
-    /// Tells every client to move to another exit and refuses those that still come; each session ends when its client has
-    /// left it.
+    /// Tells every client to move to another exit and refuses new connections. Each session ends when its client has left.
     pub fn drain(&mut self, now: Instant) {
         self.leaving = Some(Goodbye::Draining);
         let bytes = message::encode(&Goodbye::Draining.to_message());
@@ -218,13 +217,13 @@ impl ExitSessions {
         }
     }
 
-    /// Ends every session, closes every connection with `reason`, and refuses those that still come.
+    /// Ends every session, closes every connection with `reason`, and refuses new connections.
     pub fn shutdown(&mut self, now: Instant, reason: Goodbye) {
         self.leaving = Some(reason);
         self.end_all(now, EndReason::Shutdown(reason));
     }
 
-    /// Ends every session and closes every connection, but not for good: who finds a key that it pins comes back.
+    /// Ends every session and closes every connection after a key was retired. Clients that pin the remaining key reconnect.
     pub fn retire_key(&mut self, now: Instant) {
         self.end_all(now, EndReason::KeyRetired);
     }
@@ -240,7 +239,7 @@ impl ExitSessions {
         self.persist_ends();
     }
 
-    /// Ends a session: detaches and closes its connections, keeps its lease for the key.
+    /// Ends a session and closes its connections. The key keeps its lease.
     fn end(&mut self, now: Instant, session: SessionId, reason: EndReason) {
         let Some(ended) = self.sessions.remove(&session) else { return };
         if let Some(deadline) = ended.offline_deadline {
@@ -251,6 +250,7 @@ impl ExitSessions {
             self.actions.push_back(ExitAction::Detach { session, connection, index });
         }
         self.actions.push_back(ExitAction::End { session, reason });
+        // After `End`: the driver must stop routing packets to the session before its connections are told why.
         for (_, connection) in ended.attached() {
             self.dismiss(connection, reason.goodbye());
         }
@@ -263,7 +263,7 @@ impl ExitSessions {
         }
     }
 
-    /// Tells a connection the reason and closes it. The session it belongs to must know already.
+    /// Sends a connection the reason and closes it. It must be detached from its session already.
     fn dismiss(&mut self, connection: u64, reason: Goodbye) {
         let Some(deadline) = self.connections.remove(connection) else { return };
         if let Some(deadline) = deadline {
@@ -276,7 +276,8 @@ impl ExitSessions {
         self.actions.push_back(ExitAction::Close { connection, reason });
     }
 
-    /// Takes a connection away from its session, which stays attachable for a while if it is without one since now.
+    /// Detaches a connection from its session. If it was the last one, the session stays attachable for [`SESSION_TIMEOUT`], or
+    /// ends at once after a long absence.
     fn detach(&mut self, now: Instant, session: SessionId, connection: u64, index: u32, absence: Absence) {
         let Some(state) = self.sessions.get_mut(&session) else { return };
         if !state.detach(connection, index) {
@@ -313,14 +314,14 @@ impl ExitSessions {
         self.deadlines.add(now + LAST_SEEN_INTERVAL, Deadline::LastSeen);
     }
 
-    /// Has written that sessions ended, if it is not yet.
+    /// Persists the ends of sessions if a write is pending.
     fn persist_ends(&mut self) {
         if self.ends_due.is_some() {
             self.persist();
         }
     }
 
-    /// Asks for the registry to be written; what is asked for already is not asked twice in a row.
+    /// Asks the driver to write the registry. Consecutive requests become one.
     fn persist(&mut self) {
         if let Some(due) = self.ends_due.take() {
             self.deadlines.remove(due, Deadline::Ends);

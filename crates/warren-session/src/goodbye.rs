@@ -1,4 +1,4 @@
-//! Why one side leaves: a closed set of reasons, their codes, and the sentences that a user reads.
+//! The reasons with which a side leaves: a closed set, with their codes and the sentences that a user reads.
 
 mod violation;
 
@@ -9,7 +9,7 @@ use crate::message;
 
 /// The reason with which a side ends a connection or a session.
 ///
-/// It travels twice: as a `Goodbye` message on the control stream and as QUIC application close code.
+/// It is sent twice: as a `Goodbye` message on the control stream and as the QUIC application close code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goodbye {
     /// The exit does not know the client's key. Final.
@@ -22,23 +22,23 @@ pub enum Goodbye {
     Version(Option<Versions>),
     /// The exit's operator disabled the client. Final.
     Disabled,
-    /// There is no such invitation, or it was used, withdrawn or has expired. Final.
+    /// The invitation is unknown, used, withdrawn or expired. Final.
     InvitationVoid,
-    /// Every inner address is held by a client that is online.
+    /// Every inner address is a static lease or held by an online client.
     PoolEmpty,
     /// The exit stops or restarts.
     Restarting,
-    /// The exit does not know the session that was to be attached to (it restarted, or the session ended).
+    /// The exit does not know the session to attach to, because it restarted or the session ended.
     UnknownSession,
-    /// Too many connections of this key, or of strangers, have not said yet what they want.
+    /// Too many connections of this key, or of unknown keys, are waiting for their first message.
     Full,
-    /// The exit is being taken out of service; others take its clients.
+    /// The exit is being taken out of service. Its clients move to other exits.
     Draining,
     /// The handshake was not finished within [`crate::HANDSHAKE_TIMEOUT`].
     TimedOut,
     /// A newer connection of the same client process took the place of this one.
     Superseded,
-    /// The client was stopped by its user; its session ends.
+    /// The client's user stopped it. Its session ends.
     ClientStopped,
     /// The other side broke the protocol.
     Protocol(Violation),
@@ -47,17 +47,17 @@ pub enum Goodbye {
 /// The protocol versions of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Versions {
-    /// What the exit speaks.
+    /// The exit's version.
     pub exit: u32,
-    /// What the client speaks.
+    /// The client's version.
     pub client: u32,
 }
 
-/// First code of protocol violations; the violation's own number is added to it.
+/// Base of the codes of protocol violations. The violation's own number is added to it.
 const PROTOCOL_CODES: u32 = 0x100;
 
 impl Goodbye {
-    /// Every reason but the violations, each once.
+    /// Every reason except the violations, each once.
     pub const ALL: [Self; 14] = [
         Self::NotEnrolled,
         Self::Revoked,
@@ -75,7 +75,7 @@ impl Goodbye {
         Self::ClientStopped,
     ];
 
-    /// The number on the wire and in QUIC's application close; those below 0x10 are final.
+    /// The code in the message and in QUIC's application close. Codes below 0x10 are final.
     pub const fn code(self) -> u32 {
         match self {
             Self::NotEnrolled => 0x01,
@@ -96,7 +96,7 @@ impl Goodbye {
         }
     }
 
-    /// The reason's name in metrics, in snake case; it never changes.
+    /// The reason's stable name in metrics, in snake case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NotEnrolled => "not_enrolled",
@@ -117,7 +117,7 @@ impl Goodbye {
         }
     }
 
-    /// The reason of a code, without the details that only the message carries; `None` if this version knows none.
+    /// The reason of a code, without the details that only the message carries. `None` if this version does not know the code.
     pub fn from_code(code: u32) -> Option<Self> {
         if let Some(number) = code.checked_sub(PROTOCOL_CODES) {
             return Violation::from_number(number).map(Self::Protocol);
@@ -125,7 +125,7 @@ impl Goodbye {
         Self::ALL.into_iter().find(|reason| reason.code() == code)
     }
 
-    /// Whether a client that is told this ends its session for good instead of reconnecting.
+    /// Whether a client stops for good on this reason instead of reconnecting.
     pub const fn is_final(self) -> bool {
         self.code() < 0x10
     }

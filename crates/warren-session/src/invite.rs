@@ -1,7 +1,7 @@
-//! Invitations: what an operator hands over so that a machine can enrol a key of its own, once.
+//! Invitations: an operator hands one to a machine, which enrols a key of its own with it, once.
 //!
-//! The text is `warren1:` and base64url without padding of an `Invite` of `docs/warren-v1.proto`, behind it the first four bytes
-//! of its SHA-256, so that a text that was cut or mistyped is known before the exit is asked.
+//! The text is `warren1:` and unpadded base64url of an `Invite` of `docs/warren-v1.proto` and the first four bytes of its
+//! SHA-256. The checksum detects a truncated or mistyped text before the exit is asked.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,25 +17,25 @@ use thiserror::Error;
 use crate::PublicKey;
 use crate::message::wire;
 
-/// What every invitation begins with.
+/// The start of every invitation.
 const PREFIX: &str = "warren1:";
 
-/// Bytes of the checksum behind the body.
+/// Length in bytes of the checksum after the body.
 const CHECKSUM_LENGTH: usize = 4;
 
-/// Longest invitation in characters: an endpoint has at most 253 of a name and a port, a name 63.
+/// Longest invitation in characters. A host name has at most 253, a client name 63.
 const MAX_LENGTH: usize = 1_024;
 
 /// An invitation as the invited machine reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invite {
-    /// Where the exit is reached, `HOST:PORT`; not checked here.
+    /// The exit's endpoint, `HOST:PORT`. Not checked here.
     pub endpoint: String,
     /// The exit's key, which the client pins.
     pub exit_key: PublicKey,
-    /// The name that the client will have at the exit; not checked here.
+    /// The client's future name at the exit. Not checked here.
     pub name: String,
-    /// What proves the invitation.
+    /// The token that proves the invitation.
     pub token: InviteToken,
 }
 
@@ -77,20 +77,20 @@ impl FromStr for Invite {
     }
 }
 
-/// Why a text is no invitation. The text is not repeated: it is a secret.
+/// Why a text is not an invitation. The error does not repeat the text, which is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InviteError {
-    /// It does not begin as one.
+    /// It does not begin with `warren1:`.
     #[error(
-        "this is no invitation: it begins with \"warren1:\"; paste all of what `warren exit invite` printed"
+        "this is not an invitation, which begins with \"warren1:\"; paste the whole output of `warren exit invite`"
     )]
     Foreign,
-    /// It was cut or changed on the way.
-    #[error("the invitation is damaged or incomplete; paste all of what `warren exit invite` printed")]
+    /// It was truncated or changed.
+    #[error("the invitation is damaged or incomplete; paste the whole output of `warren exit invite`")]
     Damaged,
 }
 
-/// 16 random bytes that are good for one enrolment.
+/// 16 random bytes that are valid for one enrolment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct InviteToken([u8; Self::LENGTH]);
 
@@ -103,17 +103,17 @@ impl InviteToken {
         Self(bytes)
     }
 
-    /// Reads a token as `Enrol` carries it; `None` if it is none.
+    /// Reads a token in the form that `Enrol` carries. `None` if it is invalid.
     pub fn from_wire(text: &str) -> Option<Self> {
         URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)
     }
 
-    /// The token as `Enrol` carries it: 22 characters of base64url.
+    /// The token in the form that `Enrol` carries: 22 characters of base64url.
     pub fn to_wire(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// What the exit keeps of it. Looking a token up by its hash takes a time that says nothing of the token.
+    /// The hash that the exit stores. The duration of a look-up by hash reveals nothing about the token.
     pub fn digest(&self) -> TokenDigest {
         let hash = digest(&SHA256, &self.0);
         TokenDigest(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
@@ -127,12 +127,12 @@ impl fmt::Debug for InviteToken {
     }
 }
 
-/// The SHA-256 of a token; written as standard base64 with padding.
+/// The SHA-256 of a token, written as standard base64 with padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
-    /// The first 8 bytes in hexadecimal: tells invitations apart, and can be part of a file's name.
+    /// The first 8 bytes in hexadecimal, which identify an invitation and are valid in file names.
     pub fn label(&self) -> String {
         self.0.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
@@ -183,7 +183,7 @@ mod tests {
         };
         let document = include_str!("../../../docs/wire-protocol.md");
         assert!(document.contains(&format!(" -> {invite}\n")), "docs/wire-protocol.md lacks {invite}");
-        // Of the same token as Enrol carries it, in the message that the document shows.
+        // The same token in the form that Enrol carries, as in the message that the document shows.
         assert_eq!(invite.token.to_wire(), "qqqqqqqqqqqqqqqqqqqqqg");
     }
 

@@ -10,9 +10,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-/// An Ed25519 public key (RFC 8032), 32 bytes; written as standard base64 with padding, 44 characters.
+/// An Ed25519 public key (RFC 8032) of 32 bytes, written as 44 characters of standard base64 with padding.
 ///
-/// A key that was read from text is a point of the curve that somebody has the private key for.
+/// A key parsed from text is a point on the curve of large order.
 ///
 /// ```
 /// use warren_session::{PublicKey, PublicKeyError};
@@ -21,8 +21,7 @@ use thiserror::Error;
 /// let key: PublicKey = text.parse()?;
 /// assert_eq!(key.to_string(), text);
 ///
-/// // With a typing error, every second text is no point of the curve.
-/// let mistyped = "21qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+/// // Half of all mistyped keys are not points on the curve. let mistyped = "21qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 /// assert!(mistyped.parse::<PublicKey>().is_err());
 /// # Ok::<_, PublicKeyError>(())
 /// ```
@@ -33,19 +32,19 @@ impl PublicKey {
     /// Length in bytes.
     pub const LENGTH: usize = 32;
 
-    /// Whether signatures for this key can be made without a private key: it is one of the few points of small order.
+    /// Whether the key is one of the few points of small order, for which anybody can make signatures without a private key.
     pub fn is_of_small_order(&self) -> bool {
         CompressedEdwardsY(self.0).decompress().is_some_and(|point| point.is_small_order())
     }
 
-    /// Whether the bytes are a point of edwards25519 as RFC 8032 section 5.1.3 encodes it. Half of all strings are not.
+    /// Whether the bytes are a point on edwards25519 in the encoding of RFC 8032 section 5.1.3. Half of all strings are not.
     fn is_on_curve(&self) -> bool {
         let encoded = CompressedEdwardsY(self.0);
-        // The library also decodes a y of p or more, which it reduces. Only the reduced one is how the point is written.
+        // The library also accepts y >= p and reduces it. Only the reduced y is the canonical encoding.
         encoded.decompress().is_some_and(|point| point.compress() == encoded)
     }
 
-    /// Reads any 32 bytes, whether they are a point or not.
+    /// Reads any 32 bytes without checking that they are a point.
     fn unchecked(text: &str) -> Result<Self, PublicKeyError> {
         let bytes = STANDARD
             .decode(text)
@@ -91,10 +90,10 @@ impl<'de> Deserialize<'de> for PublicKey {
     }
 }
 
-/// A key as `clients.toml` has it: 32 bytes, not checked any further.
+/// A key in `clients.toml`: any 32 bytes.
 ///
-/// Commands check a key before they write it, and a handshake with a key that proves nothing fails. So an entry that was
-/// written by hand does no harm, and must not keep an exit from starting.
+/// Commands check a key before they write it, and no handshake succeeds with an invalid key. A bad key that was written by hand
+/// is therefore harmless, and must not keep the exit from starting.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub(crate) struct StoredKey(#[serde(deserialize_with = "stored_key")] PublicKey);
@@ -112,7 +111,7 @@ where
     Ok(Option::<StoredKey>::deserialize(deserializer)?.map(|stored| stored.0))
 }
 
-/// Why a text is no public key. The text itself is not repeated: it may be a private key in the wrong place.
+/// Why a text is not a public key. The error does not repeat the text, which may be a misplaced private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PublicKeyError {
     /// The text is not standard base64 with padding.
@@ -124,7 +123,7 @@ pub enum PublicKeyError {
         /// Length of the refused text in characters.
         characters: usize,
     },
-    /// The text is base64 of something that is not 32 bytes long.
+    /// The text is base64, but not of 32 bytes.
     #[error("a public key is 32 bytes in base64, as `warren pubkey` prints it; this is {bytes} bytes")]
     Length {
         /// Decoded length.
@@ -132,14 +131,12 @@ pub enum PublicKeyError {
     },
     /// No private key belongs to it.
     #[error(
-        "this is no public key, as no private key belongs to it; copy the one that `warren pubkey` or the exit prints, \
+        "this is not a public key, because no private key belongs to it; copy the one that `warren pubkey` or the exit prints, \
          without a typing error"
     )]
     NotOnCurve,
     /// Anybody can sign for it.
-    #[error(
-        "anybody can sign for this key, which is one of a few such; take the one that `warren pubkey` prints"
-    )]
+    #[error("this key is unsafe, because anybody can sign for it; use the one that `warren pubkey` prints")]
     SmallOrder,
 }
 
@@ -150,8 +147,8 @@ mod tests {
     /// The key of RFC 8032 section 7.1, test 1.
     const RFC_8032: &str = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 
-    /// The y of the points of order 1, 2, 4 and 8, least byte first: 1, p - 1, 0, the two of order 8, and p and p + 1, which
-    /// are 0 and 1 written otherwise.
+    /// The y of the points of order 1, 2, 4 and 8, little-endian: 1, p - 1, 0 and the two of order 8. Also p and p + 1, the
+    /// non-canonical encodings of 0 and 1.
     const SMALL_ORDER: [[u8; 32]; 7] = {
         const fn near_p(first: u8) -> [u8; 32] {
             let mut y = [0xff; 32];
@@ -169,13 +166,13 @@ mod tests {
         0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
     ];
 
-    /// p less the one above.
+    /// p minus the value above.
     const ORDER_8_NEGATIVE: [u8; 32] = [
         0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
         0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
     ];
 
-    /// Parses the text of a key with this y and sign of x.
+    /// Parses the text of a key with this y and this sign of x.
     fn parsed(y: [u8; 32]) -> Result<PublicKey, PublicKeyError> {
         PublicKey(y).to_string().parse()
     }

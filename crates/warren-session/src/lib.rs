@@ -1,8 +1,7 @@
 //! Sessions as state machines: control messages, leases, the client registry, and both sides of the handshake.
 //!
-//! Nothing here does I/O or reads a clock. Bytes, events and time go in, actions come out:
-//! [`exit::ExitSessions`] is the exit's side, [`client::ClientSession`] the client's, and `docs/warren-v1.proto`
-//! is the schema of what they say to each other.
+//! Nothing here does I/O or reads a clock. Bytes, events and time go in, actions come out. [`exit::ExitSessions`] is the exit's
+//! side, [`client::ClientSession`] the client's. `docs/warren-v1.proto` is the schema of their messages.
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -25,16 +24,17 @@ pub use goodbye::Goodbye;
 pub use key::{PublicKey, PublicKeyError};
 pub use token::AttachToken;
 
-/// Version of the control protocol that this build speaks; it stands in every `Hello`.
+/// Version of the control protocol that this build speaks, sent in every `Hello`.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Time for a connection to finish its handshake, on either side: what has said nothing by then is closed.
+/// Time for a connection to finish its handshake, on either side. A connection that has not finished by then is closed.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Time that an exit gives a client for its first word; so many can be late at once that it takes a while to close them all.
+/// Time that an exit waits for a client's first message. It is shorter than [`HANDSHAKE_TIMEOUT`], because closing many late
+/// connections at once takes a while.
 pub(crate) const FIRST_WORD_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(4_500);
 
-/// Most connections that one session may have, whatever a configuration asks for.
+/// Most connections that one session may have, regardless of configuration.
 pub const MAX_CONNECTIONS: u32 = 256;
 
 /// Most prefixes (networks behind one client) that one `Hello` may ask for.
@@ -49,5 +49,5 @@ pub const MAX_DNS_SERVERS: usize = 16;
 /// Smallest inner MTU in bytes: IPv6 needs 1,280 (RFC 8200 section 5).
 pub const MIN_MTU: u16 = 1_280;
 
-/// Source of random bytes: fills the slice it is given. Must be a cryptographic one outside tests.
+/// Source of random bytes, which fills the given slice. Must be cryptographic outside tests.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;

@@ -1,7 +1,7 @@
 //! The messages of the control stream: Protocol Buffers behind a length prefix.
 //!
-//! Each message is `u16` big-endian length, then one `Message` envelope of `docs/warren-v1.proto`. Fields and messages that
-//! this version does not know are ignored, so that both can come and go.
+//! Each message is a big-endian `u16` length and one `Message` envelope of `docs/warren-v1.proto`. Unknown fields and messages
+//! are ignored, so that later versions can add and drop them.
 
 mod address;
 mod decoder;
@@ -30,7 +30,7 @@ pub enum Message {
     Attach(Attach),
     /// Exit to client: the connection has joined.
     Attached(Attached),
-    /// Either way: the sender leaves, and why.
+    /// Either direction: the sender leaves, with a reason.
     Goodbye(Goodbye),
     /// Client to exit: asks for its key to be enrolled.
     Enrol(Enrol),
@@ -42,8 +42,8 @@ pub enum Message {
 ///
 /// # Panics
 ///
-/// If the message is longer than [`MAX_MESSAGE_LENGTH`]. What this crate sends is bounded far below by
-/// [`crate::MAX_ROUTES`], [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names.
+/// If the message is longer than [`MAX_MESSAGE_LENGTH`]. Messages of this crate are far shorter: [`crate::MAX_ROUTES`],
+/// [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names bound them.
 pub fn encode(message: &Message) -> Vec<u8> {
     let body = match message.clone() {
         Message::Hello(hello) => wire::Body::Hello(hello),
@@ -62,7 +62,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Reads one envelope; `None` is a message that this version does not know.
+/// Reads one envelope. `None` is a message that this version does not know.
 fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
     let wire::Message { body } = wire::Message::decode(envelope).map_err(|_| MessageError::Malformed)?;
     Ok(body.map(|body| match body {
@@ -80,7 +80,7 @@ fn decode(envelope: &[u8]) -> Result<Option<Message>, MessageError> {
 mod tests {
     use super::*;
 
-    /// The bytes of version 1 are fixed: a second implementation reads them.
+    /// The encoding of version 1 is fixed, because a second implementation reads it.
     #[test]
     fn the_bytes_on_the_wire_are_those_of_version_1() {
         let hello = Hello {

@@ -5,11 +5,11 @@ warren_simulation::planted_bugs! {
     LeaseGivenTwice,
     /// A lease is granted before it is persisted.
     LeaseNotPersisted,
-    /// Where the pool is full, the lease of a client that is online is taken.
+    /// A full pool takes back the lease of an online client.
     OnlineLeaseTaken,
-    /// The session that a key has goes on beside its new one.
+    /// A key's old session goes on beside its new one.
     PreviousSessionKept,
-    /// A session's number is that of the one before.
+    /// A session reuses the number of the previous one.
     NumberUsedTwice,
     /// Any token attaches.
     StaleAttachToken,
@@ -17,46 +17,46 @@ warren_simulation::planted_bugs! {
     AttachByAnotherKey,
     /// A client is told that it is attached before the packet path is.
     AttachedTooEarly,
-    /// The connection that an attached one replaces is not detached.
+    /// A replaced connection is not detached.
     ReplacedNotDetached,
-    /// A connection is closed without a word.
+    /// A connection is closed without a Goodbye.
     LostGoodbye,
     /// A session without connections never ends.
     SessionNeverTimesOut,
-    /// A connection may wait for its first message for ever.
+    /// A connection may wait for its first message forever.
     HandshakeNeverTimesOut,
     /// A removed client's session goes on.
     RevokedSessionKept,
-    /// The client comes back after a reason that is final.
+    /// The client reconnects after a final reason.
     FinalGoodbyeIgnored,
     /// The client holds on to a session that the exit has forgotten.
     ForgottenSessionKept,
     /// The client plans no next attempt after a loss.
     RetryForgotten,
-    /// The client's packet path keeps a connection that is gone.
+    /// The client's packet path keeps a lost connection.
     LostLinkNotDetached,
-    /// A client's old key opens sessions beside the one that took its place.
+    /// A client's old key still opens sessions after its rotation.
     OldKeyAccepted,
-    /// A key that nobody set takes the place of a client's.
+    /// A key that nobody set replaces a client's key.
     UnsetKeyTaken,
-    /// A client that is disabled takes its next key.
+    /// A disabled client takes its next key.
     DisabledTakesNextKey,
-    /// A client's addresses stay with its old key.
+    /// A client's addresses stay with its old key after a rotation.
     LeaseLostWithKey,
-    /// The session of a client's old key goes on beside that of the next.
+    /// The session of a client's old key survives a rotation.
     OldKeySessionKept,
-    /// The session of a client goes on whose addresses or prefixes were changed.
+    /// A client's session survives a change of its addresses or prefixes.
     ChangedSessionKept,
-    /// A client gets every prefix that it wants.
+    /// A client is granted every prefix that it asks for.
     UnsetPrefixGranted,
-    /// A change that could not be saved stays.
+    /// A change that could not be saved stays in force.
     UnsavedChangeKept,
     /// A step of the wall clock ends every session.
     ClockStepEndsSessions,
-    /// Invitations expire by the wall clock as it was before it was set.
+    /// Invitations expire by the wall clock before its last step.
     ClockStepIgnored,
-    /// An invitation that has expired enrols.
+    /// An expired invitation enrols a key.
     ExpiredInvitationTaken,
-    /// A key that was removed is enrolled again.
+    /// A removed key is enrolled again.
     RemovedKeyEnrolled,
 }

@@ -1,7 +1,7 @@
-//! The address pool: which inner addresses belong to which client key.
+//! The address pool, which maps client keys to inner addresses.
 //!
-//! A lease sticks to its key whether the client is online or not. Only when a network is full is the lease of the key that
-//! has been offline longest taken back; static leases and those of clients that are online never are.
+//! A key keeps its lease whether the client is online or not. When a network is full, the pool takes back the sticky lease of the
+//! key that has been offline longest. Static leases and leases of online clients are never taken back.
 
 mod error;
 mod range;
@@ -38,14 +38,14 @@ impl Lease {
     }
 }
 
-/// What [`AddressPool::lease`] gave out.
+/// The result of [`AddressPool::lease`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leased {
     /// The addresses of the key.
     pub lease: Lease,
-    /// Whether any of them is new to the key.
+    /// Whether any of the addresses is new to the key.
     pub changed: bool,
-    /// The keys whose addresses were taken back for it, at most one per network.
+    /// The keys that lost an address for it, at most one per network.
     pub taken_from: Vec<PublicKey>,
 }
 
@@ -57,7 +57,7 @@ pub struct AddressPool {
     holders: BTreeMap<PublicKey, Holder>,
 }
 
-/// What a key holds. Addresses are numbers, as in [`Range`].
+/// The addresses of a key, as numbers like in [`Range`].
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     ipv4: Option<Held>,
@@ -83,7 +83,7 @@ enum Family {
     V6,
 }
 
-/// How a key comes to an address of one network.
+/// How a key gets its address in one network.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Keeps,
@@ -92,11 +92,11 @@ enum Choice {
 }
 
 impl AddressPool {
-    /// Makes a pool in which the first host of each network is the gateway, the exit itself.
+    /// Makes a pool. The first host of each network is the gateway, which is the exit itself.
     ///
     /// # Errors
     ///
-    /// If there is no network, or one is no network address or too small.
+    /// If both networks are missing, or one has host bits set or is too small.
     pub fn new(ipv4: Option<Ipv4Net>, ipv6: Option<Ipv6Net>) -> Result<Self, PoolError> {
         if ipv4.is_none() && ipv6.is_none() {
             return Err(PoolError::NoNetwork);
@@ -133,7 +133,7 @@ impl AddressPool {
     ///
     /// # Errors
     ///
-    /// If the address is outside the pool, reserved, another key's static lease, or that of a client online.
+    /// If the address is outside the pool, reserved, another key's static lease, or held by an online client.
     pub fn check_static(&self, key: PublicKey, address: IpAddr) -> Result<(), PoolError> {
         let (family, number) = number_of(address);
         let range = self.range(family).ok_or(PoolError::NotInPool { address })?;
@@ -146,12 +146,12 @@ impl AddressPool {
         }
     }
 
-    /// Reserves static addresses for a key, in place of what it held in those networks; returns the keys that lost a sticky
-    /// lease for it.
+    /// Reserves static addresses for a key, replacing its addresses in those networks. Returns the keys that lost a sticky lease
+    /// to it.
     ///
     /// # Errors
     ///
-    /// As [`Self::check_static`], and then nothing has changed.
+    /// As [`Self::check_static`]. Nothing changes then.
     pub fn reserve(
         &mut self,
         key: PublicKey,
@@ -175,8 +175,8 @@ impl AddressPool {
         Ok(taken_from)
     }
 
-    /// Restores the sticky lease of a key that has been offline since `last_seen`, as far as its addresses are still the pool's
-    /// and nobody else's; returns what the key holds now.
+    /// Restores the sticky lease of a key that has been offline since `last_seen`. Skips addresses that are outside the pool or
+    /// held by another key. Returns the key's current lease.
     pub fn restore(&mut self, key: PublicKey, lease: Lease, last_seen: SystemTime) -> Lease {
         for address in lease.addresses() {
             let (family, number) = number_of(address);
@@ -195,12 +195,13 @@ impl AddressPool {
         self.lease_of(key)
     }
 
-    /// Gives a key its addresses, one of each network, and counts it as online from now on.
+    /// Gives a key its addresses, one of each network, and marks it as online.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Exhausted`], and then nothing has changed.
+    /// [`PoolError::Exhausted`]. Nothing changes then.
     pub fn lease(&mut self, key: PublicKey) -> Result<Leased, PoolError> {
+        // Choose for both families before taking anything, so that a full one leaves the other unchanged.
         let families = [Family::V4, Family::V6].map(|family| self.choose(key, family));
         let [ipv4, ipv6] = families;
         let choices = [(Family::V4, ipv4?), (Family::V6, ipv6?)];
@@ -224,21 +225,21 @@ impl AddressPool {
         Ok(leased)
     }
 
-    /// Counts a key as offline since `since`; its lease stays its own.
+    /// Marks a key as offline since `since`. The key keeps its lease.
     pub fn set_offline(&mut self, key: PublicKey, since: SystemTime) {
         if let Some(holder) = self.holders.get_mut(&key) {
             holder.presence = Presence::OfflineSince(since);
         }
     }
 
-    /// Frees what a key holds, static leases included.
+    /// Frees the key's addresses, including static ones.
     pub fn remove(&mut self, key: PublicKey) {
         self.give_back(key, Family::V4);
         self.give_back(key, Family::V6);
         self.holders.remove(&key);
     }
 
-    /// Gives everything that a key holds to another, which holds nothing.
+    /// Moves the lease of one key to another, which must hold nothing.
     pub fn rename(&mut self, old: PublicKey, new: PublicKey) {
         let Some(holder) = self.holders.remove(&old) else { return };
         for family in [Family::V4, Family::V6] {
@@ -249,7 +250,7 @@ impl AddressPool {
         self.holders.insert(new, holder);
     }
 
-    /// What a key holds now.
+    /// The current lease of a key.
     pub fn lease_of(&self, key: PublicKey) -> Lease {
         let address = |family| self.held(key, family).map(|held| held.address);
         Lease {
@@ -258,12 +259,12 @@ impl AddressPool {
         }
     }
 
-    /// Whether a key counts as online.
+    /// Whether a key is marked as online.
     pub fn is_online(&self, key: PublicKey) -> bool {
         self.holders.get(&key).is_some_and(|holder| holder.presence == Presence::Online)
     }
 
-    /// `None` if the pool has no network of that family.
+    /// Chooses a key's address. `None` if the pool has no network of that family.
     fn choose(&self, key: PublicKey, family: Family) -> Result<Option<Choice>, PoolError> {
         let Some(range) = self.range(family) else { return Ok(None) };
         if self.held(key, family).is_some() {

@@ -1,9 +1,9 @@
-//! `AttachToken`: what a connection shows to join a session that another connection opened.
+//! `AttachToken`, which a connection presents to join a session that another connection opened.
 
 use std::fmt;
 use std::hint::black_box;
 
-/// 16 random bytes that the exit gives out in `Welcome`; comparing takes the same time whatever differs.
+/// 16 random bytes that the exit sends in `Welcome`. Comparison takes constant time.
 #[derive(Clone, Copy, Eq)]
 pub struct AttachToken([u8; Self::LENGTH]);
 
@@ -16,7 +16,7 @@ impl AttachToken {
         Self(bytes)
     }
 
-    /// Takes a token from the wire; `None` if the length is wrong.
+    /// Reads a token from the wire. `None` if the length is wrong.
     pub fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }

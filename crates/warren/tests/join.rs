@@ -93,7 +93,7 @@ fn an_invitation_whose_table_is_deleted_enrols_nobody_from_the_reload_on() {
     // Restoring the text from before the edit does not reopen the invitation.
     std::fs::write(&file, before).unwrap();
     let refused = exit.warren.run("reload exit");
-    assert!(refused.stderr.contains("\"laptop\" is none that is open here"), "{refused:?}");
+    assert!(refused.stderr.contains("\"laptop\" is not open at this exit"), "{refused:?}");
 }
 
 #[test]

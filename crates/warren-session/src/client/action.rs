@@ -1,4 +1,4 @@
-//! What the client's state machine asks its driver to do, and what it is told.
+//! The actions that the client's state machine asks of its driver, and the states and events that go with them.
 
 use std::fmt;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use crate::goodbye::Goodbye;
 /// How a connection ended that the client did not close itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// The exit closed it with one of the codes of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing has proven
-    /// that it was the exit, and the connection counts as lost.
+    /// The exit closed it with a code of [`Goodbye`]. Before [`super::ClientSession::connected`] nothing proves that the exit
+    /// sent it, so the connection counts as lost.
     Goodbye(Goodbye),
-    /// It timed out, was reset, its handshake failed (a wrong exit key and no common ALPN included, which anybody on the path can
-    /// forge), or its close code is none of ours; with a sentence. Tried again.
+    /// It timed out, was reset, failed its handshake, or closed with an unknown code. The text describes it. A wrong exit key and
+    /// a missing common ALPN count too, since anybody on the path can forge them. The client retries.
     Lost(String),
 }
 
@@ -32,14 +32,14 @@ pub enum ClientAction {
         /// An encoded message.
         bytes: Vec<u8>,
     },
-    /// Close the connection, after what was sent before, and report nothing more of it.
+    /// Close the connection once everything sent before is delivered. Report no further events of it.
     Close {
         /// The connection's number in the session.
         index: u32,
-        /// Its code is the QUIC application close code.
+        /// The reason. Its code is the QUIC application close code.
         reason: Goodbye,
     },
-    /// A session is open: bring the host to what it says. Comes before the first [`Self::Attach`] of the session.
+    /// A session is open: configure the host accordingly. Precedes the session's first [`Self::Attach`].
     Welcome(Box<SessionGrant>),
     /// Traffic may flow on the connection.
     Attach {
@@ -51,11 +51,11 @@ pub enum ClientAction {
         /// The connection's number in the session.
         index: u32,
     },
-    /// No connection carries traffic, or yet another attempt failed while none does; the client keeps trying.
+    /// The last connection that carried traffic is lost, or another attempt failed since. The client keeps trying.
     Down {
-        /// What happened and what to do, a sentence.
+        /// A sentence for the user: what happened and what to do.
         reason: String,
-        /// The exit's reason, if it gave one, or this side's to refuse what the exit answered.
+        /// The exit's reason, if it gave one, or this side's reason to refuse the exit's answer.
         goodbye: Option<Goodbye>,
     },
     /// The session is over for good.
@@ -84,7 +84,7 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Where a client's session stands.
+/// The state of a client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientState {
     /// Not started.
@@ -98,7 +98,7 @@ pub enum ClientState {
     },
     /// No connection carries traffic; the client keeps trying.
     Down {
-        /// Since when.
+        /// When the last connection was lost.
         since: Instant,
         /// Why the latest attempt failed.
         reason: String,

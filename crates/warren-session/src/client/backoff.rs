@@ -1,30 +1,31 @@
-//! When to try again, and how long to try: after an eighth of the outage so far, within bounds and with jitter.
+//! Back-off: how long to wait between attempts, and how long an attempt may take. Both are an eighth of the outage so far, within
+//! bounds. The wait has jitter.
 
 use std::time::Duration;
 
 use crate::HANDSHAKE_TIMEOUT;
 
-/// Shortest wait between the beginnings of two attempts.
+/// Shortest time from the start of one attempt to the start of the next.
 pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 
-/// Longest wait.
+/// Longest time from the start of one attempt to the start of the next.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
-/// Longest time that an attempt may take. QUIC repeats its first packet after 1, 3, 6 and 8 s and so on, so while attempts take
-/// as long as the waits between them, a path that comes back is found within two or three seconds.
+/// Longest time that an attempt may take. QUIC resends its first packet after 1, 3, 6, 8 s and so on. As long as an attempt lasts
+/// as long as the wait, the client finds a path that is back within two or three seconds.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(15);
 
-/// Largest deviation from the wait, in percent: keeps clients of one exit from coming back all at once.
+/// Largest deviation from the wait, in percent. It keeps the clients of one exit from reconnecting all at once.
 const JITTER_PERCENT: u32 = 20;
 
-/// The wait after an outage of `outage` so far; `random` spreads it evenly over 80 % to 120 %, and never beyond the longest.
+/// The wait after an outage that has lasted `outage`. `random` spreads it evenly over 80 % to 120 %, never above [`LONGEST`].
 pub(super) fn wait(outage: Duration, random: u16) -> Duration {
     let middle = (outage / 8).clamp(SHORTEST, LONGEST);
     let spread = 2 * JITTER_PERCENT * u32::from(random) / u32::from(u16::MAX);
     (middle * (100 - JITTER_PERCENT + spread) / 100).min(LONGEST)
 }
 
-/// How long an attempt that begins after such an outage may take to reach the exit.
+/// How long an attempt may take to reach the exit if the outage has lasted `outage` when it begins.
 pub(super) fn patience(outage: Duration) -> Duration {
     (outage / 8).clamp(HANDSHAKE_TIMEOUT, LONGEST_ATTEMPT)
 }
@@ -52,8 +53,8 @@ mod tests {
         }
     }
 
-    /// The figures of scorecard rows F6 and L8: an exit that is away for ten minutes is asked at most 40 times, and one
-    /// that comes back after two is found at once.
+    /// The figures of scorecard rows F6 and L8: a client tries an exit at most 40 times in ten minutes of outage. It finds one
+    /// that is back after two minutes at once.
     #[test]
     fn ten_minutes_of_outage_take_at_most_forty_attempts_and_two_minutes_leave_no_gap() {
         for random in [0, u16::MAX / 2, u16::MAX] {

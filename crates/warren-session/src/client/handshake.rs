@@ -1,4 +1,4 @@
-//! What the client says on a new connection, and what it makes of the answers.
+//! The client's side of the handshake: what it sends on a new connection, and how it handles the answers.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use crate::goodbye::{Goodbye, Violation};
 use crate::message::{self, Attach, Hello, Message, Network};
 use crate::{HANDSHAKE_TIMEOUT, PROTOCOL_VERSION};
 
-/// Received bytes are decoded in pieces of this size, so that the decoder's buffer stays within its bound.
+/// Received bytes are decoded in pieces of this size, which keeps the decoder's buffer within its bound.
 const PIECE: usize = 16 * 1_024;
 
 impl ClientSession {
-    /// The QUIC handshake with the exit is done, and its key was the pinned one.
+    /// Reports that the QUIC handshake is complete and the exit proved the pinned key.
     pub fn connected(&mut self, now: Instant, index: u32) {
         let Some(Phase::Connecting { .. }) = self.link(index).map(|link| link.phase) else { return };
         let deadline = now + HANDSHAKE_TIMEOUT;
@@ -34,12 +34,12 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Send { index, bytes: message::encode(&message) });
     }
 
-    /// Bytes came on the connection's control stream.
+    /// Takes bytes from the connection's control stream.
     pub fn received(&mut self, now: Instant, index: u32, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             let Some(link) = self.link_mut(index).filter(|link| link.is_open()) else { return };
             link.decoder.push(piece);
-            // A link that is dropped gets a new decoder, which holds nothing.
+            // This loop ends if a message drops the link: a dropped link has a new, empty decoder.
             while let Some(link) = self.link_mut(index) {
                 match link.decoder.next() {
                     Ok(Some(message)) => self.handle(now, index, message),
@@ -81,6 +81,7 @@ impl ClientSession {
             Ok(welcome) => welcome,
             Err(error) => return self.bad_welcome(now, index, &error),
         };
+        // The host gets its addresses and routes before the packet path may send from them.
         self.actions.push_back(ClientAction::Welcome(Box::new(welcome.clone())));
         self.session = Some(Established { welcome, since: now });
         self.attached(now, index);
@@ -101,7 +102,7 @@ impl ClientSession {
         self.farewell(now, index, reason, Some(reason));
     }
 
-    /// The exit broke the protocol: that connection is given up, and tried again later.
+    /// Gives up a connection on which the exit broke the protocol. The client retries it later.
     fn violated(&mut self, now: Instant, index: u32, violation: Violation) {
         let why = Goodbye::Protocol(violation).to_string();
         self.lost(now, index, Loss::violation(violation, why));

@@ -1,34 +1,34 @@
-//! When to go back from another exit to one that stands before it in the profile: not at its first sign of life.
+//! Decides when to return to an exit listed earlier in the profile. One answer from it is not enough.
 
 use std::time::{Duration, Instant};
 
-/// How often the exits that stand before are asked.
+/// How often the exits listed earlier are probed.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Answers in a row that it takes, at least and at most.
+/// Consecutive answers needed for a return: the initial number, and the most that it grows to.
 const ANSWERS: u32 = 3;
 const MOST_ANSWERS: u32 = 96;
 
-/// An exit that is left sooner than this after the return was not worth it: the next return takes twice as many answers.
+/// A return that lasts less than this was premature. The next return needs twice as many answers.
 const WORTH: Duration = Duration::from_secs(60);
 
-/// The way back to the first exit.
+/// Progress of the return to an exit listed earlier in the profile.
 #[derive(Debug)]
 pub struct Homing {
     answers_wanted: u32,
     answers: u32,
-    /// When to ask next; set while there is an exit to go back to.
+    /// When to probe next. Set while there is an exit to return to.
     ask_at: Option<Instant>,
     returned: Option<Instant>,
 }
 
 impl Homing {
-    /// Makes the state of a client that uses its first exit, or none yet.
+    /// Makes the state of a client that uses its first exit, or no exit yet.
     pub fn new() -> Self {
         Self { answers_wanted: ANSWERS, answers: 0, ask_at: None, returned: None }
     }
 
-    /// The client uses the exit at this place in the profile from now on.
+    /// Records that the client now uses the exit at this position in the profile.
     pub fn uses(&mut self, now: Instant, exit: usize) {
         if exit == 0 {
             self.returned = self.ask_at.take().map(|_| now);
@@ -42,17 +42,17 @@ impl Homing {
         self.ask_at = Some(now + ASK_EVERY);
     }
 
-    /// When the exits that stand before are to be asked.
+    /// When to probe the exits listed earlier.
     pub fn timeout(&self) -> Option<Instant> {
         self.ask_at
     }
 
-    /// They are being asked.
+    /// Records that a probe has begun.
     pub fn asking(&mut self, now: Instant) {
         self.ask_at = self.ask_at.map(|_| now + ASK_EVERY);
     }
 
-    /// Whether one of them answered; true if it is time to go back to it.
+    /// Takes the result of a probe. Returns whether it is time to return.
     pub fn answered(&mut self, answered: bool) -> bool {
         self.answers = if answered { self.answers + 1 } else { 0 };
         self.answers >= self.answers_wanted

@@ -1,4 +1,4 @@
-//! One index of the session: its connection, or when the next attempt is due.
+//! One index of the session: its connection, or the time of its next attempt.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use crate::goodbye::Goodbye;
 use crate::message::MessageDecoder;
 use crate::planted::{Bug, is_planted};
 
-/// Time that a connection or session must have held for its loss to begin a new outage. What breaks sooner continues the one
-/// before, so that an exit which accepts and drops at once is not asked without a pause.
+/// How long a connection or session must last for its loss to begin a new outage. A shorter one continues the previous outage. An
+/// exit that accepts and drops at once is therefore not retried without a pause.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether something that began at `since` has held long enough.
+/// Whether a connection or session that began at `since` lasted long enough.
 pub(super) fn is_stable(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= STABLE_AFTER
 }
@@ -21,16 +21,16 @@ pub(super) fn is_stable(since: Instant, now: Instant) -> bool {
 pub(super) struct Link {
     pub(super) phase: Phase,
     pub(super) decoder: MessageDecoder,
-    /// When the outage began that goes on, if there has been a loss since the connection last was stable.
+    /// When the current outage began. Unset while no loss has happened since the connection was last stable.
     outage: Option<Instant>,
     /// When the latest attempt began.
     attempted: Option<Instant>,
 }
 
-/// Where an index stands.
+/// The state of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Not wanted now: the session is not open, or connection 0 tries for all.
+    /// Idle: the session is not open, or connection 0 reconnects for all.
     #[default]
     Parked,
     /// The next attempt begins at this time.
@@ -46,7 +46,7 @@ pub(super) enum Phase {
 }
 
 impl Link {
-    /// When something is to be done if nothing happens.
+    /// When this index needs attention unless an event happens first.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.phase {
             Phase::Parked | Phase::Attached { .. } => None,
@@ -57,13 +57,13 @@ impl Link {
         }
     }
 
-    /// An attempt begins that needs no new connection.
+    /// Records an attempt on a connection that the driver already has.
     pub(super) fn attempted(&mut self, now: Instant) {
         self.attempted = Some(now);
         self.decoder = MessageDecoder::new();
     }
 
-    /// Whether the driver has a connection of this index.
+    /// Whether the driver has a connection with this index.
     pub(super) fn is_connection(&self) -> bool {
         match self.phase {
             Phase::Parked | Phase::Waiting { .. } => false,
@@ -116,7 +116,7 @@ impl ClientSession {
         self.actions.push_back(ClientAction::Connect { index });
     }
 
-    /// Traffic may flow on a connection; the first of them lets the others try.
+    /// Lets traffic flow on a connection. The first one makes the others connect.
     pub(super) fn attached(&mut self, now: Instant, index: u32) {
         let was_down = self.up_count() == 0;
         let Some(link) = self.link_mut(index) else { return };
@@ -133,8 +133,8 @@ impl ClientSession {
         }
     }
 
-    /// Forgets the connection of an index, closing it if it is not gone already; returns since when it carried traffic, if
-    /// it did.
+    /// Forgets a connection and closes it with `closing`, which is `None` if it is gone already. Returns since when it carried
+    /// traffic, if it did.
     pub(super) fn drop_link(&mut self, index: u32, closing: Option<Goodbye>) -> Option<Instant> {
         let link = self.link_mut(index)?;
         let since = link.attached_since();
@@ -153,8 +153,8 @@ impl ClientSession {
         }
     }
 
-    /// Plans the next attempt: the first of an outage at once unless the exit said no, later ones by back-off, counted from
-    /// where the attempt before began.
+    /// Plans the next attempt. The first one of an outage starts at once unless the exit answered. Later ones follow the
+    /// back-off, counted from the start of the previous attempt.
     pub(super) fn plan(&mut self, now: Instant, index: u32, was_stable: bool, loss: &Loss) {
         let mut random = [0; 2];
         (self.entropy)(&mut random);
@@ -166,6 +166,7 @@ impl ClientSession {
         let outage = now.saturating_duration_since(*link.outage.get_or_insert(now));
         let wait = backoff::wait(outage, u16::from_ne_bytes(random));
         let at = match link.attempted {
+            // An exit that answered is reachable. The pause counts from its answer, so that it gets time to recover.
             _ if loss.answered => now + wait,
             _ if is_first => now,
             Some(attempted) => (attempted + wait).max(now),
@@ -174,14 +175,14 @@ impl ClientSession {
         link.phase = if is_planted(Bug::RetryForgotten) { Phase::Parked } else { Phase::Waiting { at } };
     }
 
-    /// Counts connection 0's outage from now: what it lost held long enough.
+    /// Begins a new outage of connection 0, because the session that it lost was stable.
     pub(super) fn begin_outage(&mut self, now: Instant) {
         if let Some(first) = self.link_mut(0) {
             first.outage = Some(now);
         }
     }
 
-    /// Lets what waits try at once, as at the beginning of an outage.
+    /// Starts every waiting attempt at once, as at the beginning of an outage.
     pub(super) fn cut_waits_short(&mut self, now: Instant) {
         for link in &mut self.links {
             if matches!(link.phase, Phase::Waiting { .. }) {
@@ -191,7 +192,7 @@ impl ClientSession {
         }
     }
 
-    /// Brings connection 0 to try for all now that none is left, whatever it was waiting for.
+    /// Makes connection 0 reconnect at once for all, whatever back-off it was waiting for. No other connection is left.
     pub(super) fn wake_first(&mut self, now: Instant, was_stable: bool) {
         let Some(first) = self.link_mut(0) else { return };
         if was_stable && !first.is_connection() {

@@ -1,30 +1,30 @@
-//! Which of several places to connect to, begun one after the other until the first answers (RFC 8305 section 5).
+//! Happy Eyeballs: connection attempts to several candidates, staggered until the first one answers (RFC 8305 section 5).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The pause between two beginnings; a failure in between begins the next at once.
+/// Delay between the starts of two attempts. If the running attempt fails, the next one starts at once.
 pub const STAGGER: Duration = Duration::from_millis(250);
 
-/// Candidates that wait, and such that were begun.
+/// The waiting and the running candidates.
 #[derive(Debug)]
 pub struct Race<Candidate> {
-    /// With the time before which each is begun only if nothing else runs, in order.
+    /// In order, each with its earliest start. A candidate starts earlier only if nothing else runs.
     waiting: VecDeque<(Instant, Candidate)>,
     running: Vec<Candidate>,
     known: Vec<Candidate>,
     last_begun: Option<Instant>,
-    /// Whether more candidates may come that go before those that wait.
+    /// Whether candidates that precede the waiting ones may still be added.
     expecting: bool,
 }
 
 impl<Candidate: Clone + PartialEq> Race<Candidate> {
-    /// Makes a race without candidates; `expecting` says that some are still being looked for.
+    /// Makes a race without candidates. `expecting` says that more candidates are still being looked up.
     pub fn new(expecting: bool) -> Self {
         Self { waiting: VecDeque::new(), running: Vec::new(), known: Vec::new(), last_begun: None, expecting }
     }
 
-    /// Adds a candidate behind those that may begin no later; one that was ever added is passed over.
+    /// Adds a candidate behind those with the same or an earlier start. A candidate that was added before is ignored.
     pub fn add(&mut self, not_before: Instant, candidate: Candidate) {
         if self.known.contains(&candidate) {
             return;
@@ -34,12 +34,12 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         self.waiting.insert(place, (not_before, candidate));
     }
 
-    /// No more candidates will come.
+    /// Says that no more candidates will be added.
     pub fn complete(&mut self) {
         self.expecting = false;
     }
 
-    /// When [`Self::begin`] has something to begin, if nothing happens before.
+    /// When [`Self::begin`] has a candidate to start, unless an event happens first.
     pub fn due(&self) -> Option<Instant> {
         let (not_before, _) = self.waiting.front()?;
         if self.running.is_empty() && !self.expecting {
@@ -61,12 +61,12 @@ impl<Candidate: Clone + PartialEq> Race<Candidate> {
         Some(candidate)
     }
 
-    /// A candidate that was begun does not answer.
+    /// Records that a running candidate failed.
     pub fn failed(&mut self, candidate: &Candidate) {
         self.running.retain(|other| other != candidate);
     }
 
-    /// Whether nothing is left that could win.
+    /// Whether every candidate has failed and no more are expected.
     pub fn is_lost(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && !self.expecting
     }

@@ -1,8 +1,9 @@
-//! Addresses that no exit can give a client, because somebody on the client's side has them.
+//! Addresses that a client refuses as inner addresses, because they are in use on its side.
 //!
-//! An exit is trusted with the tunnel's traffic and not with the host's own network: with the LAN gateway's address as lease the host
-//! would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because nothing but the
-//! lease itself is put on the host. Who comes late, as the gateway of another LAN, is compared with the lease that stands.
+//! An exit is trusted with the tunnel's traffic, not with the host's own network. If the LAN gateway's address were the lease,
+//! the host would no longer reach its gateway. Only equal addresses clash. An inner network may overlap the LAN, because only the
+//! lease itself is configured on the host. An address that appears later, such as the gateway of another LAN, is compared with
+//! the current lease.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 
 use super::{SessionGrant, WelcomeError};
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressOwner {
     /// This host, on another device than the tunnel's.
@@ -19,14 +20,14 @@ pub enum AddressOwner {
     Gateway,
     /// The exit, outside the tunnel.
     Exit,
-    /// An exit that the client may go to next. Its own network may have that address for something else.
+    /// Another exit of the profile. This exit's network may use the address for something else.
     KnownExit,
-    /// A resolver that this host asks outside the tunnel. One of another tunnel may have an exit's usual inner address.
+    /// A resolver that this host asks outside the tunnel. Another tunnel's resolver may have the usual inner address of an exit.
     Resolver,
 }
 
 impl AddressOwner {
-    /// Whether the exit itself cannot have the address inside the tunnel either.
+    /// Whether the address also clashes with the exit's own inner address.
     fn is_beside_the_exit(self) -> bool {
         matches!(self, Self::Host | Self::Gateway | Self::Exit)
     }
@@ -55,7 +56,7 @@ impl FromIterator<(IpAddr, AddressOwner)> for TakenAddresses {
 }
 
 impl TakenAddresses {
-    /// Refuses a grant with an inner address that is not the exit's to give.
+    /// Refuses a grant with an inner address that is in use on the client's side.
     ///
     /// # Errors
     /// [`WelcomeError::Taken`] with the address and its owner.

@@ -72,8 +72,8 @@ fn an_address_that_somebody_here_has_is_refused_and_asked_for_again() {
         assert!(actions.iter().any(is_told), "{says}: {actions:?}");
         assert!(!actions.iter().any(|action| matches!(action, Action::Welcome(_) | Action::Stopped { .. })));
     }
-    // The controls: neither a neighbour's address in the same network is an obstacle, nor the exit's own inner address where
-    // another network has it.
+    // The controls: a neighbour's address in the same network is allowed. So is the exit's own inner address if it is in use
+    // elsewhere only.
     for (address, owner) in [
         ("10.66.0.3", AddressOwner::Gateway),
         (exits, AddressOwner::KnownExit),
@@ -105,7 +105,7 @@ fn when_all_are_lost_it_says_down_and_connection_zero_tries_for_all() {
     let downs: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Down { .. })).collect();
     assert!(matches!(downs[..], [Action::Down { reason, goodbye: None }] if reason == "gone"), "{actions:?}");
     assert!(matches!(client.session.state(), ClientState::Down { .. }));
-    // The attempts that ran fail as well; from then on there is one at a time.
+    // The running attempts fail as well. From then on there is one at a time.
     client.lose(2);
     client.lose(0);
     for _ in 0..40 {
@@ -274,7 +274,7 @@ fn final_goodbyes_stop_it_whether_they_come_as_message_or_close_code() {
 #[test]
 fn nothing_is_final_before_the_exit_s_key_is_proven() {
     for reason in Goodbye::ALL {
-        // During the first handshake, and while a connection that was lost is made anew.
+        // During the first handshake, and while a lost connection reconnects.
         let mut client = Client::new(2);
         client.actions();
         client.session.closed(client.now, 0, ConnectionEnd::Goodbye(reason));

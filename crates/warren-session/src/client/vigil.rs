@@ -1,18 +1,20 @@
-//! What to do about connections that nobody answers: another port for one of several, a look around when it is all.
+//! Decides what to do about silent connections. One of several gets another UDP port. If all are silent, other paths are probed
+//! as well.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long a connection is silent before it gets another port, while others are answered; and how often again.
+/// How long one connection may be silent before it gets another port while others still hear from the exit, and the interval of
+/// repeats.
 const REBIND_AFTER: Duration = Duration::from_millis(500);
 const REBIND_EVERY: Duration = Duration::from_secs(4);
 
-/// How long all are silent before other ways to an exit are tried beside them; and how often again.
+/// How long all may be silent before other paths to an exit are probed beside them, and the interval of repeats.
 const SCOUT_AFTER: Duration = Duration::from_millis(200);
 const SCOUT_EVERY: Duration = Duration::from_secs(3);
 
-/// How long all are silent before they get other ports: on a path that is away for a moment the old ports are the
-/// better ones, since the exit need not learn new ones.
+/// How long all may be silent before they get other ports. After a short interruption the old ports work faster, because the exit
+/// need not learn new ones.
 const REBIND_ALL_AFTER: Duration = Duration::from_secs(5);
 
 /// One thing to do.
@@ -23,15 +25,15 @@ pub enum VigilAction {
         /// The connection's number in the session.
         index: u32,
     },
-    /// Try other addresses and exits, and leave the connections as they are until one of those answers.
+    /// Probe other addresses and exits. Keep the connections as they are until one of those answers.
     Scout,
 }
 
-/// The connections of a session that carry traffic, and which of them nobody answers.
+/// The connections of a session that carry traffic, and which of them are silent.
 #[derive(Debug, Default)]
 pub struct Vigil {
     connections: BTreeMap<u32, Option<Silent>>,
-    /// When the next look around is due; set while all are silent.
+    /// When the next probe of other paths is due. Set while all are silent.
     scout_at: Option<Instant>,
 }
 
@@ -42,19 +44,19 @@ struct Silent {
 }
 
 impl Vigil {
-    /// A connection carries traffic.
+    /// Records that a connection carries traffic.
     pub fn attached(&mut self, index: u32) {
         self.connections.insert(index, None);
         self.scout_at = None;
     }
 
-    /// A connection is gone.
+    /// Records that a connection is gone.
     pub fn detached(&mut self, now: Instant, index: u32) {
         self.connections.remove(&index);
         self.plan(now);
     }
 
-    /// A connection is silent, or answered again.
+    /// Records that a connection became silent, or that the exit answers on it again.
     pub fn answers(&mut self, now: Instant, index: u32, answers: bool) {
         let Some(connection) = self.connections.get_mut(&index) else { return };
         match answers {
@@ -66,17 +68,17 @@ impl Vigil {
         self.plan(now);
     }
 
-    /// Whether some connection is silent.
+    /// Whether at least one connection is silent.
     pub fn has_silent(&self) -> bool {
         self.connections.values().any(Option::is_some)
     }
 
-    /// Whether there are connections and nobody answers any.
+    /// Whether there are connections and all of them are silent.
     pub fn is_silent(&self) -> bool {
         !self.connections.is_empty() && self.connections.values().all(Option::is_some)
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// When [`Self::handle_timeout`] must be called next.
     pub fn timeout(&self) -> Option<Instant> {
         let after = self.patience();
         let rebinds = self.connections.values().flatten().map(|silent| silent.rebind_at(after));

@@ -1,4 +1,4 @@
-//! `Welcome`, parsed: what the exit granted, with everything in it usable.
+//! A parsed and checked `Welcome`: the session that the exit granted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{AttachToken, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
 pub struct SessionGrant {
     /// The session's number at the exit.
     pub session: u64,
-    /// What a connection shows to join the session.
+    /// The token that a connection presents to join the session.
     pub attach_token: AttachToken,
     /// This client's inner IPv4 address with the prefix length of the exit's network.
     pub ipv4: Option<(Ipv4Addr, u8)>,
@@ -32,7 +32,7 @@ pub struct SessionGrant {
     pub dns: Vec<IpAddr>,
     /// Networks that the exit carries traffic to.
     pub routes: Vec<IpNet>,
-    /// Number of connections that the session may have, 1 to what was asked for.
+    /// Number of connections that the session may have, from 1 to the number asked for.
     pub connections: u32,
     /// Interval of keep-alives.
     pub keep_alive: Duration,
@@ -51,23 +51,23 @@ pub enum WelcomeError {
     /// An address cannot be a client's.
     #[error("it has {address} as this client's inner address")]
     Address {
-        /// The address with its prefix length, or a description of what is no address.
+        /// The address with its prefix length, or a description if it is not an address.
         address: String,
     },
-    /// The exit's own address is not one in the client's network.
+    /// The exit's own address is not in the client's network.
     #[error("the exit's inner address is not in the network of {address}")]
     Gateway {
         /// The client's address.
         address: IpNet,
     },
-    /// An inner address is somebody's on this side.
+    /// An inner address is already in use on the client's side.
     #[error("it has {address} as {role}, which is {owner}")]
     Taken {
         /// The address.
         address: IpAddr,
-        /// What it would be.
+        /// Its role in the grant.
         role: &'static str,
-        /// Whose it is.
+        /// Who has the address.
         owner: AddressOwner,
     },
     /// A number or list is out of its bounds.
@@ -121,6 +121,7 @@ impl SessionGrant {
 
 fn parse_ipv4(network: &Network) -> Result<Ipv4Net, WelcomeError> {
     let Some(IpNet::V4(own)) = network.interface() else { return Err(bad_address(network)) };
+    // Network and broadcast addresses name no host (RFC 1122 section 3.2.1.3), and neither does 0.0.0.0/8 (RFC 6890).
     let reserved =
         own.addr() == own.network() || own.addr() == own.broadcast() || own.addr().octets()[0] == 0;
     if reserved || !is_unicast(&own.addr().into()) { Err(bad_address(network)) } else { Ok(own) }
@@ -142,7 +143,7 @@ fn gateway(own: IpNet, bytes: &[u8]) -> Result<IpAddr, WelcomeError> {
     ip_from_wire(bytes).filter(fits).ok_or(WelcomeError::Gateway { address: own })
 }
 
-/// Parses every item; `None` if one fails or there are more than `most`.
+/// Parses every item. Returns `None` if one fails or there are more than `most`.
 fn parse_all<Wire, Parsed>(
     items: &[Wire],
     most: usize,

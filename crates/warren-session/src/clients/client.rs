@@ -21,43 +21,43 @@ pub const MAX_NAME_LENGTH: usize = 63;
 pub struct Client {
     /// Unique name, `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
-    /// Unique key, the one that the TLS handshake must prove.
+    /// Unique key, which the TLS handshake must prove.
     #[serde(deserialize_with = "stored_key")]
     pub public_key: PublicKey,
-    /// The key that takes the other one's place, with all that is the client's, as soon as somebody connects with it.
+    /// The key that replaces `public_key` as soon as a connection proves it. The client keeps everything else.
     #[serde(default, deserialize_with = "optional_stored_key", skip_serializing_if = "Option::is_none")]
     pub next_public_key: Option<PublicKey>,
-    /// Static IPv4 address, chosen by the operator.
+    /// Static IPv4 address, set by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// Static IPv6 address, chosen by the operator.
+    /// Static IPv6 address, set by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
-    /// Sticky IPv4 address, given by the pool; written by the exit.
+    /// Sticky IPv4 address from the pool, written by the exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_ipv4: Option<Ipv4Addr>,
-    /// Sticky IPv6 address, given by the pool; written by the exit.
+    /// Sticky IPv6 address from the pool, written by the exit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leased_ipv6: Option<Ipv6Addr>,
     /// Networks behind the client that it may ask the exit to route to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<IpNet>,
-    /// What the client may send in a second, and what it may receive; no limit if there is none.
+    /// Most bits per second that the client may send, and that it may receive. Unlimited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
-    /// Whether the client is refused although it is enrolled.
+    /// Whether the exit refuses the client even though it is enrolled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
     /// When the client was enrolled.
     #[serde(with = "timestamp")]
     pub created: SystemTime,
-    /// When the client was last online; exact to some minutes while it is.
+    /// When the client was last online. While it is online, the exit updates this every ten minutes.
     #[serde(default, with = "timestamp::option", skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<SystemTime>,
 }
 
 impl Client {
-    /// A client with a name and a key, and nothing else said.
+    /// A client with a name and a key, and defaults for everything else.
     pub fn new(name: impl Into<String>, public_key: PublicKey, created: SystemTime) -> Self {
         Self {
             name: name.into(),
@@ -75,17 +75,17 @@ impl Client {
         }
     }
 
-    /// The key that it has and the one that it is to have next.
+    /// The current key and, if set, the next one.
     pub(crate) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         [Some(self.public_key), self.next_public_key].into_iter().flatten()
     }
 
-    /// The addresses that are this client's, static before sticky; empty where it has had none yet.
+    /// The client's addresses: the static one where set, else the sticky one, else none.
     pub fn lease(&self) -> Lease {
         Lease { ipv4: self.ipv4.or(self.leased_ipv4), ipv6: self.ipv6.or(self.leased_ipv6) }
     }
 
-    /// The addresses that the operator chose.
+    /// The addresses that the operator set.
     pub fn static_lease(&self) -> Lease {
         Lease { ipv4: self.ipv4, ipv6: self.ipv6 }
     }
@@ -96,7 +96,7 @@ impl Client {
     }
 }
 
-/// Whether a text can be the name of a client: `[a-z0-9][a-z0-9._-]{0,62}`.
+/// Whether a text is a valid client name: `[a-z0-9][a-z0-9._-]{0,62}`.
 pub fn is_valid_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     let starts_well = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());

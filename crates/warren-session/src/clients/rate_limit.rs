@@ -1,4 +1,4 @@
-//! How much a client may send and receive.
+//! The rate limit of a client.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Bits of inner packets that a client may send in a second, and as many that it may receive; 64 kbit to 1000 gbit.
+/// Most bits of inner packets per second that a client may send, and the same for receiving: 64 kbit to 1000 gbit.
 ///
-/// As text, `50mbit`: decimal units, as `tc` has them.
+/// Written as `50mbit`, in the decimal units of `tc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RateLimit(u64);
 
-/// Why a text is no rate limit.
+/// The text is not a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("write a rate such as 50mbit: a whole number of kbit, mbit or gbit a second, 64kbit to 1000gbit")]
 pub struct InvalidRateLimit;
@@ -21,13 +21,13 @@ pub struct InvalidRateLimit;
 const UNITS: [(&str, u64); 3] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000)];
 
 impl RateLimit {
-    /// The rate in bits a second; `None` out of bounds.
+    /// Makes a rate from bits per second. `None` if it is out of bounds or not a multiple of 1 kbit.
     pub const fn new(bits_per_second: u64) -> Option<Self> {
         let in_bounds = bits_per_second >= 64_000 && bits_per_second <= 1_000_000_000_000;
         if in_bounds && bits_per_second.is_multiple_of(1_000) { Some(Self(bits_per_second)) } else { None }
     }
 
-    /// The rate in bits a second.
+    /// The rate in bits per second.
     pub const fn bits_per_second(self) -> u64 {
         self.0
     }
@@ -61,7 +61,7 @@ impl From<RateLimit> for String {
 }
 
 impl fmt::Display for RateLimit {
-    /// In the largest unit in which it is a whole number.
+    /// Writes the rate in the largest unit that makes it a whole number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
         let (unit, factor) = whole.copied().unwrap_or(("kbit", 1_000));

@@ -1,4 +1,4 @@
-//! All enrolled clients: names, keys, static addresses and prefixes are unique among them.
+//! All enrolled clients. Their names, keys, static addresses and prefixes are unique.
 
 mod edited;
 
@@ -18,31 +18,31 @@ use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 
-/// The most clients of one exit; each is looked at when another is added.
+/// Most clients of one exit. Adding a client scans all others.
 pub const MAX_CLIENTS: usize = 16_384;
 
-/// The enrolled clients of one exit; reads and writes the shape of `clients.toml`.
+/// The enrolled clients of one exit. Serde reads and writes it in the format of `clients.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ClientsFile", into = "ClientsFile")]
 pub struct ClientRegistry {
     clients: BTreeMap<PublicKey, Client>,
     names: BTreeMap<String, PublicKey>,
-    /// The key of the client that is to have a key next.
+    /// Maps each client's next key to its current one.
     next_keys: BTreeMap<PublicKey, PublicKey>,
     invitations: BTreeMap<TokenDigest, Invitation>,
     removed: RemovedKeys,
 }
 
-/// What became of a token.
+/// The result of redeeming a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redeemed {
     /// The client's name.
     pub(crate) name: String,
-    /// Whether the client was enrolled just now.
+    /// Whether this call enrolled the client.
     pub(crate) is_new: bool,
 }
 
-/// The shape of `clients.toml`.
+/// The format of `clients.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientsFile {
@@ -66,16 +66,17 @@ impl ClientRegistry {
         }
     }
 
-    /// Enrols a client. A sticky lease of another client on one of its static addresses is given up, and so is an open
-    /// invitation of its name.
+    /// Enrols a client. Another client that holds one of its static addresses as a sticky lease loses that lease. An open
+    /// invitation with the client's name is withdrawn.
     ///
     /// # Errors
     ///
-    /// If its name, key, static addresses or prefixes are invalid or another client's, or its key was removed; nothing has
-    /// changed then.
+    /// If its name, key, static addresses or prefixes are invalid or belong to another client, or if its key was removed. Nothing
+    /// changes then.
     pub fn add(&mut self, client: Client) -> Result<(), RegistryError> {
         self.check(&client)?;
         for other in self.clients.values_mut() {
+            // A static address wins over a sticky one, which the pool can replace.
             other.leased_ipv4 = other.leased_ipv4.filter(|leased| client.ipv4 != Some(*leased));
             other.leased_ipv6 = other.leased_ipv6.filter(|leased| client.ipv6 != Some(*leased));
         }
@@ -84,11 +85,11 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Puts a changed client in the place of the one of the same name.
+    /// Replaces the client of the same name.
     ///
     /// # Errors
     ///
-    /// If there is none, or as [`Self::add`]; nothing has changed then.
+    /// If there is no client of that name, or as [`Self::add`]. Nothing changes then.
     pub fn replace(&mut self, client: Client) -> Result<(), RegistryError> {
         let before = self.by_name(&client.name).cloned();
         let before = before.ok_or_else(|| RegistryError::NoSuchClient { name: client.name.clone() })?;
@@ -101,12 +102,12 @@ impl ClientRegistry {
         added
     }
 
-    /// Removes a client, with what it was invited with, and withdraws an open invitation of its name; `None` if there was only
-    /// that. Its keys are not enrolled again unless [`Self::allow`] says so.
+    /// Removes a client together with the invitation that it used, and withdraws an open invitation of its name. Returns `None`
+    /// if there was only an open invitation. The client's keys cannot be enrolled again unless [`Self::allow`] permits it.
     ///
     /// # Errors
     ///
-    /// If there is neither.
+    /// If there is neither a client nor an open invitation of that name.
     pub fn remove(&mut self, name: &str, now: SystemTime) -> Result<Option<Client>, RegistryError> {
         let withdrawn = self.withdraw(name);
         let removed = self.names.remove(name).and_then(|key| self.take(key));
@@ -121,21 +122,21 @@ impl ClientRegistry {
         Ok(removed)
     }
 
-    /// Allows a removed key to be enrolled again; returns whether it was one.
+    /// Allows a removed key to be enrolled again. Returns whether it was a removed key.
     pub fn allow(&mut self, key: PublicKey) -> bool {
         self.removed.forget(key)
     }
 
-    /// Every removed key, by the name of its client.
+    /// Every removed key, sorted by the name of its client.
     pub fn removed_keys(&self) -> Vec<&RemovedKey> {
         self.removed.list()
     }
 
-    /// Takes an invitation in, in place of an open one of its name; those that have expired by `now` are forgotten.
+    /// Adds an invitation. It replaces an open one of the same name. Invitations that have expired by `now` are deleted.
     ///
     /// # Errors
     ///
-    /// If its name is invalid or a client's; nothing has changed then.
+    /// If its name is invalid or belongs to a client. Nothing changes then.
     pub fn invite(&mut self, invitation: Invitation, now: SystemTime) -> Result<(), RegistryError> {
         let name = || invitation.name.clone();
         if !is_valid_name(&invitation.name) {
@@ -150,16 +151,16 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Forgets the open invitation of a name; returns whether there was one.
+    /// Deletes the open invitation of a name. Returns whether there was one.
     fn withdraw(&mut self, name: &str) -> bool {
         let before = self.invitations.len();
         self.invitations.retain(|_, invitation| invitation.name != name || invitation.used_by.is_some());
         self.invitations.len() < before
     }
 
-    /// Enrols a key with the token of an invitation; `None` if it admits the key no more.
+    /// Enrols a key with the token of an invitation. Returns `None` if the invitation does not admit the key.
     ///
-    /// The key that was enrolled with it is told the same again, and nothing changes.
+    /// The key that the invitation enrolled before gets the same answer again, and nothing changes.
     pub(crate) fn redeem(
         &mut self,
         token: &InviteToken,
@@ -172,14 +173,15 @@ impl ClientRegistry {
         if invitation.used_by == Some(key) {
             return self.by_key(key).map(|client| Redeemed { name: client.name.clone(), is_new: false });
         }
-        // A client of that name may have been renamed to it meanwhile, or the key be another client's or a removed one.
+        // Another client may have been renamed to this name meanwhile, and the key may belong to another client or be a removed
+        // one.
         self.add(Client::new(invitation.name.clone(), key, now)).ok()?;
         let name = invitation.name.clone();
         self.invitations.insert(digest, Invitation { used_by: Some(key), ..invitation });
         Some(Redeemed { name, is_new: true })
     }
 
-    /// The invitations that are open at `now`, by name.
+    /// The invitations that are open at `now`, sorted by name.
     pub fn open_invitations(&self, now: SystemTime) -> Vec<&Invitation> {
         let mut open: Vec<_> =
             self.invitations.values().filter(|invitation| invitation.is_open(now)).collect();
@@ -191,7 +193,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     ///
-    /// If there is none of the old name, or the new one is invalid or another client's.
+    /// If no client has the old name, or the new one is invalid or belongs to another client.
     pub fn rename(&mut self, old: &str, new: &str) -> Result<(), RegistryError> {
         let no_such_client = || RegistryError::NoSuchClient { name: old.to_owned() };
         let key = *self.names.get(old).ok_or_else(no_such_client)?;
@@ -207,11 +209,11 @@ impl ClientRegistry {
         Ok(())
     }
 
-    /// Refuses a client from now on, or admits it again; returns its key.
+    /// Disables or enables a client. Returns its key.
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
+    /// If no client has that name.
     pub fn set_disabled(&mut self, name: &str, disabled: bool) -> Result<PublicKey, RegistryError> {
         let key = self.names.get(name).copied();
         let client = key.and_then(|key| self.clients.get_mut(&key));
@@ -225,12 +227,12 @@ impl ClientRegistry {
         self.clients.get(&key)
     }
 
-    /// The client that is to have a key next.
+    /// The client whose next key this is.
     pub(crate) fn by_next_key(&self, key: PublicKey) -> Option<&Client> {
         self.clients.get(self.next_keys.get(&key)?)
     }
 
-    /// Gives a client its next key; the one that it had is a removed key from now on.
+    /// Replaces a client's key by its next key. The old key becomes a removed key.
     pub(crate) fn take_next_key(&mut self, key: PublicKey, now: SystemTime) {
         let Some(next) = self.clients.get(&key).and_then(|client| client.next_public_key) else { return };
         let Some(client) = self.take(key) else { return };
@@ -249,7 +251,7 @@ impl ClientRegistry {
         self.clients.get(self.names.get(name)?)
     }
 
-    /// Every client, by name.
+    /// Every client, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.names.values().filter_map(|key| self.clients.get(key))
     }
@@ -264,7 +266,7 @@ impl ClientRegistry {
         self.clients.is_empty()
     }
 
-    /// Records what the pool holds for a client; returns whether that is news.
+    /// Records the client's lease from the pool. Returns whether it changed.
     pub(crate) fn record_lease(&mut self, key: PublicKey, lease: Lease) -> bool {
         let Some(client) = self.clients.get_mut(&key) else { return false };
         let before = client.sticky_lease();
@@ -285,7 +287,7 @@ impl ClientRegistry {
         self.clients.insert(client.public_key, client);
     }
 
-    /// Takes a client away from under its keys; its name is left.
+    /// Takes a client out of the key maps. Its entry in `names` remains.
     fn take(&mut self, key: PublicKey) -> Option<Client> {
         let client = self.clients.remove(&key)?;
         client.next_public_key.map(|next| self.next_keys.remove(&next));
@@ -367,7 +369,7 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// Networks that no client has behind it (RFC 6890), and what their addresses are.
+/// Special-purpose networks that cannot be behind a client (RFC 6890), with the kind of their addresses.
 fn reserved() -> [(IpNet, &'static str); 8] {
     let ipv4 = |a, b, length| IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, 0, 0), length));
     let ipv6 =

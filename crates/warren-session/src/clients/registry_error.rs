@@ -10,7 +10,7 @@ use crate::PublicKey;
 /// Why a change to the registry is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RegistryError {
-    /// The name has characters or a length that names may not have.
+    /// The name has a forbidden character or an invalid length.
     #[error(
         "{name:?} cannot be a client's name: use 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit"
     )]
@@ -26,7 +26,7 @@ pub enum RegistryError {
     },
     /// Another client has the key.
     #[error(
-        "client {name:?} cannot have the key {key}: it is the key of {holder:?}; make another with `warren keygen`"
+        "client {name:?} cannot have the key {key}: it belongs to {holder:?}; make another with `warren keygen`"
     )]
     KeyTaken {
         /// The client that was to be added.
@@ -48,16 +48,16 @@ pub enum RegistryError {
         /// The client that had it.
         holder: String,
     },
-    /// An edit of the registry has an open invitation that the exit does not have.
+    /// An edited registry has an open invitation that the exit does not know.
     #[error(
-        "the invitation {name:?} is none that is open here: withdrawn ones do not come back; take its table out, and make another with `warren exit invite`"
+        "the invitation {name:?} is not open at this exit: withdrawn invitations cannot come back; delete its table and make a new one with `warren exit invite`"
     )]
     UnknownInvitation {
         /// The name that the client would have.
         name: String,
     },
     /// Another client has the static address.
-    #[error("client {name:?} cannot have the address {address}: it is that of {holder:?}; choose another")]
+    #[error("client {name:?} cannot have the address {address}: it belongs to {holder:?}; choose another")]
     AddressTaken {
         /// The client that was to be added.
         name: String,
@@ -66,17 +66,17 @@ pub enum RegistryError {
         /// The client that has it.
         holder: String,
     },
-    /// A prefix has bits set behind its length.
-    #[error("client {name:?}: the prefix {prefix} is no network address: write {}", prefix.trunc())]
+    /// A prefix has host bits set.
+    #[error("client {name:?}: the prefix {prefix} is not a network address: write {}", prefix.trunc())]
     BadPrefix {
         /// The client that was to be added.
         name: String,
         /// The refused prefix.
         prefix: IpNet,
     },
-    /// A prefix is everything.
+    /// A prefix is the default route.
     #[error(
-        "client {name:?}: the prefix {prefix} leads everything to this client, and a client cannot be an exit; write the networks behind it"
+        "client {name:?}: the prefix {prefix} routes all traffic to this client, and a client cannot be an exit; write the networks behind it"
     )]
     WholeInternet {
         /// The client that was to be added.
@@ -84,7 +84,7 @@ pub enum RegistryError {
         /// The refused prefix.
         prefix: IpNet,
     },
-    /// Two prefixes overlap, so that it is not clear to whom packets go.
+    /// Prefixes of two clients overlap, so a packet's recipient would be ambiguous.
     #[error(
         "client {name:?} cannot have the prefix {prefix}: it overlaps {other} of {holder:?}; choose another"
     )]
@@ -98,18 +98,18 @@ pub enum RegistryError {
         /// The client that has that one.
         holder: String,
     },
-    /// A prefix has addresses that no network behind a client has.
+    /// A prefix overlaps a special-purpose network, which cannot be behind a client.
     #[error(
-        "client {name:?} cannot have the prefix {prefix}: it overlaps {reserved}, {what} addresses, which no client has behind it; write the networks that it has"
+        "client {name:?} cannot have the prefix {prefix}: it overlaps {reserved}, {what} addresses, which cannot be behind a client; write the networks that are"
     )]
     ReservedPrefix {
         /// The client that was to be added.
         name: String,
         /// The refused prefix.
         prefix: IpNet,
-        /// The part of it, or what it is part of.
+        /// The special-purpose network that it overlaps.
         reserved: IpNet,
-        /// What that is for.
+        /// The kind of that network's addresses.
         what: &'static str,
     },
     /// Two prefixes of one client overlap.
@@ -130,14 +130,14 @@ pub enum RegistryError {
         /// How many it has.
         count: usize,
     },
-    /// There are as many clients as an exit has at most.
+    /// The exit has its largest number of clients.
     #[error(
-        "there are {} clients already, and an exit has no more; remove those that are gone, or set up another exit",
+        "the exit already has {} clients, the most that are possible; remove unused ones, or set up another exit",
         super::MAX_CLIENTS
     )]
     Full,
     /// No client has the name.
-    #[error("there is no client {name:?}: `warren exit client list` shows those there are")]
+    #[error("there is no client {name:?}: `warren exit client list` lists all clients")]
     NoSuchClient {
         /// The name asked for.
         name: String,

@@ -1,4 +1,4 @@
-//! Keys that were taken from their clients, remembered for good: one `[[removed]]` table of `clients.toml` each.
+//! Removed keys, remembered for good: one `[[removed]]` table of `clients.toml` each.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -11,11 +11,12 @@ use crate::PublicKey;
 use crate::key::stored_key;
 use crate::planted::{Bug, is_planted};
 
-/// A key that is not enrolled again unless the operator allows it: who has a copy of it would be the client again.
+/// A key that cannot be enrolled again unless the operator allows it. Otherwise anybody with a copy of it could become the client
+/// again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemovedKey {
-    /// The client that had it, by its last name.
+    /// The last name of the client that had the key.
     pub name: String,
     /// The key.
     #[serde(deserialize_with = "stored_key")]
@@ -25,7 +26,7 @@ pub struct RemovedKey {
     pub removed: SystemTime,
 }
 
-/// All removed keys, each once.
+/// All removed keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RemovedKeys(BTreeMap<PublicKey, RemovedKey>);
 
@@ -42,7 +43,7 @@ impl RemovedKeys {
         self.0.insert(removed.public_key, removed);
     }
 
-    /// Remembers all keys of a client that is removed, also the one that it was to have next.
+    /// Adds all keys of a removed client, including its next one.
     pub(super) fn add_client(&mut self, client: &Client, now: SystemTime) {
         for public_key in client.keys() {
             self.add(RemovedKey { name: client.name.clone(), public_key, removed: now });
@@ -53,7 +54,7 @@ impl RemovedKeys {
         self.0.remove(&key).is_some()
     }
 
-    /// Every one, by name and then by time.
+    /// Every removed key, sorted by name and then by time.
     pub(super) fn list(&self) -> Vec<&RemovedKey> {
         let mut all: Vec<_> = self.0.values().collect();
         all.sort_by(|one, other| (&one.name, one.removed).cmp(&(&other.name, other.removed)));
@@ -64,7 +65,7 @@ impl RemovedKeys {
         self.0.into_values().collect()
     }
 
-    /// Takes in those of another registry.
+    /// Adds the removed keys of another registry.
     pub(super) fn join(&mut self, others: &Self) {
         for (key, removed) in &others.0 {
             self.0.entry(*key).or_insert_with(|| removed.clone());

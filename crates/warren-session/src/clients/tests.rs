@@ -44,7 +44,7 @@ fn a_file_with_an_unknown_key_or_a_bad_value_is_refused_by_name() {
     assert!(refused("\"office\"", "\"laptop\"").contains("there is a client \"laptop\" already"));
     assert!(refused("\"office\"", "\"My Office\"").contains("\"My Office\" cannot be a client's name"));
     assert!(refused("AQEBAQEB", "AQEB").contains("a public key is 32 bytes"));
-    assert!(refused("2026-11-21T09:10:00Z", "yesterday").contains("\"yesterday\" is no time"));
+    assert!(refused("2026-11-21T09:10:00Z", "yesterday").contains("\"yesterday\" is not a time"));
     assert!(refused("192.168.7.0/24", "192.168.7.1/24").contains("write 192.168.7.0/24"));
 }
 

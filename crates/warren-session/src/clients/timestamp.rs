@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// 9999-12-31T23:59:59Z, the last second that RFC 3339 can write.
+/// 9999-12-31T23:59:59Z, the last second that RFC 3339 can express.
 const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
 
 pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
@@ -16,7 +16,7 @@ pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Resu
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
     let text = String::deserialize(deserializer)?;
     humantime::parse_rfc3339_weak(&text).map_err(|_| {
-        D::Error::custom(format_args!("{text:?} is no time: write it as \"2026-01-31T12:00:00Z\""))
+        D::Error::custom(format_args!("{text:?} is not a time: write it as \"2026-01-31T12:00:00Z\""))
     })
 }
 

@@ -1,4 +1,4 @@
-//! What the exit's state machine asks its driver to do.
+//! The actions that the exit's state machine asks of its driver.
 
 use ipnet::IpNet;
 
@@ -9,8 +9,8 @@ use crate::pool::Lease;
 
 /// One thing to do, in the order given.
 ///
-/// A session is opened before a connection is attached to it, and a connection is attached before the message is sent that
-/// lets the client use it. Each attached connection is detached once, before its session ends or another takes its index.
+/// A session is opened before a connection is attached to it. A connection is attached before the client is told that it may use
+/// it. Each attached connection is detached once, before its session ends or another connection takes its index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitAction {
     /// Send bytes on the connection's control stream.
@@ -20,19 +20,19 @@ pub enum ExitAction {
         /// An encoded message.
         bytes: Vec<u8>,
     },
-    /// Close the connection, after what was sent before. Nothing more is heard of it.
+    /// Close the connection once everything sent before is delivered. No further action concerns it.
     Close {
         /// The connection.
         connection: u64,
-        /// Its code is the QUIC application close code, its sentence the reason phrase.
+        /// The reason. Its code is the QUIC application close code, its sentence the reason phrase.
         reason: Goodbye,
     },
-    /// A client has enrolled itself with an invitation. Persist follows.
+    /// A client has enrolled itself with an invitation. [`Self::Persist`] follows.
     Enrolled {
         /// The name that the invitation gave it.
         name: String,
     },
-    /// A session is open: its addresses and prefixes lead to it from now on.
+    /// A session is open: route its addresses and prefixes to it.
     Open {
         /// The session.
         session: SessionId,
@@ -65,21 +65,22 @@ pub enum ExitAction {
         /// Its number in the session.
         index: u32,
     },
-    /// A session is over: nothing leads to it any more.
+    /// A session is over: stop routing to it.
     End {
         /// The session.
         session: SessionId,
         /// Why.
         reason: EndReason,
     },
-    /// The registry has changed: write it. A lease is written before the client hears of it if this is done in order.
+    /// The registry has changed: write it. A lease is written before its client is told of it, provided that actions are carried
+    /// out in order.
     Persist,
 }
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// It had no connection for [`super::SESSION_TIMEOUT`], or heard nothing on its last one for the idle timeout.
+    /// It had no connection for [`super::SESSION_TIMEOUT`], or its last one was silent for the idle timeout.
     TimedOut,
     /// Another host opened a newer session with the same key.
     Replaced,
@@ -89,13 +90,14 @@ pub enum EndReason {
     Revoked,
     /// The client was disabled.
     Disabled,
-    /// The operator changed the client's addresses or prefixes; it opens a new session by itself.
+    /// The operator changed the client's addresses or prefixes. The client opens a new session by itself.
     Changed,
-    /// The operator retired one of the exit's keys and ended every session; whoever pins the other comes back by itself.
+    /// The operator retired one of the exit's keys, which ends every session. Clients that pin the other key reconnect by
+    /// themselves.
     KeyRetired,
     /// The client said goodbye.
     ClientStopped,
-    /// The exit leaves, and says this.
+    /// The exit stops or is drained, and gives this reason.
     Shutdown(Goodbye),
 }
 
@@ -113,7 +115,7 @@ impl EndReason {
         "shutdown",
     ];
 
-    /// The reason's name in metrics, in snake case; it never changes.
+    /// The reason's stable name in metrics, in snake case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TimedOut => "timed_out",
@@ -128,7 +130,7 @@ impl EndReason {
         }
     }
 
-    /// What the connections of the session are told.
+    /// The reason that the session's connections are told.
     pub const fn goodbye(self) -> Goodbye {
         match self {
             Self::TimedOut | Self::Changed | Self::KeyRetired => Goodbye::UnknownSession,
@@ -142,13 +144,13 @@ impl EndReason {
     }
 }
 
-/// Few words for logs.
+/// A short text for logs.
 impl std::fmt::Display for EndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::TimedOut => "its client is away",
+            Self::TimedOut => "the client is away",
             Self::Replaced => "replaced by a newer session of the same key",
-            Self::Superseded => "the client began anew",
+            Self::Superseded => "the client opened a new session",
             Self::Revoked => "the client was removed",
             Self::Disabled => "the client was disabled",
             Self::Changed => "the client was changed",

@@ -13,7 +13,7 @@ use crate::planted::{Bug, is_planted};
 /// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AdminError {
-    /// The registry does not take it.
+    /// The registry refuses it.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// It does not fit the exit's networks.
@@ -22,8 +22,8 @@ pub enum AdminError {
 }
 
 impl ExitSessions {
-    /// Makes a change that stays only if `change` succeeds in all that it does, such as saving the registry; else everything is as
-    /// it was. Actions must not be taken out meanwhile.
+    /// Runs `change` as a transaction: if any part of it fails, such as saving the registry, all state is restored. `change` must
+    /// not poll actions.
     ///
     /// # Errors
     ///
@@ -49,14 +49,14 @@ impl ExitSessions {
         })
     }
 
-    /// Enrols a client; it may connect at once.
+    /// Enrols a client, which may connect at once.
     ///
     /// # Errors
     ///
-    /// If its name, key, addresses or prefixes are invalid or another client's; nothing has changed then.
+    /// If its name, key, addresses or prefixes are invalid or belong to another client. Nothing changes then.
     pub fn add_client(&mut self, now: Instant, client: Client) -> Result<(), AdminError> {
         let mut client = client;
-        // Sticky leases are the pool's to give.
+        // Only the pool gives sticky leases.
         (client.leased_ipv4, client.leased_ipv6) = (None, None);
         check_prefixes(&self.pool, &client)?;
         self.registry.check(&client)?;
@@ -73,7 +73,7 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// As [`Self::add_client`], for any of them; nothing has changed then.
+    /// As [`Self::add_client`], for any of them. Nothing changes then.
     pub fn add_clients(&mut self, now: Instant, clients: Vec<Client>) -> Result<(), AdminError> {
         let before = (self.registry.clone(), self.pool.clone());
         let added = clients.into_iter().try_for_each(|client| self.add_client(now, client));
@@ -90,23 +90,23 @@ impl ExitSessions {
         }
     }
 
-    /// Lets the machine that shows the invitation's token enrol a key of its own.
+    /// Adds an invitation. A machine that presents its token may enrol a key of its own.
     ///
     /// # Errors
     ///
-    /// If its name is invalid or a client's; nothing has changed then.
+    /// If its name is invalid or belongs to a client. Nothing changes then.
     pub fn invite(&mut self, now: Instant, invitation: Invitation) -> Result<(), RegistryError> {
         self.registry.invite(invitation, self.clock.at(now))?;
         self.persist();
         Ok(())
     }
 
-    /// Removes a client: its session ends, its connections are told, its addresses are free. An open invitation of its name is
-    /// withdrawn; `None` if there was only that.
+    /// Removes a client: ends its session, closes its connections and frees its addresses. Also withdraws an open invitation of
+    /// its name. Returns `None` if there was only an open invitation.
     ///
     /// # Errors
     ///
-    /// If there is neither.
+    /// If there is neither a client nor an open invitation of that name.
     pub fn remove_client(&mut self, now: Instant, name: &str) -> Result<Option<Client>, RegistryError> {
         self.take_out(now, name, EndReason::Revoked)
     }
@@ -128,11 +128,11 @@ impl ExitSessions {
         Ok(removed)
     }
 
-    /// Refuses a client from now on, ending its session, or admits it again. Its addresses stay its own.
+    /// Disables a client and ends its session, or enables it again. The client keeps its addresses.
     ///
     /// # Errors
     ///
-    /// If there is none of that name.
+    /// If no client has that name.
     pub fn set_client_disabled(
         &mut self,
         now: Instant,
@@ -147,11 +147,11 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Gives a client another name; its session goes on.
+    /// Renames a client. Its session goes on.
     ///
     /// # Errors
     ///
-    /// If there is none of the old name, or the new one is invalid or another client's.
+    /// If no client has the old name, or the new one is invalid or belongs to another client.
     pub fn rename_client(&mut self, old: &str, new: &str) -> Result<(), RegistryError> {
         self.registry.rename(old, new)?;
         for session in self.sessions.values_mut().filter(|session| session.name == old) {
@@ -161,13 +161,12 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Changes what the operator chose for a client; `change` leaves its name and key as they are. Other addresses or prefixes
-    /// end its session, and it opens a new one by itself.
+    /// Changes a client's settings. `change` must not touch its name or key. New addresses or prefixes end its session, and the
+    /// client opens a new one by itself.
     ///
     /// # Errors
     ///
-    /// If there is none of that name, or its addresses or prefixes are invalid or another client's; nothing has changed
-    /// then.
+    /// If no client has that name, or its addresses or prefixes are invalid or belong to another client. Nothing changes then.
     pub fn set_client(
         &mut self,
         now: Instant,
@@ -182,9 +181,12 @@ impl ExitSessions {
             check_prefixes(&self.pool, &after)?;
         }
         let mut registry = self.registry.clone();
-        registry.replace(after)?;
-        self.take_change_of(now, &before, registry)
-    }
+        registry.replace(after.clone())?;
+        let mut pool = self.pool.clone();
+        pool.remove(key);
+        // The change is made on copies: reserving may fail after other leases were given up.
+        let taken_from = reserve(&mut pool, &after, wall)?;
+        pool.restore(key, after.sticky_lease(), wall);
 
     /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it, and so
     /// do other addresses or prefixes, after which the client opens a new one by itself.
@@ -249,19 +251,21 @@ impl ExitSessions {
     ///
     /// # Errors
     ///
-    /// If the exit could not start with it, or it brings back a key or an invitation that is gone.
+    /// If the exit could not start with it, or it brings back a removed key or a withdrawn invitation.
     pub fn check(&self, now: Instant, edited: &ClientRegistry) -> Result<(), SessionConfigError> {
         self.registry.check_edited(edited, self.clock.at(now)).map_err(SessionConfigError::BroughtBack)?;
         self.config.fill_pool(&mut edited.clone()).map(drop)
     }
 
-    /// Takes over a registry that the operator edited: who is in it and what they chose, not the leases and dates, which
-    /// this exit knows better. Sessions of clients that did not change go on, a removed key stays one, and so does a client whose
-    /// invitation is still open in there.
+    /// Takes over a registry that the operator edited: its clients and their settings. Leases and dates stay this exit's, which
+    /// are newer.
+    ///
+    /// Sessions of unchanged clients go on. Removed keys stay removed. A client that enrolled meanwhile stays if its invitation
+    /// is still open in the edited registry.
     ///
     /// # Errors
     ///
-    /// As [`Self::check`]; nothing has changed then.
+    /// As [`Self::check`]. Nothing changes then.
     pub fn adopt(&mut self, now: Instant, edited: ClientRegistry) -> Result<(), AdminError> {
         let edited = self.registry.with_enrolled_since(edited);
         self.check(now, &edited)?;
@@ -275,10 +279,10 @@ impl ExitSessions {
         for client in current {
             match edited.by_key(client.public_key) {
                 None => drop(self.take_out(now, &client.name, EndReason::Revoked)?),
-                // All of these leave before one comes back, so that two can exchange what they have.
+                // All changed clients are taken out before any is added again, so that two can swap addresses.
                 Some(edited) if is_chosen_anew(&client, edited) => {
                     if let Some(changed) = self.take_out(now, &client.name, EndReason::Changed)? {
-                        // It only leaves to come back.
+                        // It is added again below, so its keys are not removed keys.
                         for key in changed.keys() {
                             self.registry.allow(key);
                         }
@@ -311,7 +315,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Gives each client its next key that has it as its only one in `edited`.
+    /// Completes the key rotation of each client that `edited` lists with its next key only.
     fn finish_rotations(&mut self, now: Instant, edited: &ClientRegistry) {
         let is_there = |key| edited.by_key(key).is_some();
         let finished: Vec<_> = self
@@ -325,8 +329,8 @@ impl ExitSessions {
         }
     }
 
-    /// Somebody connects with the next key of a client: it is the client's from now on, with its addresses, and who still has
-    /// the old one is refused.
+    /// Completes a key rotation, because a connection proved a client's next key. The client keeps its addresses. The old key is
+    /// refused from now on.
     pub(super) fn take_next_key(&mut self, now: Instant, next: crate::PublicKey) {
         if is_planted(Bug::UnsetKeyTaken) {
             let first = self.registry.iter().next().map(|client| client.name.clone()).unwrap_or_default();
@@ -338,7 +342,7 @@ impl ExitSessions {
         self.rotate(now, old, next, EndReason::Replaced);
     }
 
-    /// Puts a client's next key in the place of the one that it has.
+    /// Replaces a client's key by its next one.
     fn rotate(&mut self, now: Instant, old: crate::PublicKey, next: crate::PublicKey, reason: EndReason) {
         if !is_planted(Bug::OldKeySessionKept) {
             self.cut_off(now, old, reason);
@@ -351,7 +355,7 @@ impl ExitSessions {
         self.persist();
     }
 
-    /// Ends the session of a key and closes every other connection of it.
+    /// Ends the session of a key and closes the key's other connections.
     fn cut_off(&mut self, now: Instant, key: crate::PublicKey, reason: EndReason) {
         if let Some(session) = self.by_key.get(&key).copied()
             && !is_planted(Bug::RevokedSessionKept)
@@ -365,7 +369,7 @@ impl ExitSessions {
     }
 }
 
-/// Whether the operator chose other addresses or prefixes for the client.
+/// Whether the client's static addresses or prefixes differ.
 fn is_chosen_anew(before: &Client, after: &Client) -> bool {
     before.static_lease() != after.static_lease() || before.prefixes != after.prefixes
 }

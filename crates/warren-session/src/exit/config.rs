@@ -1,4 +1,4 @@
-//! What an exit is configured with, and the pool that comes of it.
+//! The configuration of an exit's sessions, and the address pool made from it.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -14,30 +14,31 @@ use crate::{MAX_CONNECTIONS, MAX_DNS_SERVERS, MAX_ROUTES, MIN_MTU};
 /// Configuration of an exit's sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// Inner IPv4 network, from which clients get their addresses.
+    /// Inner IPv4 network, the source of client addresses.
     pub ipv4: Option<Ipv4Net>,
-    /// Inner IPv6 network.
+    /// Inner IPv6 network, the source of client addresses.
     pub ipv6: Option<Ipv6Net>,
     /// Inner MTU in bytes, at least [`MIN_MTU`].
     pub mtu: u16,
-    /// DNS servers that clients are told, at most [`MAX_DNS_SERVERS`].
+    /// DNS servers for clients, at most [`MAX_DNS_SERVERS`].
     pub dns: Vec<IpAddr>,
     /// Networks that the exit carries traffic to, at most [`MAX_ROUTES`].
     pub routes: Vec<IpNet>,
-    /// Most connections that a session gets, 1 to [`MAX_CONNECTIONS`].
+    /// Most connections of a session, 1 to [`MAX_CONNECTIONS`].
     pub max_connections: u32,
-    /// Interval of keep-alives that clients are told, 100 ms to 10 min.
+    /// Keep-alive interval for clients, 100 ms to 10 min.
     pub keep_alive: Duration,
-    /// Bit set of optional features that the exit has.
+    /// Bit set of the exit's optional features.
     pub features: u64,
 }
 
-/// Bounds of the keep-alive interval: below it is a flood, above it no NAT keeps a mapping (RFC 4787 section 4.3 asks for 5 min).
+/// Bounds of the keep-alive interval. A shorter one would be a flood. NATs drop mappings of longer ones (RFC 4787 section 4.3
+/// recommends 5 min).
 pub(crate) const KEEP_ALIVE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(600);
 
 impl Default for SessionConfig {
-    /// No network yet, MTU 1380, 32 connections, keep-alives each 15 s.
+    /// No network, MTU 1380, 32 connections, keep-alives every 15 s.
     fn default() -> Self {
         Self {
             ipv4: None,
@@ -55,18 +56,18 @@ impl Default for SessionConfig {
 /// Why an exit cannot start with its configuration and clients.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SessionConfigError {
-    /// The networks are not usable.
+    /// The networks cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A client's static address cannot be its own.
+    /// A client cannot have its static address.
     #[error("client {name:?}: {source}")]
     StaticAddress {
         /// The client.
         name: String,
-        /// What is wrong.
+        /// The reason.
         source: PoolError,
     },
-    /// An edit of the clients brings back what is gone.
+    /// An edited registry brings back a removed key or a withdrawn invitation.
     #[error(transparent)]
     BroughtBack(RegistryError),
     /// A client's prefix overlaps the exit's own networks.
@@ -81,13 +82,13 @@ pub enum SessionConfigError {
         /// The network.
         network: IpNet,
     },
-    /// A route has bits set behind its prefix.
-    #[error("the route {route} is no network address: write {}", route.trunc())]
+    /// A route has host bits set.
+    #[error("the route {route} is not a network address: write {}", route.trunc())]
     BadRoute {
         /// The route.
         route: IpNet,
     },
-    /// A DNS server's address is none that clients could reach.
+    /// Clients cannot reach a DNS server's address.
     #[error("{address} cannot be the DNS server of clients: it is a local or reserved address")]
     BadDnsServer {
         /// The address.
@@ -100,7 +101,7 @@ pub enum SessionConfigError {
         what: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// Its bounds.
         bounds: String,
     },
 }
@@ -142,7 +143,7 @@ impl SessionConfig {
         )
     }
 
-    /// Makes the pool and gives the clients of `registry` what is theirs; sticky leases that no longer fit are dropped there.
+    /// Makes the pool with the leases of the registry's clients. Sticky leases that no longer fit are removed from `registry`.
     pub(super) fn fill_pool(&self, registry: &mut ClientRegistry) -> Result<AddressPool, SessionConfigError> {
         let mut pool = pool_with(self.ipv4, self.ipv6, registry)?;
         let held: Vec<(_, Lease)> = registry
@@ -162,7 +163,7 @@ impl SessionConfig {
 ///
 /// # Errors
 ///
-/// The first client that is in the way, and why.
+/// The first client that does not fit, and the reason.
 pub fn check_clients(
     ipv4: Option<Ipv4Net>,
     ipv6: Option<Ipv6Net>,
@@ -189,7 +190,7 @@ fn seen(client: &Client) -> SystemTime {
     client.last_seen.unwrap_or(client.created)
 }
 
-/// Reserves a client's static addresses; returns the keys that lost a sticky lease for them.
+/// Reserves a client's static addresses. Returns the keys that lost a sticky lease to them.
 pub(super) fn reserve(
     pool: &mut AddressPool,
     client: &Client,
@@ -199,7 +200,7 @@ pub(super) fn reserve(
         .map_err(|source| SessionConfigError::StaticAddress { name: client.name.clone(), source })
 }
 
-/// Checks that no prefix of a client takes traffic that belongs to other clients.
+/// Checks that no prefix of the client overlaps the exit's inner networks, whose traffic belongs to other clients.
 pub(super) fn check_prefixes(pool: &AddressPool, client: &Client) -> Result<(), SessionConfigError> {
     for &prefix in &client.prefixes {
         let overlaps = |network: &IpNet| network.contains(&prefix) || prefix.contains(network);

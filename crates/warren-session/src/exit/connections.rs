@@ -1,4 +1,4 @@
-//! The connections of an exit: whose they are, and what may come next on them.
+//! The connections of an exit: the key of each, and the messages that it may send next.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::net::IpAddr;
@@ -10,26 +10,26 @@ use crate::goodbye::{Goodbye, Violation};
 use crate::message::{Message, MessageDecoder, MessageError};
 use crate::planted::{Bug, is_planted};
 
-/// Most connections of keys that are not enrolled, all together, that may wait to say what they want.
+/// Most connections of unknown keys that may wait for their first message, in total.
 const MAX_STRANGERS: u32 = 256;
 
-/// The same of one network, which so leaves room for others.
+/// Most of them from one network, which leaves room for other networks.
 const MAX_STRANGERS_OF_NETWORK: u32 = 128;
 
-/// Longest message of a key that is not enrolled, in bytes.
+/// Longest message of an unknown key, in bytes.
 const MAX_STRANGERS_MESSAGE: usize = 4_096;
 
-/// Received bytes are decoded in pieces of this size, so that the decoder's buffer stays within its bound.
+/// Received bytes are decoded in pieces of this size, which keeps the decoder's buffer within its bound.
 const PIECE: usize = 16 * 1_024;
 
-/// All connections of an exit, with bounds for those that have not said yet what they want.
+/// All connections of an exit. Those that wait for their first message are bounded.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
     connections: BTreeMap<u64, PeerConnection>,
     max_waiting_per_key: u32,
     /// Number of waiting connections of each enrolled key.
     waiting: BTreeMap<PublicKey, u32>,
-    /// Number of waiting connections of all other keys together, and of those of each network.
+    /// Number of waiting connections of unknown keys, in total and per network.
     strangers: u32,
     strangers_of: BTreeMap<IpAddr, u32>,
 }
@@ -37,16 +37,16 @@ pub(super) struct Connections {
 #[derive(Clone, Debug)]
 struct PeerConnection {
     key: PublicKey,
-    /// The first address of the network it came from.
+    /// The first address of the client's outer network.
     network: IpAddr,
     decoder: MessageDecoder,
     phase: Phase,
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It must say what it wants by the deadline.
+    /// Its first message is due by the deadline.
     Waiting { deadline: Instant, enrolled: bool },
     /// It carries traffic of a session.
     Attached { session: SessionId, index: u32 },
@@ -80,7 +80,7 @@ impl Connections {
         self.connections.get(&connection).map(|connection| (connection.key, connection.phase))
     }
 
-    /// Moves a waiting connection to a session; returns the deadline that is void now.
+    /// Moves a waiting connection to a session. Returns the deadline that no longer applies.
     pub(super) fn attach(&mut self, connection: u64, session: SessionId, index: u32) -> Option<Instant> {
         let connection = self.connections.get_mut(&connection)?;
         let before = std::mem::replace(&mut connection.phase, Phase::Attached { session, index });
@@ -88,13 +88,13 @@ impl Connections {
         self.leave(key, network, before)
     }
 
-    /// Forgets a connection. The outer `None` means it was not there, the inner that it has no deadline.
+    /// Forgets a connection. The outer `None` means that it is unknown, the inner `None` that it has no deadline.
     pub(super) fn remove(&mut self, connection: u64) -> Option<Option<Instant>> {
         let removed = self.connections.remove(&connection)?;
         Some(self.leave(removed.key, removed.network, removed.phase))
     }
 
-    /// Returns false, and takes nothing, if too many wait already.
+    /// Adds a waiting connection. Returns false, and adds nothing, if too many wait already.
     fn add(
         &mut self,
         connection: u64,
@@ -148,7 +148,7 @@ impl Connections {
     }
 }
 
-/// Takes one off a number, and forgets it where none is left.
+/// Decrements a count, and removes it at zero.
 fn one_less<K: Ord>(numbers: &mut BTreeMap<K, u32>, of: K) {
     if let Entry::Occupied(mut number) = numbers.entry(of) {
         *number.get_mut() -= 1;
@@ -159,9 +159,10 @@ fn one_less<K: Ord>(numbers: &mut BTreeMap<K, u32>, of: K) {
 }
 
 impl ExitSessions {
-    /// A connection is there whose TLS handshake proved `key`, from a network with this first address. Its number names no other
-    /// connection that is open.
+    /// Adds a connection whose TLS handshake proved `key`. `network` is the first address of the client's outer network. No other
+    /// open connection may have the same number.
     pub fn connected(&mut self, now: Instant, connection: u64, key: PublicKey, network: IpAddr) {
+        // A caller that reuses a number must not leave a session attached to the old connection.
         self.closed(now, connection);
         let enrolled = self.is_known(key);
         let deadline = now + crate::FIRST_WORD_TIMEOUT;
@@ -176,7 +177,7 @@ impl ExitSessions {
         }
     }
 
-    /// Bytes came on the connection's control stream.
+    /// Takes bytes from a connection's control stream.
     pub fn received(&mut self, now: Instant, connection: u64, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             self.connections.push(connection, piece);
@@ -190,12 +191,12 @@ impl ExitSessions {
         }
     }
 
-    /// The connection is gone: closed by the client, or lost.
+    /// Reports that the connection was closed by the client or lost.
     pub fn closed(&mut self, now: Instant, connection: u64) {
         self.forget(now, connection, Absence::Fresh);
     }
 
-    /// The connection is gone because its client has said nothing for the idle timeout.
+    /// Reports that the connection ended because the client was silent for the idle timeout.
     pub fn timed_out(&mut self, now: Instant, connection: u64) {
         self.forget(now, connection, Absence::Long);
     }
@@ -226,10 +227,10 @@ impl ExitSessions {
         }
     }
 
-    /// Tells a connection why it is closed, taking it away from its session if it has one.
+    /// Closes a connection with a reason, and detaches it from its session if it has one.
     pub(super) fn refuse(&mut self, now: Instant, connection: u64, reason: Goodbye) {
         let Some((key, phase)) = self.connections.phase(connection) else { return };
-        // Whatever a stranger says wrong, it learns only that it is one, or that its invitation is void.
+        // A stranger learns only that its key is unknown or its invitation void, whatever it did wrong.
         let hears = self.is_known(key) || reason == Goodbye::InvitationVoid;
         let reason = if hears { reason } else { Goodbye::NotEnrolled };
         if let Phase::Attached { session, index } = phase {
@@ -238,24 +239,19 @@ impl ExitSessions {
         self.dismiss(connection, reason);
     }
 
-    /// What a connection is told that let its time pass.
+    /// The reason for closing a connection that missed its deadline.
     pub(super) fn silent_reason(&self, connection: u64) -> Goodbye {
         let enrolled = self.connections.phase(connection).is_some_and(|(key, _)| self.is_known(key));
         if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
     }
 
-    /// Whether a key may open a session: it is a client's that is not disabled, or will be with its first Hello.
-    pub fn is_client(&self, key: PublicKey) -> bool {
-        self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
-    }
-
-    /// Whether a key is a client's, or will be with its first Hello: who is about to be a client is no stranger.
+    /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
     fn is_known(&self, key: PublicKey) -> bool {
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);
         self.registry.by_key(key).is_some() || will_be()
     }
 
-    /// Closes a connection that was never taken in.
+    /// Closes a connection that was never added.
     fn turn_away(&mut self, connection: u64, reason: Goodbye) {
         let bytes = crate::message::encode(&reason.to_message());
         self.actions.push_back(super::ExitAction::Send { connection, bytes });

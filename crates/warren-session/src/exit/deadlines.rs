@@ -1,24 +1,24 @@
-//! Everything that is due at some time.
+//! The timers of an exit.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::SessionId;
 
-/// What happens when its time has come.
+/// A timer's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Deadline {
-    /// A connection that has not said what it wants is closed.
+    /// Close a connection that has sent no first message.
     Handshake(u64),
-    /// A session without connections ends.
+    /// End a session without connections.
     Session(SessionId),
-    /// The registry is told who is online.
+    /// Update `last_seen` of online clients.
     LastSeen,
-    /// It is written that sessions have ended.
+    /// Persist the ends of sessions.
     Ends,
 }
 
-/// Deadlines by time. Each is in at most once.
+/// Deadlines by time, each at most once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines(BTreeSet<(Instant, Deadline)>);
 

@@ -1,4 +1,4 @@
-//! What a connection's first message asks for, and the answer.
+//! The exit's side of the handshake: handles a connection's first message.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
 use crate::{AttachToken, MAX_PREFIXES, PROTOCOL_VERSION, PublicKey};
 
-/// A `Hello` that was checked.
+/// A checked `Hello`.
 struct Wish {
     nonce: Nonce,
     host: String,
@@ -30,7 +30,7 @@ impl ExitSessions {
             self.take_next_key(now, key);
         }
         let answer = match (self.registry.by_key(key), message) {
-            // An enrolled key may ask too: its answer may have been lost.
+            // An enrolled key may ask too, because the first answer may have been lost.
             (_, Message::Enrol(enrol)) => self.enrol(now, connection, key, &enrol),
             (None, _) => Err(Goodbye::NotEnrolled),
             (Some(client), _) if client.disabled => Err(Goodbye::Disabled),
@@ -51,9 +51,10 @@ impl ExitSessions {
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_nonce(wish.nonce)) {
             return Err(Goodbye::Replaced);
         }
+        // Lease first: a full pool must leave the key's previous session alone.
         let leased = self.pool.lease(key).map_err(|_| Goodbye::PoolEmpty)?;
         self.end_previous(now, key, wish.nonce);
-        // Ending the previous session counted the key as offline.
+        // Ending the previous session marked the key as offline. Leasing again marks it as online.
         let lease = self.pool.lease(key).map_or(leased.lease, |leased| leased.lease);
         let others = self.sessions.values().map(|session| session.lease).next();
         let lease = others.filter(|_| is_planted(Bug::LeaseGivenTwice)).unwrap_or(lease);
@@ -62,6 +63,7 @@ impl ExitSessions {
         let (id, welcome) = (session.id, self.welcome(&session));
         self.by_key.insert(key, id);
         self.sessions.insert(id, session);
+        // Attach before Welcome: the client may send packets as soon as it reads Welcome.
         self.attach_connection(now, id, connection, 0);
         self.send(connection, &Message::Welcome(welcome));
         Ok(())
@@ -78,7 +80,7 @@ impl ExitSessions {
         if self.predecessors.get(&key).is_some_and(|replaced| replaced.has_session(id)) {
             return Err(Goodbye::Replaced);
         }
-        // A wrong token is answered as a session that is not there: who guesses learns nothing.
+        // A wrong token gets the same answer as an unknown session, so that guessing reveals nothing.
         let token = AttachToken::from_wire(&attach.attach_token);
         let session = self.sessions.get(&id).filter(|session| {
             (session.key == key || is_planted(Bug::AttachByAnotherKey))
@@ -97,7 +99,7 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Enrols the key that the connection proved. What the client says next must still come within the handshake's time.
+    /// Enrols the key that the connection proved. The deadline for the client's next message stays the same.
     fn enrol(&mut self, now: Instant, connection: u64, key: PublicKey, enrol: &Enrol) -> Result<(), Goodbye> {
         let token = InviteToken::from_wire(&enrol.token).ok_or(Goodbye::InvitationVoid)?;
         let wall = self.clock.at(now);
@@ -110,7 +112,8 @@ impl ExitSessions {
         Ok(())
     }
 
-    /// Ends the session that the key has, if any: another host's for good, the same process's silently.
+    /// Ends the key's current session, if any. Another host is told that it was replaced for good. The same client process only
+    /// has its old connections superseded.
     fn end_previous(&mut self, now: Instant, key: PublicKey, nonce: Nonce) {
         let Some(previous) = self.by_key.get(&key).and_then(|id| self.sessions.get(id)) else { return };
         if is_planted(Bug::PreviousSessionKept) {
@@ -124,7 +127,7 @@ impl ExitSessions {
         self.end(now, id, EndReason::Replaced);
     }
 
-    /// Brings the registry up to date with the pool.
+    /// Records the pool's leases in the registry.
     fn record_leases(&mut self, now: Instant, key: PublicKey, taken_from: &[PublicKey]) {
         let mut news = false;
         for &changed in taken_from.iter().chain([&key]) {
@@ -162,7 +165,7 @@ impl ExitSessions {
         session
     }
 
-    /// Joins a waiting connection to a session, in place of the one that has the index.
+    /// Attaches a waiting connection to a session, replacing the connection that has the index.
     fn attach_connection(&mut self, now: Instant, id: SessionId, connection: u64, index: u32) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if let Some(deadline) = session.offline_deadline.take() {
@@ -213,7 +216,7 @@ impl ExitSessions {
 }
 
 impl Wish {
-    /// The version comes first: what other versions put into the other fields is not for this one to judge.
+    /// Checks the version first, because other versions may give the other fields another meaning.
     fn parse(hello: Hello) -> Result<Self, Goodbye> {
         if hello.version != PROTOCOL_VERSION {
             return Err(Goodbye::Version(Some(Versions { exit: PROTOCOL_VERSION, client: hello.version })));
@@ -237,13 +240,13 @@ impl Wish {
     }
 }
 
-/// Whether a text can be a host's name for itself: up to 63 of letters, digits, dot, dash and underscore, or nothing.
+/// Whether a text is a valid host name: empty, or up to 63 letters, digits, dots, dashes and underscores.
 fn is_host_name(name: &str) -> bool {
     name.len() <= MAX_NAME_LENGTH
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// Those of the wanted prefixes that lie in networks which the operator set for the client, each once.
+/// The wanted prefixes that lie within the networks set for the client, without duplicates.
 fn granted(wanted: &[IpNet], client: &Client) -> Vec<IpNet> {
     let mut granted: Vec<_> = wanted
         .iter()

@@ -1,4 +1,4 @@
-//! One session, and what is remembered of those it replaced.
+//! One session, and the record of the sessions that it replaced.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use crate::pool::Lease;
 use crate::{AttachToken, PublicKey};
 
-/// Number of a session at one exit; not used twice in one run, and hardly ever in two.
+/// Number of a session at one exit. It is unique within a run of the exit, and almost certainly across runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -22,7 +22,7 @@ impl fmt::Display for SessionId {
 /// Length in bytes of the nonce that a client process puts into its Hello.
 pub(crate) const NONCE_LENGTH: usize = 16;
 
-/// What tells one client process from another.
+/// Random bytes that identify a client process.
 pub(crate) type Nonce = [u8; NONCE_LENGTH];
 
 /// One client's attachment to this exit.
@@ -38,9 +38,9 @@ pub struct Session {
     pub(super) opened: Instant,
     pub(super) token: AttachToken,
     pub(super) nonce: Nonce,
-    /// The connection of each index.
+    /// The connection at each index.
     pub(super) connections: Vec<Option<u64>>,
-    /// When it ends unless a connection is attached; set while there is none.
+    /// When the session ends unless a connection is attached. Set while there is none.
     pub(super) offline_deadline: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl Session {
         &self.name
     }
 
-    /// The client's name for itself; may be empty.
+    /// The client's own host name, which may be empty.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -95,13 +95,14 @@ impl Session {
         (0..).zip(&self.connections).filter_map(|(index, connection)| Some((index, (*connection)?)))
     }
 
-    /// Puts a connection at an index of the session; returns the one that was there, or `None` if there is no such index.
+    /// Puts a connection at an index of the session. Returns the connection that it replaces, or `None` if the index is out of
+    /// range.
     pub(super) fn attach(&mut self, connection: u64, index: u32) -> Option<Option<u64>> {
         let slot = self.connections.get_mut(usize::try_from(index).ok()?)?;
         Some(slot.replace(connection))
     }
 
-    /// Takes a connection from its index; returns whether it was there.
+    /// Removes a connection from its index. Returns whether it was there.
     pub(super) fn detach(&mut self, connection: u64, index: u32) -> bool {
         let slot = usize::try_from(index).ok().and_then(|index| self.connections.get_mut(index));
         let Some(slot) = slot.filter(|slot| **slot == Some(connection)) else { return false };
@@ -110,13 +111,12 @@ impl Session {
     }
 }
 
-/// The latest client processes of one key that were replaced by another host: each is told so for good, even if it was
-/// away when it happened.
+/// The latest client processes of one key that another host replaced. Each is told so, even if it was offline at the time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Predecessors(VecDeque<(SessionId, Nonce)>);
 
 impl Predecessors {
-    /// How many are remembered for each key.
+    /// Most processes remembered per key.
     const MOST: usize = 8;
 
     pub(super) fn add(&mut self, session: SessionId, nonce: Nonce) {

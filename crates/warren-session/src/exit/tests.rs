@@ -56,7 +56,7 @@ fn a_key_that_is_not_enrolled_hears_only_that() {
 
 #[test]
 fn a_stranger_s_message_is_of_4_kib_at_most_and_not_waited_for_if_it_would_be_longer() {
-    // The control: an enrolled client's may be.
+    // The control: an enrolled client's message may be longer.
     for (key, length, is_closed) in [(STRANGER, 4_096, false), (STRANGER, 4_097, true), (ALICE, 4_097, false)]
     {
         let mut exit = Exit::new();
@@ -210,7 +210,7 @@ fn the_newest_host_wins_and_the_older_one_is_told_for_good_even_later() {
     assert_eq!(exit.last_closes, [(1, Goodbye::Replaced)]);
     assert!(actions.iter().any(|action| matches!(action, Action::End { reason: EndReason::Replaced, .. })));
     assert_eq!((exit.sessions.sessions().count(), exit.lease_of(ALICE)), (1, old_lease));
-    // The older host had lost its connections and comes back: neither way leads it in again.
+    // The older host had lost its connections and returns: neither Attach nor Hello lets it in again.
     exit.say(3, ALICE, &old_attach);
     assert_eq!(exit.last_closes, [(3, Goodbye::Replaced)]);
     exit.say(4, ALICE, &hello(NONCE_A));

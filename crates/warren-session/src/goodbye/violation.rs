@@ -11,15 +11,15 @@ pub enum Violation {
     TooLong,
     /// A message came where it is not allowed.
     OutOfOrder,
-    /// A name has characters other than letters, digits, `.`, `_` and `-`, or is longer than 63.
+    /// A name has characters other than letters, digits, `.`, `_` and `-`, or more than 63 of them.
     BadName,
     /// A nonce does not have 16 bytes.
     BadNonce,
-    /// A prefix is no network, or there are too many.
+    /// A prefix is not a network, or there are too many.
     BadPrefix,
     /// A connection's index is not below the session's number of connections.
     BadIndex,
-    /// A `Welcome` holds what no client can use.
+    /// A `Welcome` cannot be used.
     BadWelcome,
 }
 
@@ -36,7 +36,7 @@ impl Violation {
         Self::BadWelcome,
     ];
 
-    /// The number that is added to the first code of violations; never 0, never reused.
+    /// The number that is added to the base of violation codes. It is never 0 and never reused.
     pub const fn number(self) -> u32 {
         match self {
             Self::Malformed => 1,
@@ -50,7 +50,7 @@ impl Violation {
         }
     }
 
-    /// The violation of a number; `None` if this version knows none.
+    /// The violation of a number. `None` if this version does not know it.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|violation| violation.number() == number)
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Violation {
             Self::OutOfOrder => "a message out of order",
             Self::BadName => "a name with characters other than letters, digits, dot, dash and underscore",
             Self::BadNonce => "a nonce of the wrong length",
-            Self::BadPrefix => "a prefix that is no network",
+            Self::BadPrefix => "a prefix that is not a network",
             Self::BadIndex => "a connection index out of range",
             Self::BadWelcome => "a welcome that no client can use",
         })

@@ -1,4 +1,4 @@
-//! Between the addresses of messages, 4 or 16 bytes, and Rust's types.
+//! Conversions between the addresses of messages, 4 or 16 bytes, and Rust's types.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::Network;
 
-/// The address in network order.
+/// The address's bytes in network order.
 pub(crate) fn ip_to_wire(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -22,7 +22,7 @@ pub(crate) fn ip_from_wire(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|octets| Ipv6Addr::from(octets).into())
 }
 
-/// Whether an address can be that of one host, on a link between any two: neither reserved nor special (RFC 6890).
+/// Whether an address can be a host's address: a unicast address that is neither reserved nor special (RFC 6890).
 pub(crate) fn is_unicast(address: &IpAddr) -> bool {
     let special = match address {
         IpAddr::V4(address) => address.octets()[0] == 0 || address.is_broadcast() || address.is_link_local(),
@@ -38,12 +38,12 @@ impl From<IpNet> for Network {
 }
 
 impl Network {
-    /// The address and prefix length as they are; `None` if the message holds neither IPv4 nor IPv6.
+    /// The address and prefix length as sent. `None` if they are neither valid IPv4 nor IPv6.
     pub(crate) fn interface(&self) -> Option<IpNet> {
         IpNet::new(ip_from_wire(&self.address)?, u8::try_from(self.prefix_length).ok()?).ok()
     }
 
-    /// The network; `None` also if bits behind the prefix are set.
+    /// The network. `None` also if host bits are set.
     pub(crate) fn network(&self) -> Option<IpNet> {
         self.interface().filter(|network| network.trunc() == *network)
     }

@@ -1,21 +1,21 @@
-//! Cuts a control stream into messages, with a buffer that a hostile peer cannot make grow.
+//! Splits a control stream into messages, with a buffer that a hostile peer cannot grow without bound.
 
 use thiserror::Error;
 
 use super::{Message, PREFIX_LENGTH, decode};
 use crate::goodbye::Violation;
 
-/// Longest message in bytes, without its prefix: what the `u16` can say.
+/// Longest message in bytes, without its prefix: the largest `u16`.
 pub const MAX_MESSAGE_LENGTH: usize = 0xffff;
 
 /// Reads messages from the bytes of one control stream.
 ///
-/// The buffer holds at most twice the longest message: a caller that reads all messages after each piece of at most
-/// [`MAX_MESSAGE_LENGTH`] bytes never meets that bound, whatever the peer sends.
+/// The buffer holds at most twice the longest message. A caller that reads all messages after each piece of at most
+/// [`MAX_MESSAGE_LENGTH`] bytes never reaches that bound, whatever the peer sends.
 #[derive(Clone, Debug)]
 pub struct MessageDecoder {
     buffer: Vec<u8>,
-    /// Start of what is not read yet; what stands before it goes with the next push.
+    /// Start of the unread bytes. The bytes before it are dropped by the next push.
     read: usize,
     longest: usize,
     failed: Option<MessageError>,
@@ -24,10 +24,10 @@ pub struct MessageDecoder {
 /// Why a control stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// A message is no valid Protocol Buffers encoding of its schema.
+    /// A message is not a valid Protocol Buffers encoding of its schema.
     #[error("a message does not decode")]
     Malformed,
-    /// A message is longer than the stream may carry, or more was pushed than the buffer holds.
+    /// A message is longer than the limit, or more bytes were pushed than the buffer holds.
     #[error("a message is longer than {limit} bytes")]
     TooLong {
         /// The limit in bytes.
@@ -61,7 +61,7 @@ impl MessageDecoder {
         Self { buffer: Vec::new(), read: 0, longest, failed: None }
     }
 
-    /// Takes the next bytes of the stream. If they exceed the buffer's bound, [`Self::next`] fails.
+    /// Adds the next bytes of the stream. If they exceed the buffer's bound, [`Self::next`] fails.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -75,11 +75,11 @@ impl MessageDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next message that this version knows, or `None` until more bytes come.
+    /// Returns the next message that this version knows, or `None` until more bytes arrive.
     ///
     /// # Errors
     ///
-    /// When the stream cannot be read any further; every later call fails the same way.
+    /// If the stream cannot be read any further. Every later call fails the same way.
     #[expect(
         clippy::should_implement_trait,
         reason = "a Result of Option reads better with `?` than an iterator's item"
@@ -92,6 +92,7 @@ impl MessageDecoder {
             let unread = self.buffer.get(self.read..).unwrap_or_default();
             let Some((prefix, rest)) = unread.split_first_chunk::<PREFIX_LENGTH>() else { return Ok(None) };
             let length = usize::from(u16::from_be_bytes(*prefix));
+            // Refuse the length itself: waiting for the bytes would let a stranger fill the buffer.
             if length > self.longest {
                 return Err(self.fail(MessageError::TooLong { limit: self.longest }));
             }

@@ -1,4 +1,4 @@
-//! Keeps `docs/warren-v1.proto` and the structs equal: both texts are parsed into the same table and compared.
+//! Tests that `docs/warren-v1.proto` and the structs are equal: both texts are parsed into the same table and compared.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn the_envelope_takes_every_message() {
     let schema = parse_proto(PROTO);
     let tags: Vec<_> = schema["Message"].keys().map(u32::to_string).collect();
     assert!(STRUCTS.contains(&format!("tags = \"{}\"", tags.join(", "))));
-    // Compiles only with the fields that the struct has.
+    // Compiles only if the struct has exactly these fields.
     let wire::Message { body: _ } = wire::Message { body: None };
 }
 

@@ -1,4 +1,4 @@
-//! The structs of `docs/warren-v1.proto`, field by field in the same order; a test keeps both equal.
+//! The structs of `docs/warren-v1.proto`, field by field in the same order. A test compares both.
 
 /// Envelope of every message.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -7,7 +7,7 @@ pub(super) struct Message {
     pub(super) body: Option<Body>,
 }
 
-/// What an envelope holds.
+/// The message in an envelope.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Body {
     #[prost(message, tag = "1")]
@@ -49,10 +49,10 @@ pub struct Hello {
     /// Number of connections that the client wants in the session.
     #[prost(uint32, tag = "3")]
     pub connections_wanted: u32,
-    /// The client's name for itself, for the exit's operator to read; may be empty.
+    /// The client's own host name, shown to the exit's operator. May be empty.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// 16 random bytes, chosen once per client process: tells a client that lost its session from a second host.
+    /// 16 random bytes, chosen once per client process. They distinguish a client that lost its session from a second host.
     #[prost(bytes = "vec", tag = "5")]
     pub nonce: Vec<u8>,
     /// Networks behind the client that it asks the exit to route to it.
@@ -99,7 +99,7 @@ pub struct Welcome {
     /// The exit's inner IPv6 address, 16 bytes; empty without IPv6.
     #[prost(bytes = "vec", tag = "12")]
     pub gateway_ipv6: Vec<u8>,
-    /// Those of the prefixes asked for that the exit routes to this client.
+    /// The requested prefixes that the exit routes to this client.
     #[prost(message, repeated, tag = "13")]
     pub prefixes: Vec<Network>,
 }
@@ -132,21 +132,21 @@ pub struct Goodbye {
     /// A value of `GoodbyeReason`.
     #[prost(uint32, tag = "1")]
     pub reason: u32,
-    /// With reason VERSION: what the exit speaks.
+    /// With reason VERSION: the exit's version.
     #[prost(uint32, tag = "2")]
     pub exit_version: u32,
-    /// With reason VERSION: what the client speaks.
+    /// With reason VERSION: the client's version.
     #[prost(uint32, tag = "3")]
     pub client_version: u32,
 }
 
-/// Asks for the key that this connection proved to be enrolled.
+/// Asks the exit to enrol the key that this connection proved.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Enrol {
     /// The invitation's token, 22 characters of base64url.
     #[prost(string, tag = "1")]
     pub token: String,
-    /// The client's name for itself, for the exit's operator to read; may be empty.
+    /// The client's own host name, shown to the exit's operator. May be empty.
     #[prost(string, tag = "2")]
     pub name: String,
 }
@@ -159,10 +159,10 @@ pub struct Enrolled {
     pub name: String,
 }
 
-/// The body of an invitation; never sent on a connection.
+/// The body of an invitation, never sent on a connection.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Invite {
-    /// Where the exit is reached, `HOST:PORT`.
+    /// The exit's endpoint, `HOST:PORT`.
     #[prost(string, tag = "1")]
     pub endpoint: String,
     /// The exit's Ed25519 key, 32 bytes.

@@ -21,13 +21,13 @@ pub enum PoolError {
         /// Longest prefix that works.
         longest: u8,
     },
-    /// The network's address has bits set behind the prefix.
-    #[error("{network} is no network address: write {}", network.trunc())]
+    /// The network's address has host bits set.
+    #[error("{network} is not a network address: write {}", network.trunc())]
     HostBits {
-        /// What was given.
+        /// The refused network.
         network: IpNet,
     },
-    /// The network holds addresses that no host can have.
+    /// The network holds special-purpose addresses.
     #[error(
         "{network} holds reserved addresses: choose a private network such as 10.66.0.0/16 or fd66:6666::/64"
     )]
@@ -35,9 +35,9 @@ pub enum PoolError {
         /// The network.
         network: IpNet,
     },
-    /// The address is in none of the pool's networks.
+    /// The address is outside the pool's networks.
     #[error(
-        "the address {address} is in none of the exit's inner networks: choose one from [addresses] in exit.toml"
+        "the address {address} is outside the exit's inner networks: choose one from [addresses] in exit.toml"
     )]
     NotInPool {
         /// The address.
@@ -49,15 +49,15 @@ pub enum PoolError {
         /// The address.
         address: IpAddr,
     },
-    /// The address is another key's, by a static lease or because that client is online.
+    /// Another key holds the address as a static lease or while online.
     #[error("the address {address} is in use by another client: choose another, or remove that client")]
     InUse {
         /// The address.
         address: IpAddr,
-        /// Who holds it.
+        /// The key that holds it.
         holder: PublicKey,
     },
-    /// Every address is held by a static lease or a client that is online.
+    /// Every address is a static lease or held by an online client.
     #[error("all addresses of {network} are in use")]
     Exhausted {
         /// The network that is full.

@@ -1,4 +1,4 @@
-//! The addresses of one network: which are taken, and which comes next.
+//! The addresses of one network: which are taken, and which one is next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,8 +11,8 @@ use crate::message::is_unicast;
 
 /// One network. Addresses are numbers (IPv4 in the low 32 bits), so that both families share the code.
 ///
-/// Addresses never used before are given out first, in ascending order: an address that was given back rests as long as
-/// possible before it is another client's.
+/// Unused addresses are given out first, in ascending order. A returned address therefore rests as long as possible before
+/// another client gets it.
 #[derive(Clone, Debug)]
 pub(super) struct Range {
     network: IpNet,
@@ -20,7 +20,7 @@ pub(super) struct Range {
     /// First and last address that a client can have.
     first: u128,
     last: u128,
-    /// No address from here to `last` is in `given_back`.
+    /// The lowest address that was never taken. No address from here to `last` is in `given_back`.
     next: u128,
     given_back: BTreeSet<u128>,
     taken: BTreeMap<u128, PublicKey>,
@@ -34,7 +34,8 @@ impl Range {
         if !is_unicast(&network.network()) || !is_unicast(&network.broadcast()) {
             return Err(PoolError::NotUnicast { network });
         }
-        // Network, gateway, one client, broadcast. IPv6 has no broadcast, but its last address stays free as well.
+        // Needs four addresses: network, gateway, one client, broadcast. IPv6 has no broadcast, but its last address stays unused
+        // too.
         let longest = network.max_prefix_len() - 2;
         if network.prefix_len() > longest {
             return Err(PoolError::TooSmall { network, longest });
@@ -67,7 +68,7 @@ impl Range {
         self.taken.get(&number).copied()
     }
 
-    /// Whether a client can have the address at all.
+    /// Checks that a client can have the address at all.
     pub(super) fn check(&self, number: u128) -> Result<(), PoolError> {
         let address = self.address(number);
         if !self.network.contains(&address) {
@@ -76,7 +77,7 @@ impl Range {
         if (self.first..=self.last).contains(&number) { Ok(()) } else { Err(PoolError::Reserved { address }) }
     }
 
-    /// The address that comes next, if any is free.
+    /// The next free address, if any.
     pub(super) fn free(&self) -> Option<u128> {
         let mut candidate = self.next;
         for taken in self.taken.range(self.next..).map(|(number, _)| *number) {

@@ -1,11 +1,11 @@
-//! Taking over a registry that the operator edited, but for what is the exit's own to say.
+//! Takes over a registry that the operator edited, except for leases and dates, which the exit keeps.
 
 use std::time::SystemTime;
 
 use super::{ClientRegistry, RegistryError};
 
 impl ClientRegistry {
-    /// Checks that `edited` brings nothing back that is gone: no removed key as a client's, and no invitation.
+    /// Checks that `edited` brings back neither a removed key nor a withdrawn invitation.
     pub(crate) fn check_edited(&self, edited: &Self, now: SystemTime) -> Result<(), RegistryError> {
         edited.clients.values().try_for_each(|client| self.removed_key_of(client))?;
         let is_known = |token| self.invitations.contains_key(token);
@@ -15,7 +15,7 @@ impl ClientRegistry {
         }
     }
 
-    /// Adds the clients to `edited` that were enrolled after it was written: it has their invitations, and as open ones.
+    /// Adds to `edited` the clients that enrolled after it was written. Their invitations are still open in it.
     pub(crate) fn with_enrolled_since(&self, mut edited: Self) -> Self {
         for (token, used) in &self.invitations {
             let Some(client) = used.used_by.and_then(|key| self.by_key(key)) else { continue };
@@ -27,8 +27,8 @@ impl ClientRegistry {
         edited
     }
 
-    /// Takes over what ends no session of `edited`, which [`Self::check_edited`] has found good and which has all clients of this
-    /// one: what they are called and may send, their next keys, removed keys and invitations.
+    /// Takes over the changes that end no session: names, rate limits, next keys, removed keys and invitations. `edited` has
+    /// passed [`Self::check_edited`] and has every client of this registry.
     pub(crate) fn take_small_changes_of(&mut self, edited: &Self) {
         for client in self.clients.values_mut() {
             if let Some(named) = edited.by_key(client.public_key) {
@@ -44,14 +44,15 @@ impl ClientRegistry {
             .filter_map(|client| Some((client.next_public_key?, client.public_key)))
             .collect();
         self.removed.join(&edited.removed);
-        // A key may have gone from one client to another: it is removed with the first one, and not for good.
+        // A key may have moved from one client to another. Taking out the first client removed the key, so it is allowed again
+        // here.
         for key in edited.clients.values().flat_map(|client| client.keys()) {
             self.removed.forget(key);
         }
         self.take_invitations_of(edited);
     }
 
-    /// Withdraws each invitation that `edited` lacks. One that was used meanwhile stays so.
+    /// Withdraws each invitation that `edited` lacks. An invitation that was used meanwhile stays used.
     fn take_invitations_of(&mut self, edited: &Self) {
         self.invitations.retain(|token, invitation| {
             let Some(named) = edited.invitations.get(token) else { return false };

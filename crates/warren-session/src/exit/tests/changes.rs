@@ -260,7 +260,7 @@ fn an_invitation_that_is_gone_from_the_file_is_withdrawn_and_none_comes_back() {
 
     assert_eq!(open(&exit), ["kept", "used"]);
     let refused = exit.sessions.adopt(exit.now, backup).unwrap_err().to_string();
-    assert!(refused.contains("\"leaked\" is none that is open here"), "{refused}");
+    assert!(refused.contains("\"leaked\" is not open at this exit"), "{refused}");
     assert_eq!(open(&exit), ["kept", "used"]);
     exit.say(1, PublicKey([8; 32]), &enrol(&leaked));
     assert_eq!(exit.last_closes, [(1, Goodbye::InvitationVoid)]);

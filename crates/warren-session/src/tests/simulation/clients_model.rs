@@ -1,5 +1,5 @@
-//! Who may connect: the clients and invitations as operator and machines made them, and what the exit may make of them by
-//! itself, which is little: it leases addresses, and moves a client to the key that was set for it and that somebody shows.
+//! A model of the clients and invitations that the operator and the machines made. The exit may change little of it by itself: it
+//! leases addresses, and rotates a client to its next key when a connection proves that key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,18 +17,18 @@ use super::world::Room;
 /// Number of clients that have hosts.
 pub(super) const CLIENTS: usize = 4;
 
-/// Number of clients that enrol and never connect.
+/// Number of clients that enrol but never connect.
 pub(super) const GUESTS: usize = 2;
 
-/// Number of keys that the machine of each client has.
+/// Number of keys on each client's machine.
 pub(super) const KEYS: usize = 3;
 
-/// One key of a client's machine. No other client is ever given it.
+/// One key of a client's machine. No other client ever gets it.
 pub(super) fn key_of(client: usize, number: usize) -> PublicKey {
     PublicKey([u8::try_from(1 + client + 10 * number).unwrap(); 32])
 }
 
-/// The client whose machine has a key.
+/// The client whose machine has the key.
 pub(super) fn client_of(key: PublicKey) -> usize {
     usize::from(key.0[0] - 1) % 10
 }
@@ -43,17 +43,17 @@ pub(super) fn network_behind(client: usize) -> IpNet {
     Ipv4Net::new([192, 168, u8::try_from(client).unwrap(), 0].into(), 24).unwrap().into()
 }
 
-/// What the exit should know of its clients.
+/// The clients that the exit should know.
 #[derive(Debug)]
 pub(super) struct ClientsModel {
     clients: BTreeMap<String, Client>,
-    /// Those that it has neither withdrawn nor forgotten.
+    /// Invitations that the exit has neither withdrawn nor deleted.
     invitations: Vec<Invited>,
-    /// Every token that was given out, and to which client.
+    /// Every token that was given out, with its client.
     tokens: Vec<(InviteToken, usize)>,
-    /// Keys of hosts that at some time were not to be admitted.
+    /// Keys of hosts that the exit had to refuse at some time.
     shut_out: BTreeSet<PublicKey>,
-    /// Keys that clients had and lost, which the operator did not allow again.
+    /// Removed keys that the operator has not allowed again.
     removed: BTreeSet<PublicKey>,
 }
 
@@ -85,8 +85,8 @@ impl ClientsModel {
         self.clients.values().find(|client| client.public_key == key)
     }
 
-    /// What somebody is told who shows a key and says Hello, or asks for a session without its token; `None` if that has
-    /// another answer.
+    /// The refusal of a connection that proves a key and sends Hello, or Attach with a wrong token. `None` if the answer is
+    /// another one.
     pub(super) fn refusal(&self, key: PublicKey, says_hello: bool) -> Option<Goodbye> {
         let is_next = |client: &Client| !client.disabled && client.next_public_key == Some(key);
         match self.by_key(key) {
@@ -100,19 +100,19 @@ impl ClientsModel {
         self.refusal(key, true).is_none()
     }
 
-    /// Remembers of a host's key whether it is admitted now.
+    /// Records whether a host's key is admitted now.
     pub(super) fn look_at(&mut self, key: PublicKey) {
         if !self.admits(key) {
             self.shut_out.insert(key);
         }
     }
 
-    /// Whether there was a time at which a host with the key had to be refused.
+    /// Whether the exit ever had to refuse a host with the key.
     pub(super) fn was_shut_out(&self, key: PublicKey) -> bool {
         self.shut_out.contains(&key)
     }
 
-    /// Checks what the exit made of its clients, and takes that in; returns the keys that were left for the next ones.
+    /// Checks the exit's own changes of its clients and records them. Returns the keys that rotations replaced.
     pub(super) fn follow(
         &mut self,
         registry: &ClientRegistry,
@@ -146,7 +146,7 @@ impl ClientsModel {
         left
     }
 
-    /// Whether the exit has to take a client that was changed to this one.
+    /// Whether the exit must accept a change that results in this client.
     pub(super) fn takes(&self, after: &Client, exit: &ExitSessions) -> bool {
         let others = || self.clients.values().filter(|other| other.name != after.name);
         let keys = |client: &Client| [Some(client.public_key), client.next_public_key];
@@ -167,7 +167,7 @@ impl ClientsModel {
         key_is_free && address_is_free && prefixes_are_free
     }
 
-    /// A client is as the operator changed it. What that takes from sticky leases is the exit's to give anew.
+    /// Records an operator's change of a client. The exit may lease new addresses where the change took sticky ones.
     pub(super) fn replace(&mut self, after: Client) {
         let before = self.clients.insert(after.name.clone(), after.clone()).expect("a client that there was");
         for other in self.clients.values_mut() {
@@ -183,7 +183,7 @@ impl ClientsModel {
         self.clients.insert(client.name.clone(), client);
     }
 
-    /// Takes a client out, and an invitation of its name; `None` if there is neither.
+    /// Removes a client and an open invitation of its name. `None` if there is neither.
     pub(super) fn remove(&mut self, name: &str) -> Option<Option<Client>> {
         let was_invited = self.withdraw(name);
         let removed = self.clients.remove(name);
@@ -194,12 +194,12 @@ impl ClientsModel {
         (was_invited || removed.is_some()).then_some(removed)
     }
 
-    /// Whether a client had the key and lost it.
+    /// Whether the key is a removed key.
     pub(super) fn is_removed(&self, key: PublicKey) -> bool {
         self.removed.contains(&key)
     }
 
-    /// The operator allows a removed key.
+    /// Allows a removed key again.
     pub(super) fn allow(&mut self, key: PublicKey) {
         self.removed.remove(&key);
     }
@@ -217,7 +217,7 @@ impl ClientsModel {
         InviteToken::new(bytes)
     }
 
-    /// Returns whether a client may be invited, who then is.
+    /// Invites a client if that is possible. Returns whether it is.
     pub(super) fn invite(&mut self, client: usize, expires: SystemTime, now: SystemTime) -> bool {
         let (name, token) = (name_of(client), self.next_token());
         self.tokens.push((token, client));
@@ -239,7 +239,7 @@ impl ClientsModel {
         &self.tokens
     }
 
-    /// Enrols a key with a token; the name that it gets, or `None` if the invitation admits it no more.
+    /// Enrols a key with a token. Returns its name, or `None` if the invitation does not admit it.
     pub(super) fn redeem(&mut self, token: InviteToken, key: PublicKey, now: SystemTime) -> Option<String> {
         let invited = self.invitations.iter_mut().find(|invited| invited.token == token)?;
         let is_void = now >= invited.expires || invited.used_by.is_some_and(|by| by != key);
@@ -253,7 +253,7 @@ impl ClientsModel {
         Some(name)
     }
 
-    /// The names of the invitations that may be used at a time.
+    /// The names of the invitations that are open at a time.
     pub(super) fn open_invitations(&self, now: SystemTime) -> Vec<&str> {
         let open =
             self.invitations.iter().filter(|invited| invited.used_by.is_none() && now < invited.expires);
@@ -262,7 +262,7 @@ impl ClientsModel {
         names
     }
 
-    /// Returns whether there was an invitation of the name that nobody has used.
+    /// Withdraws the unused invitation of a name. Returns whether there was one.
     fn withdraw(&mut self, name: &str) -> bool {
         let before = self.invitations.len();
         self.invitations.retain(|invited| invited.name != name || invited.used_by.is_some());
@@ -270,7 +270,7 @@ impl ClientsModel {
     }
 }
 
-/// Whether two clients have the same of all that is the operator's to choose; they have one name.
+/// Whether two clients of one name have the same operator settings.
 fn is_chosen_alike(one: &Client, other: &Client) -> bool {
     one.next_public_key == other.next_public_key
         && one.static_lease() == other.static_lease()

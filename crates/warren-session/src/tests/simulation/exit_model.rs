@@ -1,4 +1,4 @@
-//! What may be believed of an exit from its actions alone, and the checks that each action must pass.
+//! A model of the exit built from its actions alone, and the checks that each action must pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::{Goodbye, PublicKey};
 
 use super::clients_model::{ClientsModel, client_of, network_behind};
 
-/// That a session has ended is written within this time.
+/// The end of a session must be persisted within this time.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The sessions of one run of an exit.
@@ -22,14 +22,14 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct ExitModel {
     open: BTreeMap<SessionId, Opened>,
     ended: BTreeSet<SessionId>,
-    /// Connections that carried traffic at some time.
+    /// Connections that have ever carried traffic.
     pub(super) ever_attached: BTreeSet<u64>,
     closed: BTreeMap<u64, Goodbye>,
-    /// Connections whose keys were enrolled, and the names that they were told.
+    /// Connections whose keys were enrolled, with the names that they were told.
     pub(super) enrolled: BTreeMap<u64, String>,
-    /// Since when it is to be written that a session has ended.
+    /// Since when the end of a session has not been persisted.
     unwritten: Option<Instant>,
-    /// The code of the Goodbye that a connection was told last.
+    /// The code of the latest Goodbye sent on each connection.
     told: BTreeMap<u64, u32>,
 }
 
@@ -40,17 +40,17 @@ struct Opened {
     lease: Lease,
     connections: u32,
     attached: BTreeMap<u32, u64>,
-    /// Since when no connection is attached.
+    /// Since when no connection has been attached.
     empty_since: Option<Instant>,
 }
 
 impl ExitModel {
-    /// A new run of the exit knows no session; what the run before said may still be on its way.
+    /// The model of a restarted exit, which knows no session. Messages of the previous run may still be in flight.
     pub(super) fn restarted(&self) -> Self {
         Self { ever_attached: self.ever_attached.clone(), ..Self::default() }
     }
 
-    /// Checks an action and takes it in. `disk` is what a restart would find.
+    /// Checks an action and records it. `disk` is the registry that a restart would find.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -135,7 +135,7 @@ impl ExitModel {
         }
     }
 
-    /// Compares what the actions said with what the exit says of itself.
+    /// Compares the model with the exit's own state.
     pub(super) fn compare(&mut self, exit: &ExitSessions, now: Instant) {
         let unwritten_for = self.unwritten.map(|since| now - since);
         assert!(
@@ -184,7 +184,7 @@ impl ExitModel {
         self.open.get(&session).map(|opened| opened.key)
     }
 
-    /// What a connection was closed with by the exit.
+    /// The reason with which the exit closed a connection.
     pub(super) fn closed_with(&self, connection: u64) -> Option<Goodbye> {
         self.closed.get(&connection).copied()
     }

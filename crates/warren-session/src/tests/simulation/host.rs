@@ -1,4 +1,4 @@
-//! One client's host: its session, its wires, and the checks that each of its actions must pass.
+//! One client's host: its session, its connections, and the checks that each of its actions must pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -46,7 +46,7 @@ impl Host {
         }
     }
 
-    /// Checks and carries out everything that the session wants done.
+    /// Checks and carries out every pending action of the session.
     pub(super) fn act(&mut self, network: &mut Network, exit: &ExitModel) {
         let mut count = 0;
         while let Some(action) = self.session.poll_action() {
@@ -114,13 +114,13 @@ impl Host {
         }
     }
 
-    /// The wires that carry traffic, by index.
+    /// The connections that carry traffic, by index.
     pub(super) fn attached(&self) -> impl Iterator<Item = (u32, u64)> {
         self.attached.iter().map(|index| (*index, self.wires[index]))
     }
 }
 
-/// A connection that ended for no reason of ours.
+/// The end of a connection that has no Goodbye.
 pub(super) fn lost() -> crate::client::ConnectionEnd {
     crate::client::ConnectionEnd::Lost("the connection was cut".into())
 }

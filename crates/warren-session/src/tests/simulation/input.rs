@@ -1,16 +1,16 @@
-//! Any bytes as the order of events, for a fuzz target: what is missing is zero, so that every input means something.
+//! Turns arbitrary bytes into a sequence of events, for a fuzz target. Missing bytes read as zero, so every input is valid.
 
 use super::operator::Change;
 use super::trouble::{Step, Which};
 use super::world::{Room, World};
 
-/// Most steps that an input is taken for.
+/// Most steps read from one input.
 const MAX_STEPS: usize = 400;
 
-/// Lets happen what the bytes say, and then checks that everybody is connected again.
+/// Runs the steps that the bytes encode, then checks that every client is connected again.
 ///
 /// # Panics
-/// When a promise is broken.
+/// If a checked property is violated.
 pub fn run_bytes(data: &[u8]) {
     let mut input = Input(data);
     let room = if input.byte() % 2 == 0 { Room::Enough } else { Room::Tight };
@@ -27,7 +27,7 @@ pub fn run_bytes(data: &[u8]) {
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
-    /// The most frequent steps have the most bytes, as with the seeds.
+    /// Frequent steps have more byte values, like the weights of random seeds.
     fn step(&mut self) -> Step {
         match self.byte() {
             0..56 => Step::Deliver(self.which()),
@@ -61,10 +61,10 @@ impl Input<'_> {
         }
     }
 
-    /// A message of no valid meaning: a peer that says valid ones at will is no broken wire, but another peer.
+    /// A message that does not decode. Arbitrary valid messages would model a different peer, not a broken wire.
     fn nonsense(&mut self) -> Vec<u8> {
         let length = self.byte() % 32;
-        // Field 0 of wire type 7, neither of which there is.
+        // Field 0 with wire type 7: neither exists in Protocol Buffers.
         let mut message = vec![0, length + 1, 0x07];
         message.extend((0..length).map(|_| self.byte()));
         message
@@ -83,7 +83,7 @@ impl Input<'_> {
         self.byte() % 8 != 7
     }
 
-    /// Some seconds, hours, days or years, forward or back.
+    /// A number of seconds, hours, days or years, forward or back.
     fn seconds(&mut self) -> i64 {
         let unit = [1, 3_600, 86_400, 31_536_000][usize::from(self.byte() % 4)];
         let seconds = unit * i64::from(self.byte());

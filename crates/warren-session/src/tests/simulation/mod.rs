@@ -1,7 +1,6 @@
-//! Runs one exit against several clients over a network that delivers in any order, loses, and cuts, while both sides
-//! restart, clients change their keys, the operator changes the registry and the calendar steps. Every action is checked
-//! against a model as it is carried out (`exit_model`, `clients_model`, `host`), and once the trouble is over everybody must
-//! be connected again.
+//! Runs one exit against several clients over a network that reorders, loses and cuts. Both sides restart, clients change their
+//! keys, the operator changes the registry, and the wall clock steps. Every action is checked against a model (`exit_model`,
+//! `clients_model`, `host`). Once the trouble is over, every client must be connected again.
 
 mod clients_model;
 mod exit_model;

@@ -1,4 +1,4 @@
-//! Connections between hosts and the exit: two queues each, in order within, in any order between.
+//! Connections between hosts and the exit, each with two queues. Each queue is in order. Different queues are not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::exit_model::ExitModel;
 use crate::client::ConnectionEnd;
 use crate::{HANDSHAKE_TIMEOUT, PublicKey};
 
-/// What is on its way.
+/// A packet in flight.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Packet {
     Connected,
@@ -15,25 +15,25 @@ pub(super) enum Packet {
     Closed(ConnectionEnd),
 }
 
-/// One QUIC connection. A side that is gone gets nothing more.
+/// One QUIC connection. Nothing is delivered to a side that is gone.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
     pub(super) key: PublicKey,
-    /// Who has the client's end, and at what index; `None` for strangers and hosts that were restarted.
+    /// The host at the client's end, and the connection's index there. `None` for strangers and restarted hosts.
     pub(super) owner: Option<(usize, u32)>,
-    /// Which host began it; `None` for strangers.
+    /// The host that began it. `None` for strangers.
     pub(super) dialler: Option<usize>,
     pub(super) to_exit: VecDeque<Packet>,
     pub(super) to_client: VecDeque<Packet>,
-    /// Whether the exit has heard of it and not of its end.
+    /// Whether the exit knows the connection and not yet its end.
     pub(super) exit_has_it: bool,
-    /// Whether the exit has ended it, or has died with it.
+    /// Whether the exit closed it or crashed.
     pub(super) exit_is_done: bool,
-    /// Nothing gets through any more, and nobody is told.
+    /// The path drops everything, and neither side is told.
     pub(super) is_silent: bool,
-    /// Nobody may attach it.
+    /// The connection must never be attached.
     pub(super) is_forger: bool,
-    /// When the exit heard of it.
+    /// When the exit learned of it.
     pub(super) connected: Option<Instant>,
 }
 
@@ -68,7 +68,7 @@ impl Network {
         self.wires.get_mut(&number).expect("a wire stays until both sides are done")
     }
 
-    /// Every queue that holds something: the wire, and whether it leads to the exit.
+    /// Every queue with packets: the wire, and whether the queue leads to the exit.
     pub(super) fn pending(&self) -> Vec<(u64, bool)> {
         let queues = self.wires.iter().filter(|(_, wire)| !wire.is_silent).flat_map(|(&number, wire)| {
             [(number, true, wire.to_exit.is_empty()), (number, false, wire.to_client.is_empty())]
@@ -81,7 +81,7 @@ impl Network {
         self.wires.values().any(|wire| wire.exit_has_it && wire.key == key)
     }
 
-    /// Checks that no connection waits longer to say what it wants than it may.
+    /// Checks that no connection waits for its first message longer than allowed.
     pub(super) fn check_patience(&self, now: Instant, exit: &ExitModel) {
         for (number, wire) in self.wires.iter().filter(|(_, wire)| wire.exit_has_it) {
             let is_late = wire.connected.is_some_and(|connected| now >= connected + HANDSHAKE_TIMEOUT);
@@ -89,7 +89,7 @@ impl Network {
         }
     }
 
-    /// Forgets wires that neither side has.
+    /// Forgets connections that neither side has.
     pub(super) fn sweep(&mut self) {
         self.wires.retain(|_, wire| wire.owner.is_some() || wire.exit_has_it || !wire.to_exit.is_empty());
     }

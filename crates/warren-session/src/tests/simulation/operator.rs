@@ -1,4 +1,4 @@
-//! What the operator changes while the exit runs, what machines ask of it besides sessions, and the clock on its wall.
+//! The operator's changes while the exit runs, the requests of machines besides sessions, and the wall clock.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,20 +12,20 @@ use super::network::Wire;
 use super::trouble::Which;
 use super::world::World;
 
-/// What the operator changes of a client.
+/// An operator's change of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// One of its machine's keys, another client's, or the one that it has, which takes back what was set.
+    /// The next key: one of its machine's keys, another client's key, or its current one, which cancels a rotation.
     NextKey(Which),
-    /// The last byte of its address, which may be the exit's own or another client's; 0 for any.
+    /// The last byte of its static address, which may be the exit's own or another client's. 0 removes the static address.
     Ipv4(u8),
-    /// Networks behind it, which may be another client's or the exit's own.
+    /// The networks behind it, which may overlap another client's or the exit's own.
     Prefixes(Which),
     RateLimit(Which),
 }
 
 impl World {
-    /// Changes a client as far as it can be changed so. What cannot be saved is not to be in force.
+    /// Changes a client if the change is valid. A change that cannot be saved must not be in force.
     pub(super) fn set_client(&mut self, number: usize, is_saved: bool, change: impl FnOnce(&mut Client)) {
         let Some(exit) = &mut self.exit else { return };
         let (now, name) = (self.now, name_of(number));
@@ -94,7 +94,7 @@ impl World {
         assert_eq!(is_set, self.clients.set_disabled(&name_of(number), disabled));
     }
 
-    /// Enrols a client with the key that its host has, by name if it was removed before.
+    /// Enrols a client with its host's key, allowing the key again if it was removed before.
     pub(super) fn add_client(&mut self, number: usize) {
         let Some(exit) = &mut self.exit else { return };
         let client = Client::new(name_of(number), self.hosts[number].key, UNIX_EPOCH);
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Invites the machine of a client that is not enrolled, or of one that probably is, for so many seconds.
+    /// Invites a client's machine for some seconds. The client is mostly not enrolled.
     pub(super) fn invite(&mut self, which: Which, seconds: u64) {
         let absent = self.clients.absent();
         let number = absent.get(which.index(absent.len() + 1)).copied().unwrap_or(0);
@@ -139,7 +139,7 @@ impl World {
         assert_eq!(invited.is_ok(), self.clients.invite(number, expires, wall), "{invited:?}");
     }
 
-    /// A machine shows a token that was given to it at some time, and one of its keys.
+    /// A machine presents a token that it was given at some time, with one of its keys.
     pub(super) fn enrol(&mut self, which: Which, key: Which) {
         let tokens = self.clients.tokens();
         if tokens.is_empty() {
@@ -160,8 +160,8 @@ impl World {
         assert_eq!(refusal, name.is_none().then_some(Goodbye::InvitationVoid));
     }
 
-    /// Somebody shows a key that is not admitted, and hears so at once: an old one, one that is to be the next only in its
-    /// machine's eyes, or one of a client that is disabled.
+    /// A connection proves a key that is not admitted and is refused at once: an old key, a next key that the operator has not
+    /// set, or a disabled client's key.
     pub(super) fn knock(&mut self, key: PublicKey, says_hello: bool) {
         let Some(refusal) = self.clients.refusal(key, says_hello) else { return };
         let hello = Hello { version: crate::PROTOCOL_VERSION, nonce: vec![2; 16], ..Default::default() };
@@ -172,7 +172,7 @@ impl World {
         assert_eq!(self.model.closed_with(number), Some(refusal), "{key} is refused");
     }
 
-    /// The calendar goes to and fro, of which the exit makes nothing.
+    /// Steps the wall clock, which must not affect the exit's sessions.
     pub(super) fn step_clock(&mut self, seconds: i64) {
         self.set_clock(seconds);
         let wall = self.wall();
@@ -183,7 +183,7 @@ impl World {
         assert_eq!(exit.timeout(), due, "a step of the clock moves no deadline");
     }
 
-    /// Checks that the invitations that may be used are those that were given out, whatever the clock did.
+    /// Checks that the open invitations are those that were given out, regardless of clock steps.
     pub(super) fn check_invitations(&self) {
         let Some(exit) = &self.exit else { return };
         let open = exit.registry().open_invitations(self.wall());
@@ -191,7 +191,8 @@ impl World {
         assert_eq!(names, self.clients.open_invitations(self.wall()));
     }
 
-    /// Says one thing on a connection of its own, which is there at once; `None` if the exit is away or has no room for it.
+    /// Sends one message on a connection of its own, which is established at once. `None` if the exit is down or refuses the
+    /// connection.
     fn ask(&mut self, key: PublicKey, message: &Message) -> Option<u64> {
         self.exit.as_ref()?;
         let number = self.network.dial(key, None);

@@ -1,4 +1,4 @@
-//! Seeds of trouble, and the bugs that they must find.
+//! Runs random seeds of trouble, which must find every planted bug.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -15,10 +15,10 @@ use crate::planted::Bug;
 #[allow(unreachable_pub, clippy::print_stderr, reason = "other crates' tests have the file, too")]
 mod replayed;
 
-/// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
+/// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: std::ops::Range<u64> = 0..1_500;
 
-/// How many seeds may pass until a planted bug is found.
+/// Most seeds that may pass before a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 300;
 
 #[test]
@@ -56,7 +56,7 @@ fn without_trouble_everybody_is_up() {
     );
 }
 
-/// What a seed brings: the same each time.
+/// The steps of a seed, which are the same each time.
 fn run(seed: u64) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

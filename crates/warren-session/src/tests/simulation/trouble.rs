@@ -1,4 +1,4 @@
-//! What can happen to the exit, the hosts, the network and the registry.
+//! The events that can happen to the exit, the hosts, the network and the registry.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::network::{Packet, Wire};
 use super::operator::Change;
 use super::world::World;
 
-/// One of whatever there is then.
+/// A random choice among the items that exist when the step runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Which(pub(super) u32);
 
@@ -21,7 +21,7 @@ impl Which {
     }
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Deliver(Which),
@@ -37,27 +37,28 @@ pub(super) enum Step {
     ShutExitDown,
     StartExit,
     RestartClient(Which, bool),
-    /// A host's process ends, politely or not, and the next one has another of its keys: mostly the one that was set.
+    /// A host's process ends, with or without a Goodbye. The next process uses another of its keys, mostly the one that the
+    /// operator set.
     ChangeKey(Which, Which, bool),
     RemoveClient(Which),
     SetDisabled(Which, bool),
     AddClient(Which),
-    /// A client is changed, and whether that can be saved.
+    /// A change of a client, and whether saving it succeeds.
     SetClient(Which, Change, bool),
-    /// For so many seconds.
+    /// Valid for this many seconds.
     Invite(Which, u64),
-    /// With a token that was given out, and a key of the machine that has it.
+    /// Uses a token that was given out, with a key of the machine that has it.
     Enrol(Which, Which),
     /// In seconds.
     SetClock(i64),
     SayToExit(Which, Vec<u8>),
     SayToClient(Which, Vec<u8>),
-    /// Attach to an open session, or to one of this number, with its own key and a token that is wrong.
+    /// Attach to an open session, or to one of this number, with the right key and a wrong token.
     ForgeAttach(u64, u32),
     /// Attach to a host's session with its token and another host's key.
     StealToken(Which, Which, u32),
     Stranger(bool),
-    /// Somebody says Hello, or tries to attach, with one of all keys, if it is not admitted.
+    /// A connection with a key that is not admitted sends Hello or Attach.
     Knock(Which, bool),
 }
 
@@ -131,7 +132,7 @@ impl World {
         self.check_invitations();
     }
 
-    /// One of the keys that a host's machine has, mostly the one that the operator set.
+    /// One of the keys of a host's machine, mostly the one that the operator set.
     fn another_key(&self, host: usize, which: Which) -> PublicKey {
         let key = self.hosts[host].key;
         let client = client_of(key);
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Asks on a connection of its own for what must not be granted.
+    /// Sends a request that must be refused, on a connection of its own.
     fn forge(&mut self, key: PublicKey, attach: Attach) {
         let number = self.network.dial(key, None);
         let wire = self.network.wire(number);
@@ -180,7 +181,7 @@ impl World {
         self.lose_exit();
     }
 
-    /// The exit is gone with all it knew; its kernel, later its successor, resets what comes.
+    /// The exit crashes and loses its state. Its kernel, and later its successor, reset every connection.
     fn lose_exit(&mut self) {
         self.exit = None;
         for wire in self.network.wires.values_mut().filter(|wire| wire.exit_has_it) {
@@ -192,8 +193,8 @@ impl World {
         }
     }
 
-    /// A new process takes the place of a host's. What the old one had sent arrives before that or never: no network holds
-    /// packets back for as long as a process takes to start.
+    /// Restarts a host's process. Packets of the old process arrive before that or never: no network delays packets for as long
+    /// as a process takes to start.
     fn restart_client(&mut self, number: usize, key: PublicKey, politely: bool) {
         let dialled: Vec<_> =
             self.network.wires.iter().filter(|(_, wire)| wire.dialler == Some(number)).collect();

@@ -1,4 +1,4 @@
-//! The exit, the hosts, the network and the operator; what can happen to them, and what must hold afterwards.
+//! The simulated world: exit, hosts, network and operator, with the properties that must hold after each step.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,19 +13,19 @@ use super::exit_model::ExitModel;
 use super::host::{Host, lost};
 use super::network::{Network, Packet, Wire};
 
-/// The clients that the hosts are; the last host begins with the key of the first.
+/// The client of each host. The last host starts with the first host's key.
 const HOSTS: [usize; 5] = [0, 1, 2, 3, SHARED];
 
-/// The client that is two hosts.
+/// The client that runs on two hosts.
 const SHARED: usize = 0;
 
-/// Where all connections come from.
+/// The outer network of all connections.
 const NETWORK: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 
-/// What the calendar says when a world begins, in seconds since 1970.
+/// The wall clock when a world begins, in seconds since 1970.
 const BEGINNING: i64 = 1_800_000_000;
 
-/// How many inner addresses there are: five, or two for four clients.
+/// Number of inner addresses: five, or two for four clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Room {
     Enough,
@@ -35,14 +35,14 @@ pub(super) enum Room {
 pub(super) struct World {
     pub(super) now: Instant,
     began: Instant,
-    /// What the calendar was set forward by, in seconds.
+    /// By how many seconds the wall clock was set forward.
     clock_offset: i64,
     pub(super) seed: u64,
     pub(super) room: Room,
     pub(super) exit: Option<ExitSessions>,
     pub(super) model: ExitModel,
     pub(super) clients: ClientsModel,
-    /// What the exit has persisted.
+    /// The registry that the exit has persisted.
     pub(super) disk: ClientRegistry,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
@@ -87,7 +87,7 @@ impl World {
         world
     }
 
-    /// Ends the trouble and checks that everybody who may is connected in the end.
+    /// Ends the trouble and checks that every admitted host is connected in the end.
     pub(super) fn settle(&mut self) {
         self.start_exit();
         self.admit_everybody();
@@ -114,13 +114,13 @@ impl World {
         self.check_settled();
     }
 
-    /// The operator enrols and enables every client, and sets the keys that machines have.
+    /// Enrols and enables every client, and sets the keys that their machines have.
     fn admit_everybody(&mut self) {
         for number in 0..CLIENTS {
             self.add_client(number);
             self.set_disabled(number, false);
             if self.room == Room::Tight {
-                // An address that waits for one client is none for another.
+                // A sticky address of one client could block another one.
                 self.set_client(number, true, |client| client.ipv4 = None);
             }
         }
@@ -185,7 +185,7 @@ impl World {
         if to_exit {
             let packet = wire.to_exit.pop_front().unwrap();
             match &mut self.exit {
-                // Nobody is there, or nobody who knows the connection: the exit's reset is all that comes back.
+                // The exit is down or does not know the connection. The only answer is a stateless reset.
                 None => wire.is_silent = true,
                 Some(_) if wire.exit_is_done => {
                     wire.to_exit.clear();
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// The sides named learn now that the connection is gone; nothing else on it is delivered to them.
+    /// Tells the named sides that the connection is gone. Nothing else on it is delivered to them.
     pub(super) fn cut_wire(&mut self, number: u64, client_side: bool, exit_side: bool) {
         let now = self.now;
         let wire = self.network.wire(number);
@@ -275,7 +275,7 @@ impl World {
             ipv6: Some("fd66::/64".parse().unwrap()),
             ..SessionConfig::default()
         };
-        // What a restart finds has been through the file.
+        // A restart reads the registry from its file, so it must survive a round trip.
         let file = toml::to_string(&self.disk).unwrap();
         let registry: ClientRegistry = toml::from_str(&file).unwrap();
         let entropy = random(self.next_seed());
@@ -283,7 +283,7 @@ impl World {
         self.model = self.model.restarted();
     }
 
-    /// Carries out what everybody wants done, checking each action, and then what must always hold.
+    /// Carries out and checks every pending action, then checks the invariants.
     pub(super) fn act(&mut self) {
         if let Some(exit) = &mut self.exit {
             let left = self.clients.follow(exit.registry(), self.room, &self.network);
@@ -310,7 +310,7 @@ impl World {
         UNIX_EPOCH + Duration::from_secs(set) + (self.now - self.began)
     }
 
-    /// Sets the calendar forward or back by so many seconds, within 1970 and 2096.
+    /// Sets the wall clock forward or back by some seconds, within 1970 and 2096.
     pub(super) fn set_clock(&mut self, seconds: i64) {
         self.clock_offset =
             self.clock_offset.saturating_add(seconds).clamp(-BEGINNING, BEGINNING + 400_000_000);
