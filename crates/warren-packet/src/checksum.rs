@@ -1,18 +1,18 @@
-//! The Internet checksum: ones' complement sums (RFC 1071), their update (RFC 1624) and the pseudo-header.
+//! The Internet checksum: ones' complement sums (RFC 1071), incremental updates (RFC 1624) and the pseudo-header.
 
 use std::net::IpAddr;
 use std::ops::Add;
 
 /// A ones' complement sum in progress.
 ///
-/// Sums of separate runs of bytes may be added as long as every run but the last has an even length.
+/// Sums of consecutive pieces of data may be added if every piece except the last has an even length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds up `bytes` as big-endian 16-bit words, an odd last byte being the high one of its word.
+    /// Sums `bytes` as big-endian 16-bit words. An odd last byte is the high byte of its word.
     pub fn of(bytes: &[u8]) -> Self {
-        // The byte order of the words does not matter until the end (RFC 1071 section 2 (B)), nor does their width.
+        // Neither the byte order of the words nor their width matters until the end (RFC 1071 section 2 (B) and (C)).
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
@@ -21,7 +21,7 @@ impl Sum {
         Self(u64::from(u16::from_be(fold(sum))))
     }
 
-    /// The sum in 16 bits; 0 only if everything added was 0. What a partial checksum field holds.
+    /// The sum folded to 16 bits, as in a partial checksum field. It is 0 only if everything added was 0.
     pub fn folded(self) -> u16 {
         fold(self.0)
     }
@@ -31,7 +31,7 @@ impl Sum {
         !self.folded()
     }
 
-    /// The checksum for a transport header, where 0 means "none" in UDP and is sent as the equal 0xffff.
+    /// The checksum for a transport header. In UDP, 0 means "no checksum", so 0 is sent as 0xffff, which is equal (RFC 768).
     pub fn transport_checksum(self) -> u16 {
         match self.checksum() {
             0 => 0xffff,
@@ -54,13 +54,13 @@ impl From<u16> for Sum {
     }
 }
 
-/// The sum of the pseudo-header of TCP or UDP without its length, which [`Sum::from`] adds (RFC 9293 section 3.1,
-/// RFC 8200 section 8.1).
+/// The sum of the pseudo-header of TCP or UDP without its length field (RFC 9293 section 3.1, RFC 8200 section 8.1). Add the
+/// length with [`Sum::from`].
 pub fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8) -> Sum {
     address(source) + address(destination) + Sum::from(u16::from(protocol))
 }
 
-/// The checksum after one of the words it covers changed from `old` to `new` (RFC 1624 equation 3).
+/// Returns the checksum after one of its words changed from `old` to `new` (RFC 1624 equation 3).
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     (Sum::from(!checksum) + Sum::from(!old) + Sum::from(new)).checksum()
 }
@@ -86,7 +86,7 @@ mod tests {
     /// The example of RFC 1071 section 3.
     const EXAMPLE: [u8; 8] = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
 
-    /// RFC 1071 as written: word by word.
+    /// RFC 1071 to the letter: word by word.
     fn slow(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

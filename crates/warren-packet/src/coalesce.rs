@@ -1,12 +1,11 @@
-//! Merges neighbours of a flow that came from a peer into super-packets, each of which one gather write takes to the
-//! TUN device.
+//! Coalesces a peer's packets into super-packets. One gather write hands each super-packet to the TUN device.
 //!
-//! A packet merges only into the newest item of its flow, so the order within a flow holds by construction; packets of
-//! different flows may change places within a batch. What may merge is what Linux's GRO merges (`coalesce/run.rs`), so
-//! that the kernel can cut the very same packets out of the super-packet again.
+//! A packet merges only into the newest item of its flow, so the order within a flow holds by construction. Packets of different
+//! flows may be reordered within a batch. The rules for merging are those of Linux's GRO (`coalesce/run.rs`), so the kernel can
+//! segment a super-packet into exactly the same packets.
 //!
-//! Nothing that a peer says reaches the virtio-net header: every offset, length and sum in it is derived here from a
-//! packet that passed the rules of [`crate::receive`].
+//! The virtio-net header contains no value that the peer claims. Every offset, length and sum in it is derived here from a packet
+//! that passed the rules of [`crate::receive`].
 
 mod open_flows;
 mod run;
@@ -25,10 +24,10 @@ use crate::virtio::{GSO_UDP_L4, VirtioNetHeader};
 use open_flows::OpenFlows;
 use run::{MAX_HEADERS, Run, Shape};
 
-/// The most parts that one write has: what a TUN queue gathers.
+/// Most parts of one write, which is what a TUN queue gathers.
 pub const MAX_PARTS: usize = 64;
 
-/// Which super-packets the TUN device takes.
+/// The kinds of super-packets that the TUN device accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
     /// TCP (TSO4 and TSO6).
@@ -38,61 +37,61 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Every packet is written on its own.
+    /// Writes every packet on its own.
     pub const NOTHING: Self = Self { tcp: false, udp: false };
-    /// Whatever this crate can merge.
+    /// Merges everything that this crate can merge.
     pub const ALL: Self = Self { tcp: true, udp: true };
 }
 
 /// One write to the TUN device.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherWrite<'a> {
-    /// The header that goes in front.
+    /// The virtio-net header that precedes the packet.
     pub header: VirtioNetHeader,
     /// The packet or super-packet, in at most [`MAX_PARTS`] parts.
     pub parts: &'a [&'a [u8]],
-    /// How many of the packets pushed it consists of.
+    /// Number of pushed packets that it contains.
     pub packets: u64,
-    /// The length of these packets in bytes, the headers of each included.
+    /// Total length of these packets in bytes, including each one's headers.
     pub bytes: u64,
-    /// The symmetric hash of the flow that they are of.
+    /// The symmetric hash of their flow.
     pub flow_hash: u32,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The device has it.
+    /// The device took it.
     Written,
-    /// It is dropped, for a reason that another form of it would share.
+    /// It is dropped. Writing the packets one by one would fail too.
     Lost,
-    /// The device refused it in this form.
+    /// The device refused this kind of write.
     Refused,
 }
 
-/// Takes the packets of a batch and gives them back as writes, merged where that can be.
+/// Collects the packets of a batch and returns them as writes, merged where possible.
 ///
-/// Payloads stay where they are: `B` owns a packet's bytes, and `as_ref` gives the same bytes at every call. Storage is
-/// kept from batch to batch.
+/// Payloads are not copied. `B` owns a packet's bytes, and `as_ref` must return the same bytes at every call. Storage is reused
+/// from batch to batch.
 #[derive(Debug)]
 pub struct Coalescer<B> {
     merge: Merge,
     packets: Vec<Stored<B>>,
-    /// In the order in which the first packet of each was pushed.
+    /// In the order of each item's first packet.
     items: Vec<Item>,
     open: OpenFlows,
 }
 
 impl<B: AsRef<[u8]>> Coalescer<B> {
-    /// A coalescer that holds nothing.
+    /// Makes an empty coalescer.
     pub fn new(merge: Merge) -> Self {
         Self { merge, packets: Vec::new(), items: Vec::new(), open: OpenFlows::default() }
     }
 
-    /// Checks one packet from a peer and keeps it until [`Self::flush`]; how many that are is the caller's to bound.
+    /// Checks one packet from a peer and keeps it until [`Self::flush`]. The caller bounds the number of packets.
     ///
     /// # Errors
-    /// What [`receive::accept`] refuses, with its reasons; the packet is gone then.
+    /// As [`receive::accept`]. The packet is dropped then.
     pub fn push(&mut self, flags: Flags, packet: B) -> Result<(), DropReason> {
         let view = IpPacket::parse(packet.as_ref()).map_err(|_| DropReason::BadPacket)?;
         let partial = flags.partial_checksum();
@@ -109,11 +108,13 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         }
 
         let Some(transport) = transport else {
-            // A fragment shows no ports: it may belong to any flow between its addresses.
+            // A fragment has no ports, so it may belong to any flow between its addresses. Closing them all keeps every flow in
+            // order.
             self.open.close_between(view.source(), view.destination());
             self.add(packet, flow_hash, None, None);
             return Ok(());
         };
+        // A packet that cannot merge closes its flow's run, so that no later packet overtakes it.
         let shape = Shape::of(&view, transport, partial, self.merge);
         let newest = self.open.item_of(&flow, flow_hash);
         if let (Some(shape), Some(item)) = (&shape, newest) {
@@ -138,15 +139,15 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         Ok(())
     }
 
-    /// Which super-packets are made at present.
+    /// The kinds of super-packets that are made at present.
     pub fn merge(&self) -> Merge {
         self.merge
     }
 
-    /// Hands every packet to `write`, in the order of arrival of each write's first packet, and forgets them.
+    /// Hands every packet to `write` and empties the coalescer. Writes are in the order of each one's first packet.
     ///
-    /// A super-packet that is refused comes again as its packets. If one of these is written, the device takes no
-    /// super-packets of that kind, and [`Self::merge`] is without it from then on.
+    /// A refused super-packet is written again packet by packet. If one of these writes succeeds, the device does not support
+    /// that kind of super-packet, and [`Self::merge`] excludes it from then on.
     pub fn flush(&mut self, mut write: impl FnMut(GatherWrite<'_>) -> Outcome) {
         let mut refused = Merge::NOTHING;
         for item in &self.items {
@@ -173,7 +174,7 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
         self.open.clear();
     }
 
-    /// Whether nothing waits to be flushed.
+    /// Whether there is nothing to flush.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -254,17 +255,17 @@ impl<B: AsRef<[u8]>> Coalescer<B> {
     }
 }
 
-/// A packet, and the next one of its item.
+/// A packet, and the index of the next one in its item.
 #[derive(Debug)]
 struct Stored<B> {
     packet: B,
     next: Option<usize>,
 }
 
-/// What will be one write.
+/// The packets of one future write.
 #[derive(Debug)]
 struct Item {
-    /// Where in the list of packets its first one is.
+    /// Index of its first packet in the list of packets.
     first: usize,
     last: usize,
     packets: u64,
@@ -272,6 +273,6 @@ struct Item {
     flow_hash: u32,
     /// The transport header, if the packets are flagged as having a partial checksum.
     flagged: Option<TransportHeader>,
-    /// There if more packets could be merged into this one when it came.
+    /// Set if more packets could merge into the item's first packet.
     run: Option<Run>,
 }

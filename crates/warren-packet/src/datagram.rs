@@ -1,7 +1,7 @@
-//! How packets and fragments are framed in QUIC datagrams (DESIGN.md section 6).
+//! The framing of packets and fragments in QUIC datagrams (DESIGN.md section 6).
 //!
-//! One header byte, kind in the high nibble and flags in the low one, then the body: a packet, or a fragment's
-//! `id: u32, total: u16, offset: u16` in big endian and its payload.
+//! A datagram is one header byte and a body. The header byte has the kind in the high nibble and the flags in the low one. The
+//! body is a packet, or a fragment: `id: u32, total: u16, offset: u16` in big endian, then the payload.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use crate::wire::{u16_at, u32_at};
 pub const PACKET_OVERHEAD: usize = 1;
 /// Bytes before a fragment's payload.
 pub const FRAGMENT_OVERHEAD: usize = 9;
-/// Fragments that a packet is cut into at most; the largest one needs 58 in QUIC's smallest packets. Each but the last has
-/// to hold as much as the smallest of so many equal ones, so that no receiver makes room for a packet that hardly comes.
+/// Most fragments of a packet. The largest packet needs 58 in QUIC's smallest datagrams. Every fragment except the last must hold
+/// at least 1/64 of its packet, so that a few bytes cannot make a receiver reserve a whole packet.
 pub const MAX_FRAGMENTS: usize = 64;
 
 const KIND_PACKET: u8 = 0;
 const KIND_FRAGMENT: u8 = 1;
 
-/// The flags of a packet, which each of its fragments repeats.
+/// The flags of a packet, repeated in each of its fragments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
     partial_checksum: bool,
@@ -37,7 +37,7 @@ impl Flags {
 
     const PARTIAL_CHECKSUM_BIT: u8 = 1;
 
-    /// Flags for a packet whose transport checksum is partial, or not.
+    /// Makes flags that say whether the transport checksum is partial.
     pub const fn new(partial_checksum: bool) -> Self {
         Self { partial_checksum }
     }
@@ -57,10 +57,10 @@ impl Flags {
     }
 }
 
-/// What one QUIC datagram carries.
+/// The content of one QUIC datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datagram<'a> {
-    /// A packet, not yet validated; never empty.
+    /// A packet that is not validated yet. Never empty.
     Packet {
         /// Its flags.
         flags: Flags,
@@ -72,11 +72,11 @@ pub enum Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Reads a datagram's framing.
+    /// Parses a datagram's framing.
     ///
     /// # Errors
-    /// [`DropReason::BadDatagram`] for a reserved kind or flag, a header cut short or no body;
-    /// [`DropReason::BadFragment`] for a fragment that cannot be one of two or more, or is too small a part to be one of 64.
+    /// [`DropReason::BadDatagram`] for a reserved kind or flag, a truncated header or an empty body. [`DropReason::BadFragment`]
+    /// for a fragment that is empty, out of bounds, the whole packet, or less than 1/64 of it without being the last.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, DropReason> {
         let [first, body @ ..] = datagram else { return Err(DropReason::BadDatagram) };
         let flags = Flags::from_nibble(first & 0x0f).ok_or(DropReason::BadDatagram)?;
@@ -110,14 +110,14 @@ pub struct Fragment<'a> {
     pub id: u32,
     /// Length of the whole packet in bytes.
     pub total: u16,
-    /// Where the payload belongs in the packet, in bytes.
+    /// Offset of the payload in the packet, in bytes.
     pub offset: u16,
-    /// The part.
+    /// The fragment's part of the packet.
     pub payload: &'a [u8],
 }
 
 impl Fragment<'_> {
-    /// Whether the payload is some of the packet, lies inside it, is not all of it and not too little of it.
+    /// Whether the payload is a proper part of the packet: not empty, within its bounds, not all of it, and not too small.
     pub(crate) fn is_possible(&self) -> bool {
         let total = usize::from(self.total);
         let end = usize::from(self.offset) + self.payload.len();
@@ -127,13 +127,13 @@ impl Fragment<'_> {
             && (self.is_large_enough() || end == total)
     }
 
-    /// Whether it holds what the smallest of [`MAX_FRAGMENTS`] equal ones would. The last of unequal ones may hold less.
+    /// Whether it holds at least 1/[`MAX_FRAGMENTS`] of the packet. Only the last fragment may hold less.
     pub(crate) fn is_large_enough(&self) -> bool {
         self.payload.len() >= usize::from(self.total) / MAX_FRAGMENTS
     }
 }
 
-/// Appends a datagram with a whole packet, given in `parts`, to `out`.
+/// Appends a datagram with a whole packet to `out`. `parts` are the packet's bytes.
 pub fn write_packet(flags: Flags, parts: &[&[u8]], out: &mut impl BufMut) {
     out.put_u8(flags.header_byte(KIND_PACKET));
     for part in parts {
@@ -141,8 +141,8 @@ pub fn write_packet(flags: Flags, parts: &[&[u8]], out: &mut impl BufMut) {
     }
 }
 
-/// Appends a datagram with the bytes `range` of a packet, given in `parts`, to `out`; header and range are what
-/// [`Fragmenter::fragments`] yields.
+/// Appends a datagram with the bytes `range` of a packet to `out`. `parts` are the whole packet's bytes. Header and range come
+/// from [`Fragmenter::fragments`].
 pub fn write_fragment(
     header: &[u8; FRAGMENT_OVERHEAD],
     range: Range<usize>,
@@ -159,23 +159,23 @@ pub fn write_fragment(
     }
 }
 
-/// Cuts packets that are larger than a connection's datagrams into fragments. One per connection.
+/// Splits packets that are larger than a connection's datagrams into fragments. One per connection.
 #[derive(Clone, Debug, Default)]
 pub struct Fragmenter {
     next_id: u32,
 }
 
 impl Fragmenter {
-    /// A fragmenter whose first packet gets number 0.
+    /// Makes a fragmenter whose first packet gets id 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Plans the fragments of one packet: the header of each, and which bytes of the packet follow it.
+    /// Plans the fragments of one packet: the header of each, and the range of the packet's bytes that follows it.
     ///
-    /// There are at least two, as equal in size as can be, and none makes a datagram of more than `max_datagram`
-    /// bytes. Yields nothing, and uses up no number, where that is impossible: a packet of less than 2 or more than
-    /// 65,535 bytes, or one that would need more than [`MAX_FRAGMENTS`].
+    /// There are at least two, nearly equal in size. None makes a datagram of more than `max_datagram` bytes. Yields nothing, and
+    /// uses no id, if that is impossible: for a packet of less than 2 or more than 65,535 bytes, or one that would need more than
+    /// [`MAX_FRAGMENTS`].
     pub fn fragments(&mut self, flags: Flags, packet_len: usize, max_datagram: usize) -> Fragments {
         let room = max_datagram.saturating_sub(FRAGMENT_OVERHEAD);
         let total = match u16::try_from(packet_len) {
@@ -199,7 +199,7 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Where fragment `index` starts: the first `total % count` fragments are one byte longer than the others.
+    /// The offset of fragment `index`. The first `total % count` fragments are one byte longer than the others.
     fn start(&self, index: usize) -> usize {
         let total = usize::from(self.total);
         index * (total / self.count) + index.min(total % self.count)
@@ -234,8 +234,7 @@ impl Iterator for Fragments {
 
 impl ExactSizeIterator for Fragments {}
 
-const _: () =
-    assert!(MAX_PACKET == u16::MAX as usize, "a fragment's total must be able to say any packet's length");
+const _: () = assert!(MAX_PACKET == u16::MAX as usize, "a fragment's total must hold any packet's length");
 
 #[cfg(test)]
 mod tests {
@@ -344,7 +343,7 @@ mod tests {
             (65_536, 1_200),
             (2_000, 9),
             (2_000, 0),
-            // 65 fragments, and what a peer that takes the smallest datagrams there are would bring about.
+            // Needs 65 fragments, or the peer's datagrams are extremely small.
             (1_281, 29),
             (1_380, 10),
             (65_535, usize::from(u16::MAX) / 64 + FRAGMENT_OVERHEAD),
@@ -358,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_largest_packet_in_the_smallest_datagrams_is_cut() {
-        // What 1,200 bytes leave beside QUIC's overhead with its longest connection IDs, and the least that will do.
+        // The room in 1,200 bytes beside QUIC's overhead with the longest connection IDs, and the smallest size that works.
         for (max_datagram, count, smallest) in [(1_150, 58, 1_129), (1_024 + FRAGMENT_OVERHEAD, 64, 1_023)] {
             let fragments = Fragmenter::new().fragments(Flags::NONE, 65_535, max_datagram);
             assert_eq!(fragments.len(), count);

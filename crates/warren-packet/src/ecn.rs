@@ -7,11 +7,10 @@ const MASK: u8 = 0b11;
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 const NOT_CAPABLE: u8 = 0b00;
 
-/// Marks a whole, valid packet as having met congestion. Returns false, and leaves it alone, if its sender does not
-/// understand marks.
+/// Sets Congestion Experienced in a whole, valid packet. Returns false, and changes nothing, if its sender does not support ECN.
 pub fn mark_congestion(packet: &mut [u8]) -> bool {
     let is_v4 = packet[0] >> 4 == 4;
-    // IPv6's traffic class begins in the low nibble of the first byte, so that its low bits are the second byte's high ones.
+    // IPv6's traffic class begins in the low nibble of the first byte, so its ECN bits are bits 4 and 5 of the second byte.
     let shift = if is_v4 { 0 } else { 4 };
     if packet[1] >> shift & MASK == NOT_CAPABLE {
         return false;
@@ -19,6 +18,7 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
     let old = u16_at(packet, 0);
     packet[1] |= CONGESTION_EXPERIENCED << shift;
     if is_v4 {
+        // Only the IPv4 header has a checksum, and the transport's pseudo-header does not cover this byte.
         let checksum = checksum::update(u16_at(packet, 10), old, u16_at(packet, 0));
         put_u16(packet, 10, checksum);
     }

@@ -1,7 +1,7 @@
 //! Walks the extension headers of an IPv6 packet (RFC 8200 section 4).
 
-/// The most extension headers that are walked: twice what RFC 8200 section 4.1 recommends, so that a hostile packet
-/// costs no more than an honest one.
+/// Most extension headers walked, twice the number that RFC 8200 section 4.1 recommends. The limit bounds the cost of a hostile
+/// packet.
 const MAX_HEADERS: usize = 12;
 
 const HOP_BY_HOP: u8 = 0;
@@ -13,19 +13,19 @@ const DESTINATION_OPTIONS: u8 = 60;
 /// Length of the fragment header, which has no length field.
 const FRAGMENT_LENGTH: usize = 8;
 
-/// What lies behind the fixed IPv6 header.
+/// The result of walking the headers after the fixed IPv6 header.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// The transport protocol, or the number of the header at which the walk had to stop.
+    /// The transport protocol, or the type of the header at which the walk stopped.
     pub(crate) protocol: u8,
-    /// Where the transport header starts; `None` behind a fragment header or one that is cut short.
+    /// Offset of the transport header. `None` after a fragment header or a truncated one.
     pub(crate) transport: Option<usize>,
     pub(crate) is_fragment: bool,
-    /// Whether the fixed header's addresses are those that the transport checksum covers.
+    /// Whether the transport checksum covers the fixed header's addresses.
     pub(crate) plain_addresses: bool,
 }
 
-/// Follows the chain that begins at `offset` with a header of type `next`.
+/// Walks the chain that begins at `offset` with a header of type `next`.
 pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
     let mut plain_addresses = true;
     for _ in 0..=MAX_HEADERS {
@@ -36,7 +36,7 @@ pub(crate) fn walk(bytes: &[u8], mut next: u8, mut offset: usize) -> Chain {
                 return Chain { protocol, transport: None, is_fragment: true, plain_addresses };
             }
             (HOP_BY_HOP, [_, units, ..]) => 8 + 8 * usize::from(*units),
-            // The home address option moves the source (RFC 6275 section 11.3.1); other options hardly occur.
+            // The home address option replaces the source (RFC 6275 section 11.3.1). Other destination options are rare.
             (DESTINATION_OPTIONS, [_, units, ..]) => {
                 plain_addresses = false;
                 8 + 8 * usize::from(*units)

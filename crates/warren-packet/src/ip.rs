@@ -1,4 +1,4 @@
-//! A view of one whole IPv4 or IPv6 packet whose lengths have been checked.
+//! A view of one whole IPv4 or IPv6 packet with checked lengths.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,13 +17,13 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// The longest packet that Warren carries, in bytes: IPv4's own limit, and what a fragment's `total` can say.
+/// Longest packet that Warren carries, in bytes: the limit of IPv4 and of a fragment's `total`.
 pub const MAX_PACKET: usize = 65_535;
 
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 
-/// A whole IP packet: its version is 4 or 6, its header is complete and its length is exactly what the header says.
+/// A whole IP packet: its version is 4 or 6, its header is complete, and its length equals the length in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
     bytes: &'a [u8],
@@ -35,13 +35,13 @@ pub struct IpPacket<'a> {
 }
 
 impl<'a> IpPacket<'a> {
-    /// Checks that `bytes` is one IP packet, no byte more or less.
+    /// Checks that `bytes` is exactly one IP packet.
     ///
-    /// Extension headers that are cut short do not make a packet malformed (a router would forward it too); then
-    /// [`Self::transport`] is `None`.
+    /// Truncated extension headers do not make a packet malformed, because a router would forward it too. [`Self::transport`] is
+    /// `None` then.
     ///
     /// # Errors
-    /// [`Malformed`] says which length or version does not hold. IPv6 jumbograms are refused.
+    /// [`Malformed`] says which length or version is wrong. IPv6 jumbograms are refused.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let first = *bytes.first().ok_or(Malformed::Truncated { length: 0 })?;
         match first >> 4 {
@@ -77,20 +77,20 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// The protocol number of the payload; under IPv6 that after the extension headers, or of the header at which
-    /// walking them had to stop.
+    /// The protocol number of the payload. For IPv6, it is the one after the extension headers, or the type of the header at
+    /// which walking them stopped.
     pub fn protocol(&self) -> u8 {
         self.protocol
     }
 
-    /// Where the transport header starts, in bytes from the packet's start; at most the packet's length, so nothing
-    /// of that header need be there. `None` for a fragment and for extension headers that cannot be walked.
+    /// Offset of the transport header in bytes. It is at most the packet's length, so the header itself may be missing. `None`
+    /// for a fragment and for extension headers that cannot be walked.
     pub fn transport(&self) -> Option<usize> {
         self.transport
     }
 
-    /// Whether this is a fragment of a packet, the first one included. An IPv6 packet with a fragment header counts
-    /// as one even when it is whole (RFC 6946).
+    /// Whether this is a fragment, including the first one. An IPv6 packet with a fragment header counts as a fragment even if it
+    /// is whole (RFC 6946).
     pub fn is_fragment(&self) -> bool {
         self.is_fragment
     }
@@ -103,8 +103,8 @@ impl<'a> IpPacket<'a> {
         }
     }
 
-    /// Whether the addresses of the header are those of the transport checksum's pseudo-header: a source route, a
-    /// home address or an authentication header may put others there (RFC 8200 section 8.1, RFC 1122 section 4.1.3.2).
+    /// Whether the pseudo-header of the transport checksum uses the header's addresses. With a source route, a home address
+    /// option or an authentication header it may use others (RFC 8200 section 8.1, RFC 1122 section 4.1.3.2).
     pub(crate) fn has_plain_addresses(&self) -> bool {
         self.plain_addresses
     }
@@ -122,7 +122,7 @@ impl<'a> IpPacket<'a> {
         if claimed != length {
             return Err(Malformed::TotalLength { claimed, actual: length });
         }
-        // More fragments, or an offset (RFC 791 section 3.1).
+        // The MF bit and the fragment offset (RFC 791 section 3.1).
         let is_fragment = u16_at(bytes, 6) & 0x3fff != 0;
         Ok(Self {
             bytes,
@@ -155,7 +155,7 @@ impl<'a> IpPacket<'a> {
     }
 }
 
-/// Whether IPv4 options hold a loose or strict source route, or cannot be read (RFC 791 section 3.1).
+/// Whether IPv4 options contain a loose or strict source route, or are invalid (RFC 791 section 3.1).
 fn has_source_route(mut options: &[u8]) -> bool {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
@@ -184,7 +184,7 @@ pub enum IpVersion {
     V6,
 }
 
-/// Why bytes from the TUN device or from a peer are not the packet they should be.
+/// Why bytes from the TUN device or a peer are not a valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Too short for a fixed header.
@@ -196,44 +196,44 @@ pub enum Malformed {
     /// Neither IPv4 nor IPv6.
     #[error("IP version {version} is neither 4 nor 6")]
     Version {
-        /// What the version field said.
+        /// The value of the version field.
         version: u8,
     },
     /// An IPv4 header length below 20 bytes or beyond the packet.
     #[error("an IPv4 header of {header_length} bytes does not fit the packet")]
     HeaderLength {
-        /// What the header length field said, in bytes.
+        /// The value of the header length field, in bytes.
         header_length: usize,
     },
-    /// The length in the header is not that of the bytes, or is beyond what Warren carries.
+    /// The length in the header differs from the actual length, or exceeds what Warren carries.
     #[error("the header says {claimed} bytes, the packet has {actual}")]
     TotalLength {
-        /// What the header said, in bytes.
+        /// The length in the header, in bytes.
         claimed: usize,
         /// How many bytes there were.
         actual: usize,
     },
-    /// An offload type that was not asked for, or of another IP version or protocol than the packet's.
+    /// An unexpected offload type, or one of another IP version or protocol than the packet's.
     #[error("offload type {gso_type:#04x} does not fit the packet")]
     Offload {
         /// The type in the virtio header.
         gso_type: u8,
     },
-    /// A super-packet whose segments are said to be empty.
-    #[error("a super-packet came with a segment size of 0")]
+    /// A super-packet with a segment size of 0.
+    #[error("a super-packet has a segment size of 0")]
     SegmentSize,
-    /// A checksum to complete that lies outside the packet's payload.
+    /// The checksum to complete lies outside the packet's payload.
     #[error("a checksum from byte {start} with its field at {field} lies outside the payload")]
     ChecksumPosition {
         /// Where summing starts.
         start: usize,
-        /// Where the checksum field is, from the packet's start.
+        /// Offset of the checksum field from the packet's start.
         field: usize,
     },
-    /// Headers to rewrite that are longer than any that occur.
+    /// The headers to rewrite are too long.
     #[error("{header_length} bytes of headers are too many to rewrite")]
     HeaderTooLong {
-        /// The length of all headers up to the part that must be rewritten.
+        /// Length of the headers that must be rewritten.
         header_length: usize,
     },
 }

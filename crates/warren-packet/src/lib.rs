@@ -1,9 +1,8 @@
-//! Packets as bytes: header views, 5-tuples, segmenting and coalescing, datagram framing, reassembly and
-//! validation.
+//! Packets as bytes: header views, 5-tuples, segmentation and coalescing, datagram framing, reassembly and validation.
 //!
-//! Nothing here does I/O, waits or asks for the time: bytes and an `Instant` go in, packets come out. Every function
-//! that reads bytes from elsewhere accepts any input without a panic; this crate alone indexes into packets, behind
-//! types ([`ip::IpPacket`], [`datagram::Datagram`]) that exist only when their lengths hold.
+//! Nothing here does I/O, waits or reads a clock: bytes and an `Instant` go in, packets come out. Functions that read foreign
+//! bytes accept any input without a panic. Only this crate indexes into packets, behind types ([`ip::IpPacket`],
+//! [`datagram::Datagram`]) that exist only if their lengths are valid.
 #![forbid(unsafe_code)]
 #![allow(clippy::indexing_slicing)] // bounds are proven once, by the type that owns the slice
 

@@ -1,4 +1,4 @@
-//! The MSS option of TCP (RFC 9293 section 3.7.1), lowered to what a path carries (RFC 4459 section 3.2).
+//! MSS clamping: lowers TCP's MSS option (RFC 9293 section 3.7.1) to what a path carries (RFC 4459 section 3.2).
 
 use crate::checksum;
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion};
@@ -9,14 +9,14 @@ const TCP_HEADER: usize = 20;
 const FLAGS: usize = 13;
 const SYN: u8 = 0x02;
 
-/// Whether this packet opens a TCP connection, from either side.
+/// Whether this packet is a SYN or SYN-ACK.
 pub fn is_syn(packet: &IpPacket<'_>) -> bool {
     tcp(packet).is_some_and(|tcp| packet.bytes()[tcp.start + FLAGS] & SYN != 0)
 }
 
-/// Lowers the MSS that a SYN announces, so that the flow's packets are of at most `max_packet` bytes; anything else is left
-/// alone, and an MSS is never raised. `partial_checksum` says that the checksum field holds the pseudo-header's sum alone,
-/// which no option is part of. Returns whether the packet was changed.
+/// Lowers the MSS in a SYN, so that the flow's packets have at most `max_packet` bytes. Never raises an MSS, and leaves other
+/// packets alone. `partial_checksum` says that the checksum field holds only the pseudo-header's sum, which does not cover
+/// options. Returns whether the packet was changed.
 pub fn clamp_mss(packet: &mut [u8], partial_checksum: bool, max_packet: usize) -> bool {
     let Ok(view) = IpPacket::parse(packet) else { return false };
     let headers = TCP_HEADER
@@ -34,7 +34,7 @@ pub fn clamp_mss(packet: &mut [u8], partial_checksum: bool, max_packet: usize) -
     }
     put_u16(packet, field, new);
     if !partial_checksum {
-        // A word that begins at an odd byte is added with its bytes exchanged (RFC 1071 section 2 (B)).
+        // Padding may put the option at an odd offset. Its bytes are then swapped in the sum (RFC 1071 section 2 (B)).
         let is_odd = (field - start) % 2 == 1;
         let word = |value: u16| if is_odd { value.swap_bytes() } else { value };
         let checksum = checksum::update(u16_at(packet, start + 16), word(old), word(new));
@@ -47,7 +47,7 @@ fn tcp(packet: &IpPacket<'_>) -> Option<TransportHeader> {
     TransportHeader::of(packet).filter(|header| header.kind == TransportKind::Tcp)
 }
 
-/// Where the value of the MSS option starts among the options; `None` if there is none, or they cannot be read up to it.
+/// Offset of the MSS value within the options. `None` if the option is missing or an earlier one is invalid.
 fn find_mss(options: &[u8]) -> Option<usize> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;

@@ -1,34 +1,34 @@
 //! Bugs planted on purpose. A packet's simulated journey must find each one.
 
 warren_simulation::planted_bugs! {
-    /// All segments have the sequence number of the first.
+    /// All segments have the first one's sequence number.
     SequenceRepeated,
-    /// All segments have the identification of the first.
+    /// All segments have the first one's identification.
     IdentificationRepeated,
-    /// A segment's IP checksum is that of another length.
+    /// A segment's IP checksum is not updated for its length.
     SegmentIpChecksumKept,
-    /// Every segment has the PSH and FIN of the last.
+    /// Every segment has the last one's PSH and FIN.
     PushEverywhere,
-    /// A segment's UDP length is the super-packet's.
+    /// A segment keeps the super-packet's UDP length.
     UdpLengthKept,
-    /// The flag of a partial checksum is lost on the way.
+    /// The partial checksum flag is lost.
     FlagLost,
-    /// A fragment is put into another packet of the same length.
+    /// A fragment is added to another packet of the same length.
     FragmentsMergedAcrossPackets,
-    /// A fragment that came twice is counted twice.
+    /// A repeated fragment is counted twice.
     OverlapTaken,
-    /// A packet is merged into one of another flow between the same hosts.
+    /// A packet is merged into another flow between the same hosts.
     MergedAcrossFlows,
-    /// Something is merged behind a packet with PSH or FIN.
+    /// A packet is merged after one with PSH or FIN.
     MergedAcrossPush,
-    /// Something is merged behind a gap in the sequence numbers.
+    /// A packet is merged after a gap in the sequence numbers.
     MergedAcrossGap,
-    /// Packets are merged whose checksums are wrong.
+    /// Packets with wrong checksums are merged.
     MergedUnverified,
     /// Packets are merged although other fields of their headers differ.
     MergedAcrossHeaders,
-    /// A longer packet is merged behind a shorter one.
+    /// A longer packet is merged after a shorter one.
     LongerMerged,
-    /// A super-packet's IP checksum is that of its first packet.
+    /// A super-packet keeps its first packet's IP checksum.
     ChecksumNotRecomputed,
 }

@@ -1,9 +1,9 @@
 //! The queue of one connection towards the carrier.
 //!
-//! Flows are kept apart, by the hash of their 5-tuple, and take turns of about one send (deficit round robin, as RFC 8290
-//! does it, with a quantum that keeps a train of packets whole); a flow that had nothing waiting goes before those that had,
-//! so that a ping does not wait behind a bulk transfer. Each flow's standing queue is held short by CoDel. Bytes are bounded
-//! over all, at the cost of the flow that holds most. Packets of a flow leave in the order in which they came.
+//! FQ-CoDel (RFC 8290). Flows are separated by the hash of their 5-tuple and served by deficit round robin. The quantum is about
+//! one send, which keeps a train of packets together. A flow that becomes active goes before those with a backlog, so that a ping
+//! does not wait behind a bulk transfer. CoDel keeps each flow's standing queue short. The total of bytes is bounded: overflow
+//! drops from the flow with the most bytes. Packets of a flow stay in order.
 
 mod codel;
 mod waits;
@@ -18,22 +18,22 @@ pub use self::waits::Waits;
 use crate::datagram::PACKET_OVERHEAD;
 use crate::ecn::mark_congestion;
 
-/// Packets that waited longer are of no use any more: whoever sent them has sent them again.
+/// Longest wait of a packet. Its sender has retransmitted it by then.
 pub const MAX_SOJOURN: Duration = Duration::from_millis(500);
 
-/// Bytes that a flow sends before it is another's turn: a super-packet, hence a send.
+/// Bytes that a flow sends per turn: one super-packet, which is one send.
 const QUANTUM: i64 = 64 * 1024;
-/// Flows that are told apart; more share places. A power of two.
+/// Number of hash buckets for flows. A power of two.
 const FLOWS: usize = 64;
-/// Bytes of a flow up to which nothing stands in its queue.
+/// Backlog of a flow in bytes up to which CoDel sees no standing queue.
 const SHORT: usize = 64 * 1024;
 
-/// Packets that wait for a connection, framed as datagrams.
+/// The backlog of a connection: packets framed as datagrams.
 #[derive(Debug)]
 pub struct FlowQueue {
     limit: usize,
     flows: Box<[Flow]>,
-    /// Places of the flows that have something and had nothing before, and of the others that have something.
+    /// Buckets of the flows that have just become active, and of the others with a backlog (RFC 8290 section 4.1).
     new: VecDeque<usize>,
     old: VecDeque<usize>,
     bytes: usize,
@@ -41,14 +41,14 @@ pub struct FlowQueue {
     longest_wait: Duration,
 }
 
-/// What was dropped, what was marked instead, and how long those waited that left.
+/// Counts of CoDel's drops and marks, and the waits of the packets that left.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Signals {
-    /// Packets that had waited too long.
+    /// Packets dropped because they waited too long.
     pub dropped: u64,
-    /// Packets that were marked instead.
+    /// Packets marked with Congestion Experienced instead.
     pub marked: u64,
-    /// The waits of packets that left, marked or not.
+    /// The waits of all packets that left.
     pub waits: Waits,
 }
 
@@ -56,7 +56,7 @@ pub struct Signals {
 struct Flow {
     packets: VecDeque<Waiting>,
     bytes: usize,
-    /// Bytes that it may still send in this round.
+    /// Bytes that the flow may still send in this round.
     deficit: i64,
     codel: Codel,
     is_listed: bool,
@@ -64,7 +64,7 @@ struct Flow {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Header byte, then the packet.
+    /// The framing's header byte, then the packet.
     framed: BytesMut,
     since: Instant,
 }
@@ -83,28 +83,29 @@ impl FlowQueue {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// Returns how many packets wait.
+    /// Number of packets in the queue.
     pub fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Returns how many bytes wait, framing included.
+    /// Number of bytes in the queue, including framing.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the longest that one of the packets waited which left since this was asked last.
+    /// Returns and resets the longest wait of a packet that left since the last call.
     pub fn take_longest_wait(&mut self) -> Duration {
         std::mem::take(&mut self.longest_wait)
     }
 
-    /// Puts a framed, valid packet at the end of its flow. Returns how many packets were dropped for its bytes, at the
-    /// heads of the flows that hold most: their senders learn of it soonest (counted as [`DropReason::QueueFull`](crate::DropReason::QueueFull)).
+    /// Appends a framed, valid packet to its flow. Returns the number of packets dropped to make room, which count as
+    /// [`DropReason::QueueFull`](crate::DropReason::QueueFull). They are dropped at the head of the flows with the most bytes,
+    /// because their senders notice a head drop soonest.
     pub fn push(&mut self, flow_hash: u32, framed: BytesMut, now: Instant) -> u64 {
         let mut dropped = 0;
         while self.bytes + framed.len() > self.limit && !self.is_empty() {
@@ -128,8 +129,8 @@ impl FlowQueue {
         dropped
     }
 
-    /// Takes the packet that is to leave next. What waited too long is dropped on the way, or marked, and added to `signals`
-    /// (drops are counted as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay)).
+    /// Takes the next packet to send. Packets that waited too long are dropped or marked, and counted in `signals`. Drops count
+    /// as [`DropReason::QueueDelay`](crate::DropReason::QueueDelay).
     pub fn pop(&mut self, now: Instant, signals: &mut Signals) -> Option<Bytes> {
         loop {
             let (place, is_new) = match (self.new.front(), self.old.front()) {
@@ -148,8 +149,8 @@ impl FlowQueue {
                 self.longest_wait = self.longest_wait.max(wait);
                 return Some(packet);
             }
-            // A new flow that has no more goes round once among the old, or it could be new again at once and never let
-            // the others have their turn (RFC 8290 section 4.2).
+            // A new flow that runs empty moves to the old list for one round. Otherwise it could become new again at once and
+            // starve the others (RFC 8290 section 4.2).
             let list = if is_new { &mut self.new } else { &mut self.old };
             list.pop_front();
             let flow = &mut self.flows[place];
@@ -161,7 +162,7 @@ impl FlowQueue {
         }
     }
 
-    /// Empties it and returns how many packets there were.
+    /// Empties the queue and returns the number of packets that were in it.
     pub fn clear(&mut self) -> u64 {
         let packets = self.packets;
         *self = Self::new(self.limit);
@@ -178,7 +179,7 @@ impl FlowQueue {
 }
 
 impl Flow {
-    /// Takes its next packet that did not wait too long, and how long it did.
+    /// Takes the flow's next packet that did not wait too long, with its wait.
     fn take(
         &mut self,
         now: Instant,
@@ -197,6 +198,7 @@ impl Flow {
                 continue;
             }
             if is_signal {
+                // CoDel's signal is a mark where the sender supports ECN, else a drop (RFC 8289 section 3).
                 if !framed.get_mut(PACKET_OVERHEAD..).is_some_and(mark_congestion) {
                     signals.dropped += 1;
                     continue;

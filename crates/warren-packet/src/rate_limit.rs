@@ -1,28 +1,28 @@
-//! A limit on how much passes in a time: a token bucket, kept as the moment at which it is full again (the generic cell
-//! rate algorithm, ITU-T I.371 annex A), so that threads can share one without a lock.
+//! A rate limiter: a token bucket stored as the moment at which it is full again (the generic cell rate algorithm, ITU-T I.371
+//! annex A). One atomic integer holds its state, so threads share it without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How much passes at once: what the rate gives in this time.
+/// Size of the burst: the bytes that the rate allows in this time.
 pub const BURST_TIME: Duration = Duration::from_millis(100);
 
-/// What passes at once in any case, in bytes: a whole super-packet.
+/// Smallest burst in bytes: a whole super-packet.
 pub const MINIMUM_BURST: u64 = 64 * 1_024;
 
-/// Lets so many bits pass in a second, after a burst; everything while no rate is set.
+/// Limits traffic to a number of bits per second after a burst. Without a rate, everything passes.
 #[derive(Debug)]
 pub struct RateLimiter {
     epoch: Instant,
     /// 0: no limit.
     bits_per_second: AtomicU64,
-    /// Nanoseconds after the epoch at which nothing is missing from the burst any more.
+    /// When the bucket is full again, in nanoseconds after the epoch.
     full_at: AtomicU64,
     refused: AtomicU64,
 }
 
 impl RateLimiter {
-    /// A limiter without a limit. Times that are passed in later are not before `epoch`.
+    /// Makes a limiter without a rate. Later times must not be before `epoch`.
     pub const fn new(epoch: Instant) -> Self {
         Self {
             epoch,
@@ -32,7 +32,7 @@ impl RateLimiter {
         }
     }
 
-    /// Limits to a rate from now on, or to none. Another rate begins with a whole burst.
+    /// Sets or removes the rate. A new rate starts with a full burst.
     pub fn set(&self, bits_per_second: Option<u64>) {
         let rate = bits_per_second.unwrap_or(0);
         if self.bits_per_second.swap(rate, Relaxed) != rate {
@@ -40,13 +40,13 @@ impl RateLimiter {
         }
     }
 
-    /// Whether a packet of this length may pass now; one that may not is counted.
+    /// Whether a packet of this length may pass now. Refused packets are counted.
     pub fn admits(&self, bytes: usize, now: Instant) -> bool {
         let rate = self.bits_per_second.load(Relaxed);
         rate == 0 || self.take(rate, bytes as u64, now)
     }
 
-    /// Packets that were not to pass.
+    /// Number of refused packets.
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
@@ -66,9 +66,9 @@ impl RateLimiter {
     }
 }
 
-/// How long `rate` bits a second take for some bytes, in nanoseconds.
+/// The time that `bytes` take at `rate` bits per second, in nanoseconds.
 fn time_of(bytes: u64, rate: u64) -> u64 {
-    // A packet has at most 2^16 bytes, so this does not come near 2^64.
+    // A packet has at most 2^16 bytes, so the product stays far below 2^64.
     bytes.saturating_mul(8 * 1_000_000_000) / rate
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let limiter = RateLimiter::new(start);
         limiter.set(Some(80 * MEGABIT));
         let mut passed = 0;
-        // Twice what may pass, for ten seconds.
+        // Twice the allowed rate for ten seconds.
         for millisecond in 0..10_000 {
             let now = start + Duration::from_millis(millisecond);
             passed += (0..20).filter(|_| limiter.admits(1_000, now)).count();

@@ -1,26 +1,26 @@
-//! Why a packet was dropped: the closed set of reasons, and a counter of each.
+//! The closed set of reasons why a packet is dropped, and a counter of each.
 
-/// Declares the reasons once: variant, name in JSON and metrics, sentence for people.
+/// Declares each reason once: variant, name in JSON and metrics, description for people.
 macro_rules! drop_reasons {
     ($($variant:ident $name:literal $description:literal;)*) => {
-        /// Why a packet or a datagram was dropped. Every drop has exactly one reason and is counted.
+        /// Why a packet or datagram was dropped. Every drop has exactly one reason and is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DropReason {
             $(#[doc = $description] $variant,)*
         }
 
         impl DropReason {
-            /// Every reason, in the order in which they are shown.
+            /// Every reason, in the order of display.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
-            /// The reason's name in JSON and metrics, in snake case; it never changes.
+            /// The reason's stable name in JSON and metrics, in snake case.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
                 }
             }
 
-            /// What happened, as a sentence for people.
+            /// A sentence for people that says what happened.
             pub fn description(self) -> &'static str {
                 match self {
                     $(Self::$variant => $description,)*
@@ -31,9 +31,9 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    BadDatagram "bad_datagram" "A datagram from the peer was not framed as the protocol says.";
+    BadDatagram "bad_datagram" "The peer sent a datagram with invalid framing.";
     BadPacket "bad_packet" "The bytes were not one whole IPv4 or IPv6 packet.";
-    BadChecksumFlag "bad_checksum_flag" "A packet was flagged as having a partial checksum where none can be.";
+    BadChecksumFlag "bad_checksum_flag" "A packet that cannot have a partial checksum was flagged as having one.";
     BadFragment "bad_fragment" "Fragments of a packet overlapped, disagreed or were too small.";
     FragmentTimeout "fragment_timeout" "Some fragments of a packet did not arrive in time.";
     SpoofedSource "spoofed_source" "The source address is not one that the client holds.";
@@ -42,23 +42,23 @@ drop_reasons! {
     NoConnection "no_connection" "The session has no live connection.";
     NotAttached "not_attached" "The connection does not belong to a session yet.";
     Isolated "isolated" "Clients of this exit may not reach each other.";
-    RateLimit "rate_limit" "The client had used up the rate that the exit's operator allows it.";
-    HandOverFull "hand_over_full" "The way to the worker that has the packet's connection was full.";
+    RateLimit "rate_limit" "The client exceeded the rate limit that the exit's operator set.";
+    HandOverFull "hand_over_full" "The hand-over queue to the worker of the packet's connection was full.";
     QueueFull "queue_full" "The connection's queue was full.";
     QueueDelay "queue_delay" "The packet had waited too long for its connection.";
-    TooLarge "too_large" "The packet was larger than can be carried.";
+    TooLarge "too_large" "The packet was too large to carry.";
     ConnectionLost "connection_lost" "The connection ended while the packet waited.";
     TransportFull "transport_full" "The QUIC library's send buffer was full.";
-    TransportTooLarge "transport_too_large" "The datagram no longer fitted the path when it was to be sent.";
-    TransportStale "transport_stale" "The datagram had waited while nobody answered its connection.";
+    TransportTooLarge "transport_too_large" "The datagram no longer fitted the path MTU when it was sent.";
+    TransportStale "transport_stale" "The datagram had waited too long on a connection whose peer did not answer.";
     ReceiveBufferFull "receive_buffer_full" "The QUIC library's receive buffer was full.";
     SocketBufferFull "socket_buffer_full" "The UDP socket's receive buffer was full.";
-    IntakeFull "intake_full" "The client brought datagrams faster than they could be taken in.";
+    IntakeFull "intake_full" "The client's datagrams arrived faster than they could be processed.";
     TunWrite "tun_write" "The TUN device did not take the packet.";
-    TunRead "tun_read" "What the TUN device handed over could not be used.";
+    TunRead "tun_read" "A read from the TUN device was not a usable packet.";
 }
 
-/// How often each reason occurred.
+/// The number of drops for each reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounters {
     counts: [u64; DropReason::ALL.len()],
@@ -75,22 +75,22 @@ impl DropCounters {
         self.counts[reason as usize] += count;
     }
 
-    /// How often `reason` occurred.
+    /// The number of drops for `reason`.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.counts[reason as usize]
     }
 
-    /// Every reason with its count, those of 0 included.
+    /// Every reason with its count, including zero counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().zip(self.counts)
     }
 
-    /// All drops together.
+    /// The total of all drops.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds another's counts to these.
+    /// Adds another counter's counts.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;

@@ -1,4 +1,4 @@
-//! Puts the fragments of one connection's packets together again, in bounded memory and with every loss counted.
+//! Reassembles the fragmented packets of one connection, in bounded memory and with every loss counted.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ mod history;
 use assembly::Assembly;
 use history::{History, Place};
 
-/// How long an assembly waits for its last fragment.
+/// Longest time from the first fragment of an assembly to the last.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
-/// An assembly is dropped once this many newer ids exist.
+/// An assembly is dropped once this many newer ids were seen.
 pub const MAX_NEWER_IDS: u32 = 1_024;
 
-/// How much an [`Assembler`] holds at once; where a new packet would exceed it, the oldest assembly is dropped.
+/// Bounds on the state of an [`Assembler`]. A new packet that would exceed them replaces the oldest assemblies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Packets in assembly; at least 1 is allowed in any case.
+    /// Most packets in assembly, raised to at least 1.
     pub max_assemblies: usize,
-    /// Bytes of packets in assembly, counted whole; at least 65,535 are allowed in any case.
+    /// Most bytes of packets in assembly, each counted with its full length. Raised to at least 65,535.
     pub max_bytes: usize,
 }
 
@@ -35,7 +35,7 @@ impl Default for Limits {
     }
 }
 
-/// A packet whose fragments all arrived.
+/// A packet whose fragments have all arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reassembled {
     /// The packet's flags.
@@ -44,11 +44,11 @@ pub struct Reassembled {
     pub packet: Vec<u8>,
 }
 
-/// The packets of one connection of which some fragments have arrived.
+/// The packets of one connection that are incomplete so far.
 ///
-/// Each packet of which a fragment was inserted is counted exactly once: it is returned by [`Self::insert`], or an
-/// error of it, or is in the count that [`Self::expire`] returns, or is still among [`Self::pending`]. This holds for
-/// ids up to 4,096 below the newest; beyond those, each fragment counts as a packet of its own.
+/// Each packet is counted exactly once: it is returned by [`Self::insert`], or causes an error there, or is in the count of
+/// [`Self::expire`], or is still [`Self::pending`]. This holds for ids up to 4,096 below the newest. For older ids, each fragment
+/// counts as a packet of its own.
 #[derive(Debug)]
 pub struct Assembler {
     limits: Limits,
@@ -56,12 +56,12 @@ pub struct Assembler {
     assemblies: VecDeque<Assembly>,
     bytes: usize,
     history: History,
-    /// Assemblies dropped since [`Self::expire`] last told.
+    /// Assemblies dropped since the last [`Self::expire`].
     dropped: u64,
 }
 
 impl Assembler {
-    /// An assembler that has seen nothing.
+    /// Makes an empty assembler.
     pub fn new(limits: Limits) -> Self {
         let limits = Limits {
             max_assemblies: limits.max_assemblies.max(1),
@@ -70,14 +70,13 @@ impl Assembler {
         Self { limits, assemblies: VecDeque::new(), bytes: 0, history: History::new(), dropped: 0 }
     }
 
-    /// Adds a fragment that arrived at `now`, and returns the packet if it was the last.
+    /// Adds a fragment that arrived at `now`. Returns the packet if it is complete.
     ///
-    /// A fragment of a packet that was completed or dropped before is ignored: that packet has been counted.
+    /// Ignores a fragment whose packet was completed or dropped before, because that packet has been counted.
     ///
     /// # Errors
-    /// The reason for which this fragment's packet is dropped, to be counted as one packet:
-    /// [`DropReason::BadFragment`] if it overlaps or repeats another or disagrees with it on length or flags, or is the
-    /// first that came and holds less than a 64th of the packet,
+    /// The fragment's packet is dropped and counts once, with this reason: [`DropReason::BadFragment`] if the fragment overlaps
+    /// another, differs from it in length or flags, or arrived first with less than 1/64 of the packet.
     /// [`DropReason::FragmentTimeout`] if 1,024 or more newer ids were seen.
     pub fn insert(
         &mut self,
@@ -106,7 +105,7 @@ impl Assembler {
         let index = match self.assemblies.iter().rposition(has_it) {
             Some(index) => index,
             None if fragment.is_large_enough() => self.open(now, &fragment),
-            // A few bytes make nobody clear 64 KiB: as the last fragment they follow others.
+            // A tiny fragment must not reserve up to 64 KiB. An honest one is the last fragment and follows others.
             None => {
                 self.history.finish(fragment.id);
                 return Err(DropReason::BadFragment);
@@ -123,30 +122,29 @@ impl Assembler {
         }
     }
 
-    /// Drops the assemblies that are 1 s old at `now`, and returns how many were dropped since the last call for
-    /// their age, for newer ids or for the limits; each is one packet lost to [`DropReason::FragmentTimeout`].
+    /// Drops the assemblies that are 1 s old at `now`. Returns the number dropped since the last call, whether for age, newer ids
+    /// or the limits. Each is one packet lost to [`DropReason::FragmentTimeout`].
     pub fn expire(&mut self, now: Instant) -> u64 {
         self.drop_expired(now);
         std::mem::take(&mut self.dropped)
     }
 
-    /// When [`Self::expire`] has something to drop next.
+    /// When [`Self::expire`] must be called next.
     pub fn timeout(&self) -> Option<Instant> {
         self.assemblies.front().map(|oldest| oldest.started() + MAX_AGE)
     }
 
-    /// How many packets are in assembly.
+    /// Number of packets in assembly.
     pub fn pending(&self) -> usize {
         self.assemblies.len()
     }
 
-    /// Ends the assembler with its connection, and returns how many packets are lost by that or were dropped since
-    /// the last [`Self::expire`].
+    /// Ends the assembler with its connection. Returns the number of packets lost by that or since the last [`Self::expire`].
     pub fn finish(self) -> u64 {
         self.dropped + self.assemblies.len() as u64
     }
 
-    /// Starts an assembly, for which older ones may have to go, and returns its index.
+    /// Starts an assembly, dropping older ones if necessary. Returns its index.
     fn open(&mut self, now: Instant, fragment: &Fragment<'_>) -> usize {
         let total = usize::from(fragment.total);
         while self.assemblies.len() >= self.limits.max_assemblies
@@ -194,7 +192,7 @@ mod tests {
 
     const HALF: [u8; 500] = [7; 500];
 
-    /// One half of a packet of 1,000 bytes.
+    /// Half of a packet of 1,000 bytes.
     fn half(id: u32, offset: u16) -> Fragment<'static> {
         Fragment { flags: Flags::NONE, id, total: 1_000, offset, payload: &HALF }
     }

@@ -1,4 +1,4 @@
-//! Validation of what a peer sent before it reaches the kernel.
+//! Validates a peer's packets before they reach the kernel.
 
 use crate::datagram::Flags;
 use crate::ip::IpPacket;
@@ -7,14 +7,15 @@ use crate::transport::TransportHeader;
 use crate::virtio::VirtioNetHeader;
 use crate::wire::put_u16;
 
-/// Checks one packet from a peer and makes the virtio header to write it to the TUN device with.
+/// Checks one packet from a peer and makes the virtio header for writing it to the TUN device.
 ///
-/// A packet flagged as having a partial checksum gets the pseudo-header's sum, computed here, into its checksum
-/// field; where that field is comes from the packet alone.
+/// If the packet is flagged as having a partial checksum, its checksum field is set to the pseudo-header's sum, computed here.
+/// The position of the field is derived from the packet alone.
 ///
 /// # Errors
-/// [`DropReason::BadPacket`] if it is not exactly one IP packet; [`DropReason::BadChecksumFlag`] if it is flagged but
-/// is not an unfragmented TCP or UDP packet whose checksum covers all of the rest, or is UDP without a checksum.
+/// [`DropReason::BadPacket`] if it is not exactly one IP packet. [`DropReason::BadChecksumFlag`] if it is flagged but cannot have
+/// a partial checksum: it must be unfragmented TCP or UDP, with a checksum that covers the rest of the packet, and UDP must not
+/// have checksums turned off.
 pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropReason> {
     let view = IpPacket::parse(packet).map_err(|_| DropReason::BadPacket)?;
     if !flags.partial_checksum() {
@@ -26,7 +27,7 @@ pub fn accept(flags: Flags, packet: &mut [u8]) -> Result<VirtioNetHeader, DropRe
     Ok(transport.completion())
 }
 
-/// The transport header of a packet that is flagged as having a partial checksum.
+/// Finds the transport header of a packet that is flagged as having a partial checksum.
 ///
 /// # Errors
 /// [`DropReason::BadChecksumFlag`] as [`accept`].

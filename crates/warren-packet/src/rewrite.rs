@@ -1,4 +1,4 @@
-//! The header fields that differ from one segment of a super-packet to the next.
+//! Rewrites the header fields that differ between the segments of a super-packet.
 
 use crate::checksum::Sum;
 use crate::ip::{IpPacket, IpVersion};
@@ -9,7 +9,7 @@ use crate::wire::{put_u16, put_u32, u16_at, u32_at};
 
 const IPV6_HEADER_LENGTH: u16 = 40;
 
-/// Rewrites a copy of a super-packet's headers for one segment after the other, in order.
+/// Rewrites a copy of a super-packet's headers for each segment in order.
 pub(crate) struct Rewrite {
     ip: IpFields,
     transport: TransportFields,
@@ -21,7 +21,7 @@ pub(crate) struct Rewrite {
 
 enum IpFields {
     V4 {
-        /// Of the header without length, identification and checksum.
+        /// The sum of the header without length, identification and checksum.
         sum: Sum,
         identification: u16,
     },
@@ -33,7 +33,7 @@ enum TransportFields {
     Udp,
 }
 
-/// What becomes of the transport checksum; the sums are of the pseudo-header without its length.
+/// The kind of the segments' transport checksum. Sums cover the pseudo-header without its length.
 enum Checksum {
     Absent,
     Partial(Sum),
@@ -41,8 +41,8 @@ enum Checksum {
 }
 
 impl Rewrite {
-    /// Prepares for the segments of `packet`, whose checksum field holds what the kernel left there for `header`;
-    /// `None` if their checksums can be made neither partial nor complete.
+    /// Prepares the segments of `packet`, which the kernel handed over with `header`. `None` if their checksums can be made
+    /// neither partial nor complete.
     pub(crate) fn new(
         header: VirtioNetHeader,
         packet: &IpPacket<'_>,
@@ -58,12 +58,12 @@ impl Rewrite {
         })
     }
 
-    /// Whether the segments' transport checksums are left partial.
+    /// Whether the segments' transport checksums stay partial.
     pub(crate) fn leaves_checksum_partial(&self) -> bool {
         matches!(self.checksum, Checksum::Partial(_))
     }
 
-    /// Makes `header`, a copy of the super-packet's headers, that of the next segment.
+    /// Turns `header`, a copy of the super-packet's headers, into the next segment's.
     pub(crate) fn next(&mut self, header: &mut [u8], payload: &[u8], is_first: bool, is_last: bool) {
         let total = segment_length(self.end + payload.len());
         let transport_length = segment_length(self.end + payload.len() - self.start);
@@ -75,7 +75,7 @@ impl Rewrite {
             Checksum::Partial(sum) => put_u16(header, self.field, (sum + length).folded()),
             Checksum::Complete(sum) => {
                 put_u16(header, self.field, 0);
-                // The transport header's length is even, so its sum and the payload's may be added.
+                // The transport header's length is even, so its sum and the payload's can be added.
                 let sum = sum + length + Sum::of(&header[self.start..]) + Sum::of(payload);
                 put_u16(header, self.field, sum.transport_checksum());
             }
@@ -94,7 +94,8 @@ impl Checksum {
         if !header.needs_checksum() {
             return None;
         }
-        // The kernel knew the addresses: its sum less the super-packet's length is what all segments share.
+        // Only the kernel knows the pseudo-header's addresses. Its sum minus the super-packet's length is common to all segments.
+        // Adding the complement subtracts.
         let sum = u16_at(packet.bytes(), transport.checksum_field());
         let length = segment_length(packet.bytes().len() - transport.start);
         Some(Self::Complete(Sum::from(sum) + Sum::from(!length)))
@@ -146,6 +147,7 @@ impl TransportFields {
     fn next(&mut self, header: &mut [u8], payload: &[u8], length: u16, is_first: bool, is_last: bool) {
         match self {
             Self::Tcp { sequence_number, flags } => {
+                // PSH and FIN belong to the last segment, CWR to the first one (`tcp_gso_segment` in `net/ipv4/tcp_offload.c`).
                 let not_here =
                     if is_last || is_planted(Bug::PushEverywhere) { 0 } else { Self::FIN | Self::PSH }
                         | if is_first { 0 } else { Self::CWR };

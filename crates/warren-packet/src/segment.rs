@@ -1,7 +1,7 @@
-//! Cuts what a TUN device with vnet_hdr hands over into packets that are ready to be framed.
+//! Segments the super-packets of a TUN device with vnet_hdr into packets ready for framing.
 //!
-//! Where the headers are comes from the packet, never from the virtio header's hints. Transport checksums are left
-//! partial where the receiver can find and complete them (DESIGN.md section 6), else they are completed here.
+//! The positions of headers are derived from the packet, never from the virtio header's hints. Transport checksums stay partial
+//! if the receiver can find and complete them (DESIGN.md section 6). Otherwise they are completed here.
 
 use crate::checksum::Sum;
 use crate::datagram::Flags;
@@ -11,18 +11,18 @@ use crate::transport::{TransportHeader, TransportKind};
 use crate::virtio::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
 use crate::wire::put_u16;
 
-/// The most bytes of headers that can be rewritten: 60 of IPv4 and 60 of TCP leave ample room for IPv6 extension
-/// headers and for tunnels inside.
+/// Most bytes of headers that can be rewritten. IPv4 and TCP have at most 60 each, which leaves ample room for IPv6 extension
+/// headers and inner tunnels.
 pub const MAX_HEADERS: usize = 512;
 
-/// One packet in two parts: headers that were rewritten, and bytes that were not.
+/// One packet in two parts: the rewritten headers and the unchanged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// The rewritten start of the packet; empty if nothing had to be.
+    /// The rewritten start of the packet. Empty if nothing was rewritten.
     pub header: &'a [u8],
-    /// The rest of the packet, straight from the super-packet.
+    /// The rest of the packet, borrowed from the super-packet.
     pub payload: &'a [u8],
-    /// Whether the transport checksum field holds the pseudo-header's sum alone.
+    /// Whether the transport checksum field holds only the pseudo-header's sum.
     pub partial_checksum: bool,
 }
 
@@ -32,26 +32,26 @@ impl<'a> Segment<'a> {
         self.header.len() + self.payload.len()
     }
 
-    /// Whether there is no packet; [`segment`] never emits such a one.
+    /// Whether the packet is empty. [`segment`] never emits an empty one.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Both parts, in the shape that [`crate::datagram::write_packet`] takes.
+    /// Both parts, as [`crate::datagram::write_packet`] takes them.
     pub fn parts(&self) -> [&'a [u8]; 2] {
         [self.header, self.payload]
     }
 
-    /// The flags to frame the packet with.
+    /// The flags for framing the packet.
     pub fn flags(&self) -> Flags {
         Flags::new(self.partial_checksum)
     }
 }
 
-/// Cuts one read from the TUN device into packets and hands each to `emit`, in order.
+/// Segments one read from the TUN device and hands each packet to `emit`, in order.
 ///
 /// # Errors
-/// [`Malformed`] if it is not one whole IP packet, or not one that the virtio header can mean; nothing was emitted.
+/// [`Malformed`] if it is not one whole IP packet, or the virtio header does not match it. Nothing is emitted then.
 pub fn segment(
     header: VirtioNetHeader,
     super_packet: &[u8],
@@ -74,7 +74,7 @@ pub fn segment(
     cut(header, &packet, transport, emit)
 }
 
-/// Emits one packet whose checksum the kernel left partial: as it is, or completed.
+/// Emits one packet with a partial checksum, unchanged if the receiver can complete it, else completed.
 fn finish_checksum(
     header: VirtioNetHeader,
     packet: &IpPacket<'_>,
@@ -105,7 +105,7 @@ fn finish_checksum(
     Ok(())
 }
 
-/// Cuts a TCP or UDP super-packet into segments of `gso_size` payload bytes, the last one being shorter.
+/// Splits a TCP or UDP super-packet into segments of `gso_size` payload bytes. The last one may be shorter.
 fn cut(
     header: VirtioNetHeader,
     packet: &IpPacket<'_>,

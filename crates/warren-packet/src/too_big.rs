@@ -1,5 +1,5 @@
-//! What a router tells the sender of a packet that is too large for the next link: ICMP's "fragmentation needed" (RFC 1191
-//! section 4) and ICMPv6's "packet too big" (RFC 4443 section 3.2).
+//! Makes the ICMP errors for path MTU discovery: "fragmentation needed" (RFC 1191 section 4) and ICMPv6's "packet too big" (RFC
+//! 4443 section 3.2).
 
 use std::net::IpAddr;
 
@@ -7,20 +7,20 @@ use crate::checksum::{self, Sum};
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion, protocol};
 use crate::wire::{put_u16, u16_at};
 
-/// The least MTU of a link under IPv6 (RFC 8200 section 5): no sender goes below it.
+/// The minimum link MTU of IPv6 (RFC 8200 section 5), below which no sender goes.
 const IPV6_MINIMUM_MTU: usize = 1_280;
 
 const ICMP_HEADER: usize = 8;
-/// Bytes of the transport header that are quoted: ports and sequence number, by which the sender knows the flow. A partial
-/// checksum of TCP lies behind them.
+/// Bytes of the transport header that are quoted: ports and sequence number, which identify the flow to the sender. TCP's
+/// checksum, which may be partial, comes after them.
 const QUOTED: usize = 8;
 const HOP_LIMIT: u8 = 64;
 
-/// Makes the packet that tells the sender of `packet` to send at most `mtu` bytes; it goes back to that sender, and comes
-/// from whom the packet was for, so that it takes the way of the flow's other packets.
+/// Makes an ICMP error that tells the sender of `packet` to send at most `mtu` bytes. Its source is the packet's destination, so
+/// that it takes the same path as the flow's other packets.
 ///
-/// Returns `None` where the sender asked for no such answer or must not get one: the packet fits, may be fragmented (IPv4
-/// without DF), tells of an error itself, is a later fragment, or is from or to a group.
+/// Returns `None` if the packet must not be answered: it fits, may be fragmented (IPv4 without DF), is itself an ICMP error or a
+/// later fragment, or has a multicast, broadcast or otherwise special address.
 pub fn too_big(packet: &IpPacket<'_>, mtu: usize) -> Option<Vec<u8>> {
     let mtu = match packet.version() {
         IpVersion::V4 => mtu,
@@ -56,7 +56,7 @@ fn may_be_answered(packet: &IpPacket<'_>) -> bool {
             const DONT_FRAGMENT: u16 = 0x4000;
             const OFFSET: u16 = 0x1fff;
             let fragment = u16_at(bytes, 6);
-            // Echo, timestamp and their replies; what else there is are errors (RFC 1122 section 3.2.2).
+            // Echo, timestamp and their replies. All other types count as errors (RFC 1122 section 3.2.2).
             let is_query = matches!(icmp_type, Some(0 | 8 | 13 | 14));
             let is_error = packet.protocol() == protocol::ICMP && !is_query;
             fragment & DONT_FRAGMENT != 0 && fragment & OFFSET == 0 && !is_error

@@ -1,4 +1,4 @@
-//! The outermost TCP or UDP header of a packet, and where its checksum stands.
+//! The outermost TCP or UDP header of a packet, and the position of its checksum.
 
 use crate::checksum::{self, Sum};
 use crate::ip::{IpPacket, protocol};
@@ -8,13 +8,13 @@ use crate::wire::u16_at;
 pub(crate) const UDP_HEADER: usize = 8;
 const TCP_HEADER: usize = 20;
 
-/// A whole TCP or UDP header, found behind the IP headers of an unfragmented packet.
+/// A whole TCP or UDP header after the IP headers of an unfragmented packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportHeader {
     pub(crate) kind: TransportKind,
-    /// Its first byte, from the packet's start.
+    /// Offset of its first byte from the packet's start.
     pub(crate) start: usize,
-    /// The first byte of the payload.
+    /// Offset of the payload from the packet's start.
     pub(crate) end: usize,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum TransportKind {
 }
 
 impl TransportHeader {
-    /// Finds it; `None` for a fragment, another protocol, or a header that is cut short or lies about its length.
+    /// Finds the header. `None` for a fragment, another protocol, or a header that is truncated or has an invalid length.
     pub(crate) fn of(packet: &IpPacket<'_>) -> Option<Self> {
         let start = packet.transport()?;
         let rest = packet.bytes().get(start..)?;
@@ -38,7 +38,7 @@ impl TransportHeader {
         (long_enough && length <= rest.len()).then_some(Self { kind, start, end: start + length })
     }
 
-    /// Where the checksum field is, in bytes from the header's start.
+    /// Offset of the checksum field from the header's start.
     pub(crate) fn checksum_offset(&self) -> usize {
         match self.kind {
             TransportKind::Tcp => 16,
@@ -46,18 +46,18 @@ impl TransportHeader {
         }
     }
 
-    /// Where the checksum field is, in bytes from the packet's start.
+    /// Offset of the checksum field from the packet's start.
     pub(crate) fn checksum_field(&self) -> usize {
         self.start + self.checksum_offset()
     }
 
-    /// Whether this is UDP that was sent without a checksum.
+    /// Whether this is UDP without a checksum.
     pub(crate) fn has_no_checksum(&self, packet: &IpPacket<'_>) -> bool {
         self.kind == TransportKind::Udp && u16_at(packet.bytes(), self.checksum_field()) == 0
     }
 
-    /// Whether a receiver that sees only this packet can complete its checksum: the pseudo-header is made of the IP
-    /// header's addresses, and UDP's own length is that of the packet's rest, which is what a kernel sums.
+    /// Whether a receiver can complete the checksum from this packet alone. The pseudo-header must use the IP header's addresses.
+    /// UDP's length must be that of the rest of the packet, because a kernel sums all of it.
     pub(crate) fn may_be_partial(&self, packet: &IpPacket<'_>) -> bool {
         let length = packet.bytes().len() - self.start;
         let fills_packet = match self.kind {
@@ -72,8 +72,8 @@ impl TransportHeader {
         checksum::pseudo_header(packet.source(), packet.destination(), self.protocol())
     }
 
-    /// What the checksum field holds while the checksum of a packet of `total` bytes is partial. `packet` is valid,
-    /// has plain addresses, and may be its headers alone.
+    /// The value of the checksum field while the checksum of a packet of `total` bytes is partial. `packet` must be valid and
+    /// have plain addresses. It may consist of the headers alone.
     pub(crate) fn partial_checksum(&self, packet: &[u8], total: usize) -> u16 {
         let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
         let length = Sum::from(length(total - self.start));

@@ -1,14 +1,14 @@
-//! A flow's 5-tuple, and the hash by which it keeps to one connection in both directions.
+//! A flow's 5-tuple, and the hash that keeps both directions of a flow on one connection.
 
 use std::net::IpAddr;
 
 use crate::ip::{IpPacket, IpVersion, protocol};
 use crate::wire::{array_at, u16_at};
 
-/// What packets of one flow have in common.
+/// The fields that packets of one flow have in common.
 ///
-/// Ports are those of TCP and UDP; an ICMP echo has its identifier in both; everything else, fragments included,
-/// goes by addresses and protocol with ports of 0.
+/// Ports are those of TCP and UDP. An ICMP echo has its identifier in both. All other packets, including fragments, have ports of
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FiveTuple {
     /// Source address.
@@ -47,10 +47,10 @@ impl FiveTuple {
         }
     }
 
-    /// A well mixed hash that is equal for both directions of a flow.
+    /// A well-mixed hash that is equal for both directions of a flow.
     ///
-    /// It depends on nothing but the 5-tuple and is part of Warren's behaviour: both ends of a session put a flow on
-    /// the same connection by it, so it does not change between versions.
+    /// It depends only on the 5-tuple and must not change between versions: both ends of a session use it to put a flow on the
+    /// same connection.
     pub fn symmetric_hash(&self) -> u32 {
         let source = (self.source, self.source_port);
         let destination = (self.destination, self.destination_port);
@@ -72,7 +72,7 @@ impl FiveTuple {
         (mixed >> 32) as u32
     }
 
-    /// The index, below `connections`, of the connection that carries this flow; 0 if there are none.
+    /// The index of the connection that carries this flow, below `connections`. 0 if there are none.
     pub fn connection_index(&self, connections: u32) -> u32 {
         // Multiply-shift: the hash is well mixed in its high bits, and no division is needed.
         ((u64::from(self.symmetric_hash()) * u64::from(connections)) >> 32) as u32
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(tuple(&ipv6(44, &first_fragment)), (17, 0, 0));
     }
 
-    /// Computed apart from this code; both ends of a session rely on them.
+    /// Computed independently of this code. Both ends of a session rely on these values.
     #[test]
     fn the_hash_never_changes() {
         for (source, destination, protocol, source_port, destination_port, hash) in [

@@ -1,34 +1,34 @@
-//! The header that a TUN device with vnet_hdr puts before every packet (`linux/virtio_net.h`).
+//! The header before every packet of a TUN device with vnet_hdr (`linux/virtio_net.h`).
 
 use crate::ip::Malformed;
 
-/// Length of the header in bytes: `TUNSETVNETHDRSZ` is left at its default.
+/// Length of the header in bytes, the default of `TUNSETVNETHDRSZ`.
 pub const LEN: usize = 10;
 
-/// Flag: the checksum at `checksum_start + checksum_offset` holds the pseudo-header's sum and awaits the rest.
+/// Flag: the checksum at `checksum_start + checksum_offset` is partial. It holds only the pseudo-header's sum.
 pub const NEEDS_CSUM: u8 = 1;
 /// Flag: the kernel has verified the checksum.
 pub const DATA_VALID: u8 = 2;
 
 /// Offload type: one packet.
 pub const GSO_NONE: u8 = 0;
-/// Offload type: TCP over IPv4, to be cut (TSO4).
+/// Offload type: TCP over IPv4, to be segmented (TSO4).
 pub const GSO_TCPV4: u8 = 1;
-/// Offload type: TCP over IPv6, to be cut (TSO6).
+/// Offload type: TCP over IPv6, to be segmented (TSO6).
 pub const GSO_TCPV6: u8 = 4;
-/// Offload type: UDP over either, to be cut into datagrams (USO).
+/// Offload type: UDP over IPv4 or IPv6, to be segmented into datagrams (USO).
 pub const GSO_UDP_L4: u8 = 5;
-/// Bit beside the TCP types: the first segment carries CWR.
+/// Bit added to the TCP types: the first segment has CWR set.
 pub const GSO_ECN: u8 = 0x80;
 
-/// `struct virtio_net_hdr`, in the machine's byte order on the wire.
+/// `struct virtio_net_hdr`. Its fields are in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNetHeader {
     /// [`NEEDS_CSUM`], [`DATA_VALID`].
     pub flags: u8,
     /// [`GSO_NONE`] or another offload type, with or without [`GSO_ECN`].
     pub gso_type: u8,
-    /// Length of all headers in bytes; a hint.
+    /// Length of all headers in bytes. Only a hint.
     pub header_length: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,

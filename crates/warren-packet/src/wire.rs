@@ -1,4 +1,4 @@
-//! Big-endian fields at byte offsets whose bounds the caller has proven.
+//! Big-endian fields at byte offsets. The caller must have checked the bounds.
 
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_be_bytes([bytes[offset], bytes[offset + 1]])

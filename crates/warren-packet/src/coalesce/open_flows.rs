@@ -1,10 +1,10 @@
-//! The flows of a batch whose newest item may still grow.
+//! The flows of a batch whose newest item may still take packets.
 
 use super::IpAddr;
 use crate::tuple::FiveTuple;
 
-/// How many flows are kept open; beyond that the one whose item is oldest is closed. A batch from the carrier is a few
-/// hundred packets, and with more flows than this there is little to merge in it.
+/// Most open flows. Opening one more closes the flow with the oldest item. A batch from the carrier has a few hundred packets, so
+/// with more flows than this there is little to merge.
 const MAX_OPEN: usize = 16;
 
 /// At most [`MAX_OPEN`] flows, each with its newest item.
@@ -15,14 +15,14 @@ pub(super) struct OpenFlows {
 
 #[derive(Debug)]
 struct Entry {
-    /// Of `flow`; compared first.
+    /// The hash of `flow`, compared first because it is cheaper.
     hash: u32,
     flow: FiveTuple,
     item: usize,
 }
 
 impl OpenFlows {
-    /// The newest item of a flow, if it is open. Here as below, `hash` is the flow's symmetric one.
+    /// The newest item of a flow, if it is open. `hash` is always the flow's symmetric hash.
     pub(super) fn item_of(&self, flow: &FiveTuple, hash: u32) -> Option<usize> {
         self.position(flow, hash).map(|position| self.entries[position].item)
     }
@@ -40,7 +40,7 @@ impl OpenFlows {
         self.entries.push(Entry { hash, flow, item });
     }
 
-    /// Lets nothing more be merged into the flow's newest item.
+    /// Closes a flow: no packet merges into its newest item any more.
     pub(super) fn close(&mut self, flow: &FiveTuple, hash: u32) {
         if let Some(position) = self.position(flow, hash) {
             self.entries.swap_remove(position);
@@ -52,7 +52,7 @@ impl OpenFlows {
         self.entries.retain(|entry| (entry.flow.source, entry.flow.destination) != (source, destination));
     }
 
-    /// Closes all.
+    /// Closes every flow.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
     }

@@ -1,9 +1,9 @@
-//! Which packets make one super-packet: the rules of Linux's GRO (`net/ipv4/tcp_offload.c`, `udp_offload.c`,
-//! `include/net/gro.h`, `net/ipv6/ip6_offload.c`), kept to because a kernel cuts the packets out again.
+//! The rules for merging packets into one super-packet. They are those of Linux's GRO (`net/ipv4/tcp_offload.c`, `udp_offload.c`,
+//! `include/net/gro.h`, `net/ipv6/ip6_offload.c`), because a kernel segments the super-packet again.
 //!
-//! A super-packet has one header, so whatever a kernel does not rewrite while cutting must be equal in all packets:
-//! acknowledgement and window too. A TCP that got merged acknowledgements would miss duplicates and the times at which
-//! they came, and bulk data, where merging pays, repeats both.
+//! A super-packet has one header. Every field that the kernel does not rewrite while segmenting must be equal in all packets,
+//! including acknowledgement number and window. Merging different acknowledgements would hide duplicate ones and their timing
+//! from TCP. Bulk data, where merging pays, repeats both fields.
 
 use crate::checksum::Sum;
 use crate::ip::{IPV4_HEADER, IPV6_HEADER, IpPacket, IpVersion};
@@ -14,18 +14,18 @@ use crate::wire::{put_u16, u16_at, u32_at};
 
 use super::{MAX_PARTS, Merge};
 
-/// The longest headers that are merged: IPv6 without extension headers, and TCP with all of its options.
+/// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the maximum of options.
 pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;
 
-/// The longest super-packet, in bytes: with a link header (22 bytes for Ethernet with two VLAN tags) it stays below the
-/// 65,536 from which on a kernel cuts in software what its device could cut (`gso_features_check`).
+/// Longest super-packet in bytes. With a link header (22 bytes for Ethernet with two VLAN tags) it stays below 65,536, the size
+/// at which a kernel stops using the device's segmentation (`gso_features_check`).
 const MAX_SUPER_PACKET: usize = 65_535 - 24;
 
-/// The most packets of a run: one part of a write is the header. Less than what the kernel takes for UDP
-/// (`UDP_MAX_SEGMENTS` of `include/linux/udp.h`: 64, and 128 since Linux 6.9).
+/// Most packets of a run, because one part of a write is the header. The kernel's limit for UDP is higher (`UDP_MAX_SEGMENTS` in
+/// `include/linux/udp.h`: 64, and 128 since Linux 6.9).
 const MAX_PACKETS: usize = MAX_PARTS - 1;
 
-/// The flag "don't fragment" beside the fragment offset (RFC 791 section 3.1).
+/// The DF bit in the IPv4 fragment field (RFC 791 section 3.1).
 const DONT_FRAGMENT: u16 = 0x4000;
 
 const FIN: u8 = 0x01;
@@ -33,18 +33,18 @@ const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 const ECE: u8 = 0x40;
 
-/// Where the headers of a packet that may be merged are; equal for all packets of a run.
+/// The header layout of a packet that may merge. All packets of a run have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     version: IpVersion,
     transport: TransportHeader,
-    /// Whether the checksum is partial; then nothing is to be verified.
+    /// Whether the transport checksum is partial and thus cannot be verified.
     partial: bool,
 }
 
 impl Shape {
-    /// The shape of a packet if it may be merged at all: it carries data, has no IP options or extension headers, is
-    /// TCP with no flag but ACK, ECE, PSH and FIN, or UDP with a checksum and a length that is the packet's.
+    /// The shape of a packet, if it may merge at all. It must carry data and have no IP options or extension headers. TCP must
+    /// have ACK set and no other flags than ECE, PSH and FIN. UDP must have a checksum and a length that matches the packet.
     pub(super) fn of(
         packet: &IpPacket<'_>,
         transport: TransportHeader,
@@ -68,8 +68,8 @@ impl Shape {
         })
     }
 
-    /// Whether IP header and, unless that is partial, transport checksum are right. What is not must not be merged: the
-    /// super-packet's checksums are new ones.
+    /// Whether the IP header checksum is valid, and the transport checksum too unless it is partial. Merging replaces checksums,
+    /// so merging a packet with a wrong one would hide the corruption.
     fn checksums_hold(&self, packet: &[u8]) -> bool {
         if self.version == IpVersion::V4 && Sum::of(&packet[..IPV4_HEADER]).folded() != 0xffff {
             return false;
@@ -82,13 +82,13 @@ impl Shape {
     }
 }
 
-/// Packets of one flow that follow each other, of equal size but for the last.
+/// Consecutive packets of one flow, of equal size except the last.
 #[derive(Debug)]
 pub(super) struct Run {
     shape: Shape,
-    /// Payload bytes of each packet but the last.
+    /// Payload bytes of each packet except the last.
     segment: usize,
-    /// Payload bytes of all.
+    /// Payload bytes of all packets.
     payload: usize,
     packets: usize,
     identification: Identification,
@@ -99,16 +99,16 @@ pub(super) struct Run {
     open: bool,
 }
 
-/// How the IPv4 identification goes on.
+/// The sequence of IPv4 identifications in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identification {
     Increments,
-    /// The same in all packets, which may not be fragmented, so that it means nothing (RFC 6864 section 4.1).
+    /// The same in all packets. They have DF set, so the identification has no meaning (RFC 6864 section 4.1).
     Fixed,
 }
 
 impl Run {
-    /// A run of one packet; `None` if no packet can follow it.
+    /// Makes a run of one packet. `None` if no packet can follow it.
     pub(super) fn starting_with(packet: &[u8], shape: Shape) -> Option<Self> {
         let payload = packet.len() - shape.transport.end;
         let mut run = Self {
@@ -130,7 +130,7 @@ impl Run {
         self.open
     }
 
-    /// Adds a packet if it goes on where the run ends; `first` is the run's first packet.
+    /// Adds a packet if it continues the run. `first` is the run's first packet. Returns whether it was added.
     pub(super) fn append(&mut self, first: &[u8], next: &[u8], shape: &Shape) -> bool {
         let payload = next.len() - shape.transport.end;
         let follows = self.open
@@ -143,6 +143,7 @@ impl Run {
             return false;
         }
         let Some(identification) = self.next_identification(first, next) else { return false };
+        // The first packet is verified only when a second one follows: a single packet keeps its checksums as they are.
         self.verified = self.verified || shape.checksums_hold(first);
         if !self.verified || !shape.checksums_hold(next) {
             return false;
@@ -154,7 +155,8 @@ impl Run {
         true
     }
 
-    /// Makes the super-packet's header out of its first packet's, whose checksum the kernel is to complete.
+    /// Makes the super-packet's headers from those of its first packet. The transport checksum is partial: the kernel completes
+    /// it in each segment.
     pub(super) fn super_packet<'a>(
         &self,
         first: &[u8],
@@ -192,18 +194,20 @@ impl Run {
         (offload, header)
     }
 
-    /// Closes the run if nothing can follow the packet that was added last.
+    /// Closes the run if no packet can follow the latest one.
     fn close_after(&mut self, packet: &[u8], payload: usize) {
         if self.shape.transport.kind == TransportKind::Tcp {
             self.closing_flags = packet[self.shape.transport.start + 13] & (PSH | FIN);
         }
+        // PSH and FIN apply to the last segment only, so the kernel would move them if a packet followed (`tcp_gso_segment`).
         let may_follow = self.closing_flags == 0 || is_planted(Bug::MergedAcrossPush);
         let has_room =
             self.shape.transport.end + self.payload < MAX_SUPER_PACKET && self.packets < MAX_PACKETS;
+        // A shorter packet must be the last: `gso_size` is the size of all others.
         self.open = payload == self.segment && may_follow && has_room;
     }
 
-    /// Compares all of the IP header but length, identification and checksum, and the ports that follow it.
+    /// Compares the IP header without length, identification and checksum, and the ports.
     fn same_ip_header(&self, first: &[u8], next: &[u8]) -> bool {
         if is_planted(Bug::MergedAcrossHeaders) {
             return true;
@@ -222,7 +226,7 @@ impl Run {
         }
     }
 
-    /// Compares all of the TCP header but its checksum, PSH and FIN, and asks for the sequence number that is due.
+    /// Compares the TCP header without checksum, PSH and FIN. The sequence number must be the next one.
     fn same_transport_header(&self, first: &[u8], next: &[u8]) -> bool {
         let TransportHeader { kind, start, end } = self.shape.transport;
         if kind == TransportKind::Udp {
@@ -238,8 +242,7 @@ impl Run {
             && first[18..] == next[18..]
     }
 
-    /// How the identification goes on with `next`, if it may: by one for each packet, or not at all where packets may
-    /// not be fragmented.
+    /// Checks that the IPv4 identification of `next` continues the run: incremented per packet, or constant if DF is set.
     fn next_identification(&self, first: &[u8], next: &[u8]) -> Option<Identification> {
         if self.shape.version == IpVersion::V6 {
             return Some(self.identification);

@@ -1,27 +1,27 @@
-//! CoDel (RFC 8289): says when a packet that waited must be dropped or marked, from how long packets have waited.
+//! CoDel (RFC 8289): decides from the waits of packets when to drop or mark one.
 
 use std::time::{Duration, Instant};
 
-/// How long packets may wait while that is no standing queue (RFC 8289 section 4.3).
+/// Longest wait that does not count as a standing queue (RFC 8289 section 4.3).
 pub(super) const TARGET: Duration = Duration::from_millis(5);
-/// How long they may wait longer than that: about the longest round trip of the flows inside (section 4.2).
+/// How long waits may exceed the target before the first signal: about the longest round trip of the flows (section 4.2).
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of one flow.
 #[derive(Debug, Default)]
 pub(super) struct Codel {
-    /// When waiting will have been too long for an interval; `None` while it is not.
+    /// When waits will have exceeded the target for an interval. `None` while they do not exceed it.
     first_above: Option<Instant>,
     dropping: bool,
     drop_next: Option<Instant>,
-    /// Signals since dropping began, and what that was the last time.
+    /// Number of signals in this dropping state, and the count at the start of the latest one.
     count: u32,
     last_count: u32,
 }
 
 impl Codel {
-    /// Whether the packet that leaves now, having waited for `sojourn`, is to be a signal of congestion. `is_short` says that
-    /// what is left is no more than one send: then there is nothing to signal.
+    /// Whether to drop or mark the packet that leaves now after waiting for `sojourn`. `is_short` says that the remaining backlog
+    /// is at most one send, which is not congestion.
     pub(super) fn signals(&mut self, now: Instant, sojourn: Duration, is_short: bool) -> bool {
         let is_above = self.has_been_above(now, sojourn, is_short);
         if !is_above {
@@ -35,7 +35,7 @@ impl Codel {
             return true;
         }
         self.dropping = true;
-        // A queue that came back soon needs about the rate of signals that held it down before (section 5.4).
+        // A queue that builds up again soon needs about the previous signalling rate (section 5.4).
         let was_recent =
             self.drop_next.is_some_and(|next| now.saturating_duration_since(next) < 16 * INTERVAL);
         let delta = self.count.saturating_sub(self.last_count);
@@ -54,7 +54,7 @@ impl Codel {
     }
 }
 
-/// Signals come faster with the root of their number, which makes TCP's rate fall linearly.
+/// The interval shrinks with the square root of the count, which lowers TCP's rate linearly (section 3.2).
 fn control_law(time: Instant, count: u32) -> Instant {
     time + INTERVAL.div_f64(f64::from(count).sqrt())
 }

@@ -1,8 +1,8 @@
-//! How long packets waited, as a histogram.
+//! A histogram of packets' waits.
 
 use std::time::Duration;
 
-/// How many packets waited how long, told apart by powers of two.
+/// Counts of waits in buckets of powers of two.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
     counts: [u64; Self::PLACES],
@@ -11,7 +11,7 @@ pub struct Waits {
 
 impl Waits {
     const PLACES: usize = 16;
-    /// The longest wait of the first place; each place's is twice that of the one before.
+    /// Upper bound of the first bucket in microseconds. Each bucket's bound is twice the previous one.
     const SHORTEST: u64 = 32;
 
     /// Counts a packet that waited for `wait`.
@@ -23,7 +23,7 @@ impl Waits {
         self.microseconds = self.microseconds.saturating_add(microseconds);
     }
 
-    /// Adds what another one counted.
+    /// Adds another histogram's counts.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -31,15 +31,14 @@ impl Waits {
         self.microseconds = self.microseconds.saturating_add(other.microseconds);
     }
 
-    /// Returns the longest wait of each place and how many packets it counts; the last place has none, and counts every longer
-    /// wait.
+    /// Returns the upper bound and the count of each bucket. The last bucket has no bound and counts all longer waits.
     pub fn places(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
         let longest = |place: usize| Duration::from_micros(Self::SHORTEST << place);
         let bounded = move |place| (place < Self::PLACES - 1).then(|| longest(place));
         self.counts.into_iter().enumerate().map(move |(place, count)| (bounded(place), count))
     }
 
-    /// Returns all waits together.
+    /// The sum of all waits.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.microseconds)
     }

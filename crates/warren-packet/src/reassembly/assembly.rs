@@ -1,4 +1,4 @@
-//! One packet of which some fragments have arrived.
+//! One incomplete packet.
 
 use std::time::Instant;
 
@@ -12,15 +12,15 @@ pub(super) struct Assembly {
     id: u32,
     flags: Flags,
     started: Instant,
-    /// As long as the packet.
+    /// A buffer of the packet's full length.
     packet: Vec<u8>,
-    /// One bit for each byte of `packet` that is there.
+    /// A bitmap of the bytes of `packet` that have arrived.
     filled: Vec<u64>,
     missing: usize,
 }
 
 impl Assembly {
-    /// An assembly for the packet of `fragment`, with nothing in it yet.
+    /// Makes an empty assembly for the packet of `fragment`.
     pub(super) fn new(started: Instant, fragment: &Fragment<'_>) -> Self {
         let total = usize::from(fragment.total);
         Self {
@@ -46,7 +46,7 @@ impl Assembly {
         self.packet.len()
     }
 
-    /// Adds a fragment that lies inside its own total, and says whether the packet is complete.
+    /// Adds a fragment within the bounds of its own total. Returns whether the packet is complete.
     pub(super) fn add(&mut self, fragment: &Fragment<'_>) -> Result<bool, DropReason> {
         if usize::from(fragment.total) != self.total() || fragment.flags != self.flags {
             return Err(DropReason::BadFragment);
@@ -64,7 +64,7 @@ impl Assembly {
         Ok(self.missing == 0)
     }
 
-    /// The packet, once [`Self::add`] said that it is complete.
+    /// The packet, once [`Self::add`] has returned true.
     pub(super) fn into_packet(self) -> Reassembled {
         Reassembled { flags: self.flags, packet: self.packet }
     }
@@ -72,7 +72,7 @@ impl Assembly {
 
 const BITS: usize = u64::BITS as usize;
 
-/// The words in which the bits `start..end` lie, and which bits of each are theirs.
+/// The bitmap words of the bits `start..end`, each with a mask of those bits.
 fn masks(start: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
     (start / BITS..end.div_ceil(BITS)).map(move |word| {
         let from = start.saturating_sub(word * BITS);

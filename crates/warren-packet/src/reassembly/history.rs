@@ -1,28 +1,29 @@
-//! Which packets of a connection have been completed or dropped, so that none is counted twice.
+//! Remembers which packets of a connection were completed or dropped, so that none is counted twice.
 
 use super::MAX_NEWER_IDS;
 
-/// How far back, in ids, finished packets are remembered: four times as long as an assembly can live.
+/// How many ids back finished packets are remembered: four times as many as an assembly can outlive.
 const REMEMBERED: u32 = 4 * MAX_NEWER_IDS;
 const WORDS: usize = REMEMBERED as usize / 64;
 
-/// The newest id, and one bit for it and each of those before it. Ids wrap; the nearer way round is meant.
+/// The newest id, and a ring of bits for it and the ids before it. Ids wrap and are compared by serial number arithmetic (RFC
+/// 1982).
 #[derive(Debug)]
 pub(super) struct History {
     newest: Option<u32>,
     finished: [u64; WORDS],
 }
 
-/// Where an id stands.
+/// The state of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Its packet may be assembled.
+    /// The packet may be assembled.
     Open,
-    /// Its packet was completed or dropped.
+    /// The packet was completed or dropped.
     Finished,
-    /// Too many newer ids were seen, and none of its fragments before.
+    /// Too many newer ids were seen before its first fragment.
     TooOld,
-    /// So old that nothing is known of it.
+    /// The id is too old to be remembered.
     Forgotten,
 }
 
@@ -31,7 +32,7 @@ impl History {
         Self { newest: None, finished: [0; WORDS] }
     }
 
-    /// Where `id` stands, now that it was seen.
+    /// Records that `id` was seen and returns its state.
     pub(super) fn place(&mut self, id: u32) -> Place {
         self.advance(id);
         match self.newer_than(id) {
@@ -42,12 +43,12 @@ impl History {
         }
     }
 
-    /// How many ids are newer than `id`, up to the newest that was seen.
+    /// Number of ids from `id` to the newest.
     pub(super) fn newer_than(&self, id: u32) -> u32 {
         self.newest.map_or(0, |newest| newest.wrapping_sub(id))
     }
 
-    /// Remembers that the packet `id` was completed or dropped, as long as it is remembered at all.
+    /// Records that the packet `id` was completed or dropped, unless it is too old to be remembered.
     pub(super) fn finish(&mut self, id: u32) {
         if self.newer_than(id) < REMEMBERED {
             let (word, bit) = position(id);
@@ -60,7 +61,7 @@ impl History {
         self.finished[word] & bit != 0
     }
 
-    /// Makes `id` the newest if it is newer, and forgets as many of the oldest.
+    /// Makes `id` the newest if it is newer, and forgets the same number of oldest ids.
     fn advance(&mut self, id: u32) {
         let newest = *self.newest.get_or_insert(id);
         let ahead = id.wrapping_sub(newest);
@@ -79,7 +80,7 @@ impl History {
     }
 }
 
-/// The word and the bit in it of an id. The size divides 2^32, so that ids may wrap.
+/// The word of an id and its bit there. The ring's size divides 2^32, so wrapping ids keep their order.
 fn position(id: u32) -> (usize, u64) {
     let slot = id % REMEMBERED;
     ((slot / 64) as usize, 1 << (slot % 64))

@@ -1,8 +1,8 @@
-//! A packet's whole way without a kernel: super-packets are cut, framed, cut into fragments, sent over a wire that may lose,
-//! repeat and reorder, put together, checked, merged, and cut again as a kernel does. What arrives must be, byte for byte,
-//! what was sent, at most once, and in its flow's order; what a kernel would refuse must not reach it.
+//! A packet's whole journey without a kernel. Super-packets are segmented, framed, fragmented, and sent over a wire that may
+//! lose, repeat and reorder. They are then reassembled, checked, coalesced, and segmented again as a kernel does. Each packet
+//! must arrive unchanged, at most once, and in its flow's order. A packet that a kernel would refuse must not arrive.
 //!
-//! Everything follows from a seed, and what is expected is built here by hand, with none of the code that is tested.
+//! Everything follows from a seed. The expected packets are built by hand, without the tested code.
 
 mod kernel;
 mod sender;
@@ -20,13 +20,13 @@ use crate::planted::Bug;
 use crate::reassembly::{Assembler, Limits};
 use crate::segment::segment;
 
-/// How many seeds are run; `WARREN_SIMULATION=FROM..TO` runs others, and so repeats one that failed.
+/// Number of seeds to run. `WARREN_SIMULATION=FROM..TO` runs others, for example to repeat one that failed.
 const SEEDS: Range<u64> = 0..400;
 
-/// How many seeds may pass until a planted bug is found.
+/// Most seeds that may pass before a planted bug is found.
 const SEEDS_FOR_A_BUG: u64 = 100;
 
-/// Super-packets of a run, and packets of a batch at most.
+/// Super-packets per run, and most packets per batch.
 const TURNS: usize = 60;
 const BATCH: u64 = 40;
 
@@ -42,13 +42,13 @@ fn every_planted_bug_is_found_and_found_again_by_its_seed() {
     find_every_bug::<Bug>(SEEDS_FOR_A_BUG, |seed| outcome(|| run(seed)));
 }
 
-/// A datagram under way.
+/// A datagram in flight.
 struct Underway {
     bytes: Vec<u8>,
     packet: usize,
 }
 
-/// What becomes of the packets of one connection.
+/// The packets of one connection, from sender to receiver.
 fn run(seed: u64) {
     let mut random = Random::new(seed);
     let is_kind = random.below(3) == 0;
@@ -84,7 +84,7 @@ fn run(seed: u64) {
     check(&sent, &arrived, &spoilt, is_kind);
 }
 
-/// Loses, repeats and reorders, and returns the packets that need not arrive.
+/// Loses, repeats and reorders datagrams. Returns the packets that need not arrive.
 fn trouble(wire: &mut Vec<Underway>, random: &mut Random) -> BTreeSet<usize> {
     let mut spoilt = BTreeSet::new();
     for at in 0..wire.len() {
@@ -93,7 +93,7 @@ fn trouble(wire: &mut Vec<Underway>, random: &mut Random) -> BTreeSet<usize> {
                 spoilt.insert(wire[at].packet);
                 wire[at].bytes.clear();
             }
-            // Only fragments: QUIC gives nothing twice, but a peer may say it twice.
+            // Only fragments: QUIC delivers no datagram twice, but a peer may send a fragment twice.
             4..8 if wire[at].bytes.first().is_some_and(|first| first >> 4 == 1) => {
                 spoilt.insert(wire[at].packet);
                 let (bytes, packet) = (wire[at].bytes.clone(), wire[at].packet);
@@ -112,7 +112,7 @@ fn trouble(wire: &mut Vec<Underway>, random: &mut Random) -> BTreeSet<usize> {
     spoilt
 }
 
-/// What the receiving host's kernel gets to see, in order.
+/// The packets that the receiving host's kernel sees, in order.
 fn receive(wire: &[Underway], random: &mut Random) -> Vec<Vec<u8>> {
     let start = Instant::now();
     let mut assembler = Assembler::new(Limits::default());

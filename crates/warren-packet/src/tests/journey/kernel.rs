@@ -1,9 +1,9 @@
-//! A receiving kernel, as far as it looks at what a TUN device is given: it refuses wrong IP checksums, completes partial
-//! checksums, and cuts super-packets (`inet_gso_segment`, `tcp_gso_segment`, `__udp_gso_segment`).
+//! A model of the receiving kernel behind a TUN device. It refuses wrong IP checksums, completes partial checksums, and segments
+//! super-packets (`inet_gso_segment`, `tcp_gso_segment`, `__udp_gso_segment`).
 
 use crate::virtio::{GSO_NONE, GSO_UDP_L4, VirtioNetHeader};
 
-/// The packets that a write stands for.
+/// The packets that a write represents.
 pub(super) fn cut(header: VirtioNetHeader, bytes: &[u8]) -> Vec<Vec<u8>> {
     let is_v6 = bytes[0] >> 4 == 6;
     let transport = if is_v6 { 40 } else { 20 };
@@ -61,7 +61,7 @@ pub(super) fn cut(header: VirtioNetHeader, bytes: &[u8]) -> Vec<Vec<u8>> {
     payload.chunks(step).enumerate().map(one).collect()
 }
 
-/// Puts the sum of all from the checksum's start into its field, which holds the pseudo-header's.
+/// Completes a partial checksum: sums everything from the checksum's start and stores the result in its field.
 fn complete(packet: &mut [u8], header: VirtioNetHeader) {
     let start = usize::from(header.checksum_start);
     let checksum = match !sum(&[&packet[start..]]) {
@@ -85,7 +85,7 @@ pub(super) fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The Internet checksum's sum, word by word; each piece but the last has an even length.
+/// The Internet checksum's sum, word by word. Each piece except the last has an even length.
 pub(super) fn sum(pieces: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
     for pair in pieces.iter().flat_map(|piece| piece.chunks(2)) {

@@ -1,4 +1,4 @@
-//! A host that sends: a few flows, by TCP and UDP, IPv4 and IPv6, in super-packets and one by one.
+//! A sending host: a few flows of TCP and UDP over IPv4 and IPv6, in super-packets and single packets.
 
 use super::kernel::{put, sum};
 use crate::virtio::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHeader};
@@ -12,11 +12,11 @@ const FIN: u8 = 0x01;
 
 pub(super) struct Sender {
     flows: Vec<Flow>,
-    /// Marks payloads, of which no two are alike.
+    /// A counter that makes every payload unique.
     marks: u32,
 }
 
-/// What the TUN device hands over in one read, and the packets that it stands for.
+/// One read from the TUN device, and the packets that it represents.
 pub(super) struct Turn {
     pub(super) header: VirtioNetHeader,
     pub(super) super_packet: Vec<u8>,
@@ -65,7 +65,7 @@ impl Sender {
         let short = usize::try_from(random.below(flow.step as u64)).unwrap();
         let mut length = flow.step * usize::try_from(count - 1).unwrap() + (flow.step - short).max(4);
         if !is_super && random.once_in(4) {
-            // Longer than what came before.
+            // Longer than the previous packets.
             length += 40;
         }
         let mut payload: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
@@ -90,7 +90,7 @@ impl Sender {
         }
         let mut super_packet = first.packet(ACK | closing, &payload, is_partial);
         if !is_partial && random.once_in(4) {
-            // Somebody's memory is bad; that is for the receiver to find.
+            // A packet corrupted in memory, which the receiver must detect.
             let last = super_packet.len() - 1;
             super_packet[last] ^= 0x40;
             packets[0].packet.clone_from(&super_packet);
@@ -100,7 +100,7 @@ impl Sender {
 }
 
 impl Flow {
-    /// Changes what a sender changes now and then.
+    /// Changes header fields that senders change occasionally.
     fn wander(&mut self, random: &mut Random) {
         if random.once_in(8) {
             self.sequence = self.sequence.wrapping_add(9_000);
