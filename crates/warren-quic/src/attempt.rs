@@ -1,4 +1,4 @@
-//! What both drivers check and make before a client's connection starts.
+//! The checks and configuration that both drivers need before a client's connection starts.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -19,22 +19,22 @@ use crate::{
     tls::{self, PresentedKey},
 };
 
-/// The name that a connection asks for if it has none. It goes nowhere: there is no SNI then, and the verifier knows keys alone.
+/// A placeholder for connections without a server name. It is never sent: SNI is off then, and the verifier checks keys only.
 pub(crate) const SERVER_NAME: &str = "exit.invalid";
 
 /// A connection that is about to be started.
 pub(crate) struct Attempt<'a> {
     pub(crate) config: ClientConfig,
     pub(crate) server_name: &'a str,
-    /// Where the verifier leaves a key that it refused.
+    /// Where the verifier stores a refused key.
     pub(crate) presented: PresentedKey,
-    /// Of the endpoint that the connection has to itself.
+    /// The reset key of the connection's own endpoint.
     pub(crate) reset_key: Zeroizing<[u8; 64]>,
 }
 
 impl<'a> Attempt<'a> {
-    /// Makes an attempt to reach an exit that holds one of `exit_keys`; `identity` is a client's endpoint's. `server_name` stands in
-    /// the hello (SNI), where anybody on the way reads it.
+    /// Prepares a connection to an exit that holds one of `exit_keys`. `identity` is the client's key. `server_name` is sent as
+    /// SNI, which anybody on the path can read.
     pub(crate) fn new(
         settings: &TransportSettings,
         identity: Option<&PrivateKey>,
@@ -63,7 +63,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Puts the proof into the connection's Initials that a silent exit asks for; others take no notice of it.
+/// Adds to the connection's Initials the proof that a silent exit requires. Other exits ignore it.
 pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> std::io::Result<()> {
     let mut first_id = [0; 20];
     getrandom::fill(&mut first_id).map_err(std::io::Error::other)?;
@@ -74,7 +74,7 @@ pub(crate) fn introduce(config: &mut ClientConfig, exit_keys: &[PublicKey]) -> s
     Ok(())
 }
 
-/// The token of a configuration's only connection.
+/// A token store for a configuration with one connection.
 struct OneToken(Bytes);
 
 impl TokenStore for OneToken {

@@ -1,6 +1,6 @@
-//! The vocabulary of the boundary between the packet path and QUIC: what every driver reports, refuses and promises.
+//! The types at the boundary between the packet path and QUIC: every driver's events, errors and limits.
 //!
-//! Both drivers and their users speak it. It knows no driver.
+//! Both drivers and their users share them. They depend on no driver.
 
 mod error;
 mod event;
@@ -19,9 +19,8 @@ pub const MAX_DATAGRAMS_PER_POLL: usize = 256;
 /// Most events that one poll of an endpoint adds to its inbox.
 pub const MAX_EVENTS_PER_POLL: usize = 64;
 
-/// Most control bytes of a connection that wait to be sent. One more closes the connection.
+/// Most control bytes that a connection may have waiting to be sent. One more closes the connection.
 pub const MAX_CONTROL_BACKLOG: usize = 64 * 1024;
 
-/// How long a shutdown waits until the peers know. A peer that has not answered 300 ms after its last close was sent counts as
-/// out of reach.
+/// How long a shutdown waits for the peers. A peer that has not answered 300 ms after the last close counts as unreachable.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);

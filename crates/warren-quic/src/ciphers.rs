@@ -1,4 +1,4 @@
-//! The ciphers of packets, in the order that this CPU is fast at, each from the library that is faster here.
+//! The packet ciphers, fastest on this CPU first, each from the library that is faster on it.
 
 use rustls::{
     SupportedCipherSuite, crypto::aws_lc_rs::cipher_suite as aws_lc, crypto::ring::cipher_suite as ring,
@@ -6,7 +6,7 @@ use rustls::{
 
 use crate::settings::Cipher;
 
-/// Every cipher, the one that is asked for first. All stay, since QUIC's Initial packets need AES-128-GCM.
+/// Every cipher, starting with `first` if given. All are offered, because QUIC's Initial packets need AES-128-GCM.
 pub(crate) fn in_order(first: Option<Cipher>) -> Vec<SupportedCipherSuite> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     let mut order = if cpu_has_aes() {
@@ -28,7 +28,8 @@ pub(crate) fn suite(cipher: Cipher) -> SupportedCipherSuite {
     }
 }
 
-/// Whether AES works on two blocks at once but not on four: ring has code for that, aws-lc for four or one.
+/// Whether the CPU's AES instructions work on two blocks at once but not on four. ring has code for two blocks, aws-lc only for
+/// four or one.
 #[cfg(target_arch = "x86_64")]
 fn ring_is_faster() -> bool {
     use std::arch::is_x86_feature_detected;

@@ -1,7 +1,7 @@
-//! The endpoint that the packet path talks to, and the one place that chooses a driver.
+//! The endpoint that the packet path uses, and the only place that selects a driver.
 //!
-//! Events and datagrams come in by polling. Datagrams and control bytes go out by calls that never wait. Every datagram is
-//! sent, given back or counted.
+//! Events and datagrams are received by polling. Datagrams and control bytes are sent by calls that never block. Every datagram
+//! is sent, returned or counted as dropped.
 
 use std::{
     io,
@@ -29,7 +29,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Makes a client's endpoint; to be called inside a tokio runtime with time and I/O enabled.
+    /// Makes a client's endpoint. Must be called inside a tokio runtime with time and I/O enabled.
     ///
     /// # Errors
     /// When a setting is out of its bounds.
@@ -40,10 +40,10 @@ impl Endpoint {
         }
     }
 
-    /// Makes an exit's endpoint that listens on `sockets`; to be called inside a tokio runtime with time and I/O enabled.
+    /// Makes an exit's endpoint that listens on `sockets`. Must be called inside a tokio runtime with time and I/O enabled.
     ///
-    /// It has the first of `identities`, or another one if the client's proof says that it pins that. `reset_key` is 32 to 64 secret bytes; an exit that keeps them across restarts tells
-    /// clients of its old life at once that it forgot them.
+    /// It uses the first of `identities`, unless the client's proof shows that it pins another one. `reset_key` is 32 to 64
+    /// secret bytes. An exit that keeps them across restarts can reset the connections of its previous process at once.
     ///
     /// # Errors
     /// When there is no key or socket, a socket cannot be used, or a setting is out of its bounds.
@@ -71,10 +71,10 @@ impl Endpoint {
         }
     }
 
-    /// Has these keys from now on, as an exit; its connections are left alone.
+    /// Replaces an exit's keys. Existing connections are not affected.
     ///
     /// # Errors
-    /// When there is none, or the TLS library refuses one; those before stay then.
+    /// If there is no key, or the TLS library refuses one. The previous keys stay then.
     pub fn set_identities(&mut self, identities: &[PrivateKey]) -> Result<(), EndpointError> {
         if identities.is_empty() {
             return Err(EndpointError::NoIdentity);
@@ -96,7 +96,7 @@ impl Endpoint {
     /// Starts a connection to an exit that holds one of `exit_keys`, over a socket of its own.
     ///
     /// # Errors
-    /// When it cannot even be tried; what fails later is an [`Event::Closed`].
+    /// If the attempt cannot start. Later failures are reported as [`Event::Closed`].
     pub fn connect(
         &mut self,
         socket: UdpSocket,
@@ -106,10 +106,11 @@ impl Endpoint {
         self.connect_by_name(socket, remote, exit_keys, None)
     }
 
-    /// The same with a server name in the hello (SNI), as HTTP/3 has it. Anybody on the way reads it; the exit takes no notice.
+    /// As [`Self::connect`], with a server name in the TLS hello (SNI), as in HTTP/3. Anybody on the path can read it. The exit
+    /// ignores it.
     ///
     /// # Errors
-    /// As [`Self::connect`]; also when the name is not a DNS name.
+    /// As [`Self::connect`], or if the name is not a DNS name.
     pub fn connect_by_name(
         &mut self,
         socket: UdpSocket,
@@ -123,11 +124,11 @@ impl Endpoint {
         }
     }
 
-    /// Moves what happened into `inbox`: ready when that is anything, else `cx` is woken once there is something.
+    /// Moves new events and datagrams into `inbox`. Returns ready if there are any. Otherwise `cx` is woken once there are.
     ///
-    /// Datagrams are to be dropped before the next poll, which receives into the same memory; what is kept longer is not
-    /// touched, but costs new memory. After a poll that was ready, the caller polls again, or flushes and then polls again.
-    /// One call adds at most [`MAX_DATAGRAMS_PER_POLL`] datagrams and [`MAX_EVENTS_PER_POLL`] events to an empty inbox.
+    /// The caller should drop datagrams before the next poll, which reuses their memory. Datagrams that are kept longer stay
+    /// valid, but cost new memory. After a ready poll, the caller polls again, with or without a flush in between. One call adds
+    /// at most [`MAX_DATAGRAMS_PER_POLL`] datagrams and [`MAX_EVENTS_PER_POLL`] events to an empty inbox.
     pub fn poll(&mut self, cx: &mut Context<'_>, inbox: &mut Inbox) -> Poll<()> {
         match self {
             Self::Noq(endpoint) => endpoint.poll(cx, inbox),
@@ -135,20 +136,20 @@ impl Endpoint {
         }
     }
 
-    /// Ends a turn: sends what was queued since the last poll, which would otherwise wait for the next. `cx` is woken if
-    /// that brings something to poll for.
+    /// Ends a turn: sends everything queued since the last poll, instead of leaving it to the next one. `cx` is woken if there is
+    /// something to poll for afterwards.
     pub fn flush(&mut self, cx: &mut Context<'_>) {
         match self {
-            // noq's tasks are woken by whatever they have to send.
+            // noq's tasks wake by themselves when they have something to send.
             Self::Noq(_) => {}
             Self::Warren(endpoint) => endpoint.flush(cx),
         }
     }
 
-    /// Queues a datagram; it leaves with the next [`flush`](Self::flush) or poll.
+    /// Queues a datagram for the next [`flush`](Self::flush) or poll.
     ///
     /// # Errors
-    /// Gives the datagram back when the buffer is full, the datagram too large, or the connection not open. What was taken
+    /// Returns the datagram if the buffer is full, the datagram is too large, or the connection is not open. An accepted datagram
     /// is sent, or counted as a send drop.
     pub fn send_datagram(&mut self, connection: ConnectionId, datagram: Bytes) -> Result<(), SendError> {
         match self {
@@ -157,17 +158,7 @@ impl Endpoint {
         }
     }
 
-    /// Says that the peer of a connection is an enrolled client. From then on it has room and turns of its own where an exit is behind;
-    /// until then it shares those of all keys that are not known to be enrolled.
-    pub fn know_as_client(&mut self, connection: ConnectionId) {
-        match self {
-            // Its sockets' room is everybody's.
-            Self::Noq(_) => {}
-            Self::Warren(endpoint) => endpoint.know_as_client(connection),
-        }
-    }
-
-    /// Returns the largest datagram that the connection takes at present; `None` when it is not open.
+    /// Returns the largest datagram that the connection accepts at present. `None` if it is not open.
     pub fn max_datagram_size(&self, connection: ConnectionId) -> Option<usize> {
         match self {
             Self::Noq(endpoint) => endpoint.max_datagram_size(connection),
@@ -178,8 +169,8 @@ impl Endpoint {
     /// Appends bytes to the control stream.
     ///
     /// # Errors
-    /// When the connection is not open, or the peer takes none and more than [`MAX_CONTROL_BACKLOG`] bytes wait, which
-    /// closes it.
+    /// If the connection is not open, or more than [`MAX_CONTROL_BACKLOG`] bytes would wait for the peer, which closes the
+    /// connection.
     pub fn send_control(&mut self, connection: ConnectionId, data: &[u8]) -> Result<(), SendError> {
         match self {
             Self::Noq(endpoint) => endpoint.send_control(connection, data),
@@ -187,8 +178,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns how many control bytes wait here for the peer to take more; `None` when the connection is not open. The worker
-    /// is woken when they become fewer, though no event tells of it.
+    /// Returns the number of control bytes that wait for the peer. `None` if the connection is not open. The worker is woken when
+    /// the number shrinks, but there is no event for it.
     pub fn control_backlog(&self, connection: ConnectionId) -> Option<usize> {
         match self {
             Self::Noq(endpoint) => endpoint.control_backlog(connection),
@@ -196,7 +187,7 @@ impl Endpoint {
         }
     }
 
-    /// Closes every connection that is not `kept`, and gives up every handshake that is not.
+    /// Closes every connection and aborts every handshake for which `kept` is false.
     pub fn close_others(&mut self, code: u32, reason: &str, kept: impl Fn(ConnectionId) -> bool) {
         match self {
             Self::Noq(endpoint) => endpoint.close_others(code, reason, kept),
@@ -204,7 +195,7 @@ impl Endpoint {
         }
     }
 
-    /// Closes a connection: control bytes are delivered first, for at most 200 ms, and [`Event::Closed`] follows.
+    /// Closes a connection after delivering its control bytes, which may take 200 ms. [`Event::Closed`] follows.
     pub fn close(&mut self, connection: ConnectionId, code: u32, reason: &str) {
         match self {
             Self::Noq(endpoint) => endpoint.close(connection, code, reason),
@@ -212,8 +203,8 @@ impl Endpoint {
         }
     }
 
-    /// Asks every peer for a sign of life at once, for when this host's addresses or routes have changed or time has
-    /// passed unseen. An exit learns a client's new address by it.
+    /// Pings every peer at once. Call it when this host's addresses or routes change or the host wakes from sleep. An exit learns
+    /// a client's new address by it.
     pub fn rouse(&mut self) {
         match self {
             Self::Noq(endpoint) => endpoint.rouse(),
@@ -221,11 +212,11 @@ impl Endpoint {
         }
     }
 
-    /// Gives a client's connection another socket of the same IP version, for when the way from the old one's port is
-    /// broken, and asks the exit for a sign of life.
+    /// Moves a client's connection to another socket of the same IP version and pings the exit. Call it when the path from the
+    /// old port is broken.
     ///
     /// # Errors
-    /// When the socket cannot be used; the connection keeps the one it has.
+    /// If the socket cannot be used. The connection keeps the old one then.
     pub fn rebind(&mut self, connection: ConnectionId, socket: UdpSocket) -> io::Result<()> {
         match self {
             Self::Noq(endpoint) => endpoint.rebind(connection, socket),
@@ -233,7 +224,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns a connection's state and counters; final ones until the poll after the one that brought [`Event::Closed`].
+    /// Returns a connection's state and counters. After [`Event::Closed`], the final ones are available until the next poll.
     pub fn stats(&self, connection: ConnectionId) -> Option<ConnectionStats> {
         match self {
             Self::Noq(endpoint) => endpoint.stats(connection),
@@ -241,7 +232,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns how many drives there were; nothing where the library's tasks run them unseen.
+    /// Returns the number of drives. `None` with noq's driver, whose tasks do not count them.
     pub fn drives(&self) -> Option<u64> {
         match self {
             Self::Noq(_) => None,
@@ -249,7 +240,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the counters of all sockets the endpoint has or had.
+    /// Returns the counters of all present and past sockets of the endpoint.
     pub fn socket_stats(&self) -> SocketStats {
         match self {
             Self::Noq(endpoint) => endpoint.socket_stats(),
@@ -257,7 +248,7 @@ impl Endpoint {
         }
     }
 
-    /// Closes every connection and waits until the peers were told, for at most [`SHUTDOWN_TIMEOUT`].
+    /// Closes every connection and waits until the peers know, for at most [`SHUTDOWN_TIMEOUT`].
     pub async fn shutdown(self) {
         match self {
             Self::Noq(endpoint) => endpoint.shutdown().await,

@@ -1,5 +1,5 @@
-//! What a listening socket of an exit accepts connections with: a configuration for each of the exit's keys. A client's proof
-//! says which key it pins ([`Gate::pinned_by`](crate::strangers::Gate::pinned_by)); nothing else on the wire does.
+//! The server configurations of a listening socket, one for each of the exit's keys. Only a client's proof says which key it pins
+//! ([`Gate::pinned_by`](crate::strangers::Gate::pinned_by)).
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ struct OfKey {
 }
 
 impl Identities {
-    /// Gives each of these keys a configuration like `base`.
+    /// Makes a copy of `base` for each key.
     ///
     /// # Errors
-    /// When the TLS library refuses its own ciphers, which it does not.
+    /// If the TLS library refuses its own ciphers, which does not happen.
     pub(crate) fn new(base: &ServerConfig, keys: &[PrivateKey]) -> Result<Self, rustls::Error> {
         keys.iter().map(|key| OfKey::new(base, key)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Has these keys from now on. Handshakes by a key that stays go on; one that goes is in no configuration any more, although a
-    /// connection keeps that which it was accepted with.
+    /// Replaces the keys. Handshakes with a key that stays go on. A removed key is erased from all configurations, including
+    /// those that running connections still hold.
     ///
     /// # Errors
-    /// As [`Self::new`]; the keys stay as they were then.
+    /// As [`Self::new`]. The previous keys stay then.
     pub(crate) fn set(&mut self, keys: &[PrivateKey]) -> Result<(), rustls::Error> {
         let Some(base) = self.first() else { return Ok(()) };
         let of_key = |key: &PrivateKey| {
@@ -43,18 +43,18 @@ impl Identities {
         };
         let of_keys: Vec<OfKey> = keys.iter().map(of_key).collect::<Result<_, _>>()?;
         self.0.iter().for_each(|old| old.identity.forget());
-        // The same key may have been read again: it is to be in memory once.
+        // The same key may have been read again. Sharing keeps one copy in memory.
         of_keys.iter().zip(keys).for_each(|(of_key, key)| of_key.identity.hold(key));
         self.0 = of_keys;
         Ok(())
     }
 
-    /// The one of the key at this place.
+    /// The configuration of the key at this index.
     pub(crate) fn at(&self, place: usize) -> Option<Arc<ServerConfig>> {
         self.0.get(place).map(|of_key| of_key.config.clone())
     }
 
-    /// The one of the exit's first key.
+    /// The configuration of the exit's first key.
     pub(crate) fn first(&self) -> Option<Arc<ServerConfig>> {
         self.at(0)
     }

@@ -16,10 +16,10 @@ use base64::{Engine, decoded_len_estimate, engine::general_purpose::STANDARD};
 pub use warren_session::{PublicKey, PublicKeyError};
 use zeroize::Zeroizing;
 
-/// Bytes of a private key's seed.
+/// Length in bytes of a private key's seed.
 const KEY_LENGTH: usize = 32;
 
-/// An Ed25519 private key. All clones share one copy in memory. aws-lc has it, and wipes it when the last clone is dropped.
+/// An Ed25519 private key. All clones share one copy in aws-lc's memory, which is wiped when the last clone is dropped.
 ///
 /// ```
 /// use warren_quic::key::PrivateKey;
@@ -44,25 +44,25 @@ impl PrivateKey {
         Ok(Self::of_seed(&seed))
     }
 
-    /// Reads a key as it stands in a key file: standard base64 with padding.
+    /// Reads a key in the format of a key file: standard base64 with padding.
     ///
     /// # Errors
-    /// When the text is not base64 or not of 32 bytes; the message never repeats the text.
+    /// If the text is not base64 of 32 bytes. The message never repeats the text.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
         let bytes = decode(text)?;
         let seed = bytes.as_slice().try_into().map_err(|_| KeyError::Length(bytes.len()))?;
         Ok(Self::of_seed(seed))
     }
 
-    /// Returns the key as it stands in a key file.
+    /// Returns the key in the format of a key file.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        // Unlike the other ways to the seed, this one is wiped.
+        // Unlike other accessors of the seed, this one is wiped on drop.
         let der: Pkcs8V1Der<'_> = self.0.as_der().expect("there is memory for a few bytes");
         let seed = der.as_ref().last_chunk::<KEY_LENGTH>().expect("the seed stands at the end");
         Zeroizing::new(STANDARD.encode(seed))
     }
 
-    /// Returns the public key that belongs to it.
+    /// Returns the corresponding public key.
     pub fn public(&self) -> PublicKey {
         let mut public = [0; KEY_LENGTH];
         public.copy_from_slice(self.0.public_key().as_ref());
@@ -87,20 +87,20 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// Reads a private key file, which must belong to its owner alone.
+/// Reads a private key file, which only its owner may access.
 ///
 /// # Errors
-/// When the file cannot be read, is no regular file, may be read or written by others, or does not hold a key; each
-/// message says what to do.
+/// If the file cannot be read, is not a regular file, is accessible to others, or does not hold a key. Each message says what to
+/// do.
 pub fn read_key_file(path: &Path) -> Result<PrivateKey, KeyError> {
     let text = read_private(path, ENCODED_LENGTH)?;
     key_of(path, &text)
 }
 
-/// Reads an exit's key file: its key, and in a second line, while clients learn a new key, the old one.
+/// Reads an exit's key file: its key, and during a key rotation the old key on a second line.
 ///
 /// # Errors
-/// As [`read_key_file`], and when there are more than two.
+/// As [`read_key_file`], or if there are more than two keys.
 pub fn read_exit_key_file(path: &Path) -> Result<(PrivateKey, Option<PrivateKey>), KeyError> {
     let text = read_private(path, 2 * ENCODED_LENGTH)?;
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -116,16 +116,16 @@ fn key_of(path: &Path, text: &str) -> Result<PrivateKey, KeyError> {
         .map_err(|reason| KeyError::Content { path: path.to_owned(), reason: Box::new(reason) })
 }
 
-/// Reads a file that belongs to its owner alone and has some `length` characters.
+/// Reads a file that only its owner may access and that has about `length` characters.
 fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyError> {
     let at = || path.to_owned();
-    // O_NONBLOCK: a FIFO in the key's place must not hang the daemon.
+    // O_NONBLOCK: a FIFO at the key's path must not hang the daemon.
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
         .map_err(|source| KeyError::Read { path: at(), source })?;
-    // The open file is examined, not the path, which could be replaced in between.
+    // Checks the open file, not the path, which could be replaced in between.
     let metadata = file.metadata().map_err(|source| KeyError::Read { path: at(), source })?;
     if !metadata.is_file() {
         return Err(KeyError::NotAFile { path: at() });
@@ -134,7 +134,7 @@ fn read_private(path: &Path, length: usize) -> Result<Zeroizing<String>, KeyErro
     if mode & 0o077 != 0 {
         return Err(KeyError::Mode { path: at(), mode });
     }
-    // Twice the length is room for white space and still shows that a file is too long.
+    // Twice the length leaves room for white space and still detects a file that is too long.
     let mut text = Zeroizing::new(String::with_capacity(2 * length));
     io::Read::read_to_string(&mut io::Read::take(file, 2 * length as u64), &mut text)
         .map_err(|source| KeyError::Read { path: at(), source })?;
@@ -170,7 +170,7 @@ pub enum KeyError {
         /// The key file.
         path: PathBuf,
     },
-    /// Others than the owner may use the file.
+    /// Users other than the owner may access the file.
     #[error("the key file {path} may be used by others (mode {mode:04o}); run `chmod 600 {path}`", path = path.display())]
     Mode {
         /// The key file.
@@ -184,18 +184,18 @@ pub enum KeyError {
         /// The key file.
         path: PathBuf,
     },
-    /// The file holds something else than one key.
+    /// The file does not hold exactly one key.
     #[error("the key file {path} holds no private key: {reason}; make one with `warren keygen`", path = path.display())]
     Content {
         /// The key file.
         path: PathBuf,
-        /// What is wrong with its content.
+        /// The problem with its content.
         reason: Box<Self>,
     },
 }
 
 fn decode(text: &str) -> Result<Zeroizing<Vec<u8>>, KeyError> {
-    // With room for all of it, as what a vector leaves when it grows is not wiped.
+    // Allocated at full size: a growing vector leaves copies behind that are not wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(decoded_len_estimate(text.len())));
     STANDARD.decode_vec(text, &mut bytes).map_err(|_| KeyError::NotBase64)?;
     Ok(bytes)

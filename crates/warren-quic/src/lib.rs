@@ -1,6 +1,6 @@
-//! QUIC connections for the tunnel: identity, transport settings, sockets, and the driver that the packet path talks to.
+//! QUIC connections for the tunnel: identity, transport settings, sockets, and the driver that the packet path uses.
 //!
-//! The packet path sees [`driver`] alone and nothing of the QUIC library behind it, so that the driver can be replaced.
+//! The packet path uses only [`driver`] and nothing of the QUIC library behind it, so that the driver can be replaced.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The driver over noq: noq's tasks run each connection, and this turns their futures into one poll for the worker.
+//! The noq driver. noq's tasks run each connection, and this driver turns their futures into one poll for the worker.
 //!
-//! Nothing is queued here but one datagram of a blocked connection and the control bytes that wait for the peer; received
-//! datagrams stay in noq's bounded buffers until the inbox has room for them.
+//! It queues only one datagram of a blocked connection, and the control bytes that wait for the peer. Received datagrams stay in
+//! noq's bounded buffers until the inbox has room.
 
 mod connection;
 mod control;
@@ -46,16 +46,16 @@ use crate::{
 /// All connections of one worker over noq.
 pub struct NoqEndpoint {
     settings: TransportSettings,
-    /// A client's key, with which it connects.
+    /// A client's key.
     identity: Option<PrivateKey>,
     counters: Arc<SocketCounters>,
     ready: Arc<ReadyList>,
     outbox: Arc<Outbox>,
     listeners: Vec<Listener>,
-    /// Handshakes that are to end since others need their places.
+    /// Handshakes to end because others took their seats.
     displaced: Displaced,
     connections: BTreeMap<ConnectionId, NoqConnection>,
-    /// Closed in the poll before; their counters are read until the next.
+    /// Connections closed in the previous poll. Their counters are readable until the next one.
     retired: Vec<ConnectionId>,
     next: u64,
 }
@@ -131,7 +131,7 @@ impl NoqEndpoint {
         for id in self.retired.drain(..) {
             self.connections.remove(&id);
         }
-        // Registered before the list is looked at: what becomes ready after the last look wakes the worker.
+        // Register before checking the list, so that a source that becomes ready after the check wakes the worker.
         self.ready.register(cx.waker());
         self.give_way(cx);
         self.outbox.swap(&mut inbox.datagrams);
@@ -146,7 +146,7 @@ impl NoqEndpoint {
         if inbox.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Ends the handshakes whose places were given to others.
+    /// Ends the handshakes that lost their seats.
     fn give_way(&mut self, cx: &Context<'_>) {
         self.displaced.wake(cx.waker());
         for (id, _) in self.displaced.take() {
@@ -245,7 +245,7 @@ impl NoqEndpoint {
         }
     }
 
-    /// Polls until no connection is left; what still comes in has nobody to go to.
+    /// Polls until no connection is left. Discards everything received meanwhile.
     async fn all_closed(&mut self) {
         let mut inbox = Inbox::new();
         std::future::poll_fn(|cx| {

@@ -1,5 +1,4 @@
-//! What both drivers tell of a connection, read from the QUIC library's own terms: whom it reached, why it ended, and its
-//! counters.
+//! Translates the QUIC library's results for both drivers: the peer's key, why a connection ended, and its counters.
 
 use std::{any::Any, net::SocketAddr, sync::PoisonError};
 
@@ -14,7 +13,7 @@ use crate::{
 
 /// TLS's no_application_protocol (RFC 7301 section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
-/// Letters of a peer's reason that are told.
+/// Most characters of a peer's reason phrase that are shown.
 const LONGEST_WORDS: usize = 200;
 
 /// Reads the key that a peer proved.
@@ -23,7 +22,7 @@ pub(crate) fn peer_key(identity: Option<Box<dyn Any>>) -> Option<PublicKey> {
     public_key(identity.first()?)
 }
 
-/// Says why a connection ended; `presented` is where a client's verifier leaves a refused key.
+/// Returns why a connection ended. `presented` is where a client's verifier stores a refused key.
 pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedKey>) -> CloseReason {
     let refused_key = || *presented?.lock().unwrap_or_else(PoisonError::into_inner);
     let no_protocol = TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL);
@@ -49,22 +48,22 @@ pub(crate) fn close_reason(error: ConnectionError, presented: Option<&PresentedK
     }
 }
 
-/// The peer's words for a terminal or a log: without control characters and not endless. Before the handshake anybody on the path can
-/// put words there.
+/// Makes a peer's reason phrase safe for a terminal or log: no control characters, bounded length. Before the handshake
+/// completes, anybody on the path can forge it.
 fn printable(words: &str) -> String {
     words.chars().filter(|letter| !letter.is_control()).take(LONGEST_WORDS).collect()
 }
 
-/// What a driver itself counted of a connection's datagrams.
+/// A driver's own counts of a connection's datagrams.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) accepted: u64,
     pub(crate) delivered: u64,
-    /// Accepted, but not by the library: too large when their turn came.
+    /// Datagrams that were accepted but had become too large when they were sent.
     pub(crate) too_large: u64,
 }
 
-/// Puts a connection's counters together; `last` once nothing can change them and what is missing is lost.
+/// Combines a connection's counters. `last` says that they are final, so missing datagrams count as lost.
 pub(crate) fn connection_stats(
     remote: SocketAddr,
     stats: &noq_proto::ConnectionStats,

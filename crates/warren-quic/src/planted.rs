@@ -1,26 +1,26 @@
 //! Bugs planted on purpose. The simulation of whole endpoints must find each one.
 
 warren_simulation::planted_bugs! {
-    /// A silent exit lets in whom has no proof.
+    /// A silent exit accepts a client without proof.
     StrangersLetIn,
-    /// A proof is good for everybody who shows it.
+    /// A proof is accepted from every address.
     ProofsReplayed,
-    /// Resets are due to IDs that nobody gave out.
+    /// Connection IDs that nobody issued are reset.
     ForeignIdsReset,
-    /// Resets are not due to IDs of an earlier life.
+    /// Connection IDs of an earlier process are not reset.
     OwnIdsDisowned,
-    /// A restarted exit has another reset key.
+    /// A restart changes the exit's reset key.
     ResetKeyLost,
     /// A client does not prove that it knows the exit's key.
     ProofLeftOut,
-    /// A datagram is handed over twice.
+    /// A datagram is delivered twice.
     DatagramTwice,
-    /// A connection's own timers are not kept.
+    /// A connection's timers are ignored.
     TimersForgotten,
-    /// Nobody is told that there is room for datagrams again.
+    /// A connection with room again is not reported.
     RoomUntold,
-    /// Nobody is told that a connection has ended.
+    /// The end of a connection is not reported.
     EndUntold,
-    /// What a connection has to tell its endpoint, such as reset tokens, does not reach it.
+    /// A connection's events for its endpoint, such as reset tokens, are lost.
     EndpointUntold,
 }

@@ -1,4 +1,5 @@
-//! The QUIC library's configurations from ours, for both drivers: everything that it leaves wide is bounded here.
+//! Translates our settings into the QUIC library's configurations, for both drivers. Limits that the library leaves wide are
+//! bounded here.
 
 mod congestion;
 mod connection_ids;
@@ -28,39 +29,39 @@ use crate::{
 /// Bytes by which IPv6's header is longer than IPv4's.
 const IPV6_EXTRA: u16 = 20;
 
-/// Connection attempts that wait to be looked at, and the bytes kept for each and for all.
+/// Most connection attempts that wait to be handled, and the most bytes buffered for each and for all.
 const MAX_INCOMING: usize = 512;
 const INCOMING_BYTES: u64 = 8 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 1024 * 1024;
 
-/// Stateless resets that an exit sends in a second at most: whoever repeats a packet of an earlier life is sent one.
+/// Most stateless resets that an exit sends per second. A replayed packet of an earlier process triggers one.
 const RESETS_PER_SECOND: u64 = 50;
 
-/// Time between searches for a larger MTU, and from the discovery of a black hole to the next search.
+/// Interval between searches for a larger MTU, also after a black hole is detected.
 const MTU_INTERVAL: Duration = Duration::from_secs(600);
 const MTU_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Probes of one size that are lost before a search takes the path for smaller. RFC 8899 proposes 3, of which a path that
-/// loses 15 % of all packets takes all in one of 300 cases, and five in one of 13,000.
+/// Lost probes of one size after which a search assumes a smaller MTU. RFC 8899 proposes 3. A path with 15 % loss drops three in
+/// a row in one of 300 cases, and five in one of 13,000.
 const MTU_PROBES: usize = 5;
 
-/// Probes of the current size that are lost in a row, while smaller packets get through, before the path is taken to have
-/// shrunk: random loss of 15 % does that in one of four million cases. Each costs a round trip and a probe timeout.
+/// Consecutive lost probes of the current size, while smaller packets get through, after which the path's MTU is assumed to have
+/// shrunk. Random loss of 15 % does that in one of four million cases. Each probe costs a round trip and a probe timeout.
 const MTU_CONFIRMATION_PROBES: usize = 8;
 
-/// Time without a packet of the current size after which one is sent to see whether it still gets through. Rare, because
-/// whoever sends such packets finds out within a second or two by their loss, and others have no use for the answer.
+/// Time without a packet of the current size after which a probe checks that the size still works. It is long, because a sender
+/// of such packets notices their loss within a second or two, and other senders do not need the answer.
 const MTU_CONFIRMATION: Duration = Duration::from_secs(600);
 
-/// The search ends when its steps fall below this, and then still tries the upper bound if that is at least as far: with
-/// 10, 1,472 and 1,452 are both reached exactly, in seven probes.
+/// The search ends when its steps fall below this. It still tries the upper bound if that is at least this far away. With 10, it
+/// reaches both 1,472 and 1,452 exactly, in seven probes.
 const MTU_MINIMUM_CHANGE: u16 = 10;
 
-/// An idle timeout below which noq sends loss probes every two seconds, where it else waits for four: a path that comes back
-/// is found within that. It is told to noq as that of a path, which ends nothing without QUIC multipath.
+/// An idle timeout below which noq sends loss probes every two seconds instead of four. A path that is back is found within that
+/// time. noq gets it as a path's idle timeout, which ends nothing without QUIC multipath.
 const FAST_PROBES: Duration = Duration::from_secs(24);
 
-/// Checks the settings that noq would take wrong or panic over.
+/// Checks the settings that noq would misinterpret or panic over.
 pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     let TransportSettings {
         initial_mtu,
@@ -98,7 +99,7 @@ pub(crate) fn check(settings: &TransportSettings) -> Result<(), EndpointError> {
     Ok(())
 }
 
-/// The largest UDP payload an endpoint takes.
+/// The largest UDP payload that an endpoint accepts.
 fn max_payload(settings: &TransportSettings) -> u16 {
     settings.max_mtu.max(settings.initial_mtu).max(ETHERNET_MTU)
 }
@@ -113,8 +114,8 @@ pub(crate) fn socket_use(settings: &TransportSettings, is_exit: bool) -> SocketU
     }
 }
 
-/// Configures an endpoint whose stateless resets, and the tags of whose connection IDs, derive from `reset_key`. Only an exit,
-/// which has a `listener`, resets anything: a client has a port for each connection, which takes the port along.
+/// Configures an endpoint. Its stateless reset tokens and the tags of its connection IDs derive from `reset_key`. Only an exit,
+/// which has a `listener`, sends resets. A client's port serves one connection and closes with it.
 pub(crate) fn endpoint(
     settings: &TransportSettings,
     reset_key: &[u8],
@@ -135,19 +136,20 @@ pub(crate) fn endpoint(
         .max_udp_payload_size(max_payload(settings))
         .expect("MTUs are checked to be within QUIC's bounds")
         .supported_versions(vec![1])
-        // One random draw per packet, to no purpose where nothing between the peers should care.
+        // Greasing costs a random draw per packet. It has no use here, because nothing between the peers should depend on the
+        // bit.
         .grease_quic_bit(false)
         .min_reset_interval(reset_interval(endpoints));
     config
 }
 
-/// The time between two resets of one of an exit's endpoints, which know nothing of each other.
+/// The interval between two resets of one endpoint of an exit. Endpoints do not share a budget, so each gets a fraction.
 fn reset_interval(endpoints: u64) -> Duration {
     let endpoints = endpoints.max(1);
     match RESETS_PER_SECOND / endpoints {
-        // Not each of them may send one every second.
+        // With more endpoints than resets per second, each sends less than one per second.
         0 => Duration::from_secs(endpoints.div_ceil(RESETS_PER_SECOND)),
-        // A share is a whole number, and rounded up its time: no second begins with one that the second before had room for.
+        // The share is rounded down and the interval up, so that no second exceeds the limit.
         share => Duration::from_nanos(1_000_000_000_u64.div_ceil(share)),
     }
 }
@@ -178,7 +180,7 @@ pub(crate) fn exit(
     secrets: &ExitSecrets,
 ) -> ServerConfig {
     let mut transport = transport(settings, local);
-    // The control stream. There are no keep-alives: nothing is to begin the idle timeout of a client that is gone anew.
+    // One stream, for control messages. No keep-alives: nothing may restart the idle timeout of a client that is gone.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     let mut config = ServerConfig::new(exit_crypto(tls), Arc::new(secrets.retry_tokens.clone()));
     config
@@ -192,19 +194,19 @@ pub(crate) fn exit(
     config
 }
 
-/// The TLS of an exit as the library takes it.
+/// Converts an exit's TLS configuration for the library.
 pub(crate) fn exit_crypto(tls: rustls::ServerConfig) -> Arc<QuicServerConfig> {
     let tls = QuicServerConfig::try_from(tls);
     Arc::new(tls.expect("the provider has AES-128-GCM, which QUIC's Initial packets need"))
 }
 
-/// What both sides share; `address` tells the IP version.
+/// The settings that both sides share. `address` determines the IP version.
 fn transport(settings: &TransportSettings, address: SocketAddr) -> TransportConfig {
     let mut ack_frequency = AckFrequencyConfig::default();
     ack_frequency
         .ack_eliciting_threshold(VarInt::from_u32(settings.ack_threshold))
         .max_ack_delay(Some(settings.max_ack_delay))
-        // An acknowledgement is worth sending at once where the sender would declare a loss (RFC 9002's kPacketThreshold).
+        // Acknowledge at once when the sender would otherwise declare a loss (RFC 9002's kPacketThreshold).
         .reordering_threshold(VarInt::from_u32(settings.reordering_threshold - 1));
 
     let mut config = TransportConfig::default();

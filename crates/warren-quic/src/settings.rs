@@ -1,4 +1,4 @@
-//! Transport settings: what may be tuned, with bounds on everything that the QUIC library leaves wide.
+//! Transport settings, with tighter bounds than the QUIC library's.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ pub const MINIMUM_MTU: u16 = 1_200;
 /// The largest UDP payload of an Ethernet path (1,500 bytes) under IPv4.
 pub const ETHERNET_MTU: u16 = 1_472;
 
-/// Silence after which a client sends a keep-alive: below the 30 s after which the most forgetful NATs lose a mapping, and rare
-/// enough that it and its answer are less than a packet in ten seconds. It is not how a dead path is found: whatever is sent and
-/// not answered tells within a second.
+/// Silence after which a client sends a keep-alive. It is below the 30 s after which the strictest NATs drop a mapping. A
+/// keep-alive and its answer are less than one packet per ten seconds. Keep-alives do not detect dead paths: unanswered traffic
+/// does, within a second.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(25);
 
-/// Silence after which a connection is given up: a path may be away for 20 s just when a keep-alive was due, and the loss probes
-/// that come every two seconds still find the connection there.
+/// Silence after which a connection is given up. If a path is down for 20 s just when a keep-alive is due, the loss probes, sent
+/// every two seconds, still find the connection alive.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Settings of every connection of an endpoint. They are one flat struct, since most users change one or two of the defaults.
+/// Settings of every connection of an endpoint. One flat struct, because most users change one or two of the defaults.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,53 +46,53 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 /// ```
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
-    /// What drives the connections; both speak the same on the wire.
+    /// The driver of the connections. Both are the same on the wire.
     pub driver: Driver,
-    /// Caps of one send and one drive; a clone of the settings shares them, and they act on running connections.
+    /// Caps of one send and one drive. Clones of the settings share them, and changes apply to running connections.
     pub caps: TransmitCaps,
-    /// Bound of one receive; a clone of the settings shares it, and it acts on running connections. Warren's driver alone
-    /// looks at it.
+    /// Bound of one receive. Clones of the settings share it, and changes apply to running connections. Only Warren's driver uses
+    /// it.
     pub receive_batches: ReceiveBatches,
-    /// The congestion controller; a clone of the settings shares the choice, and it acts on running connections.
+    /// The congestion controller. Clones of the settings share the choice, and changes apply to running connections.
     pub congestion: CongestionChoice,
-    /// The controller's first window in bytes (cubic, bbr3 and newreno).
+    /// The controller's initial window in bytes (cubic, bbr3 and newreno).
     pub initial_window: u64,
-    /// Silence after which a client sends a keep-alive; an exit sends none. `None` is off.
+    /// Silence after which a client sends a keep-alive. `None` turns keep-alives off. An exit sends none.
     pub keep_alive: Option<Duration>,
     /// Silence after which a connection is given up.
     pub idle_timeout: Duration,
-    /// UDP payload to start with, in bytes; at least [`MINIMUM_MTU`].
+    /// Initial UDP payload in bytes, at least [`MINIMUM_MTU`].
     pub initial_mtu: u16,
-    /// UDP payload that the path is taken to carry whatever happens, in bytes; at least [`MINIMUM_MTU`].
+    /// UDP payload in bytes that the path is assumed to always carry, at least [`MINIMUM_MTU`].
     pub min_mtu: u16,
-    /// Largest UDP payload that discovery looks for on an IPv4 path, in bytes; 20 less are looked for under IPv6, whose
-    /// header is that much longer.
+    /// Largest UDP payload in bytes that MTU discovery probes on an IPv4 path. On IPv6 it is 20 less, because the header is
+    /// longer.
     pub max_mtu: u16,
-    /// Whether several datagrams may leave in one send (UDP_SEGMENT), where host and device can.
+    /// Whether one send may carry several datagrams (UDP_SEGMENT), where host and device support it.
     pub udp_gso: bool,
-    /// Whether several datagrams may arrive in one receive (UDP_GRO), where the host can.
+    /// Whether one receive may return several datagrams (UDP_GRO), where the host supports it.
     pub udp_gro: bool,
-    /// What the host turned out not to be able to; a clone of the settings shares it.
+    /// Offloads that the host turned out not to support. Clones of the settings share it.
     pub lacking: Lacking,
-    /// Bytes of outgoing datagrams that a connection holds; `None` is what one drive takes, at least 64 KiB.
+    /// Most bytes of outgoing datagrams that a connection holds. `None` means one drive's worth, at least 64 KiB.
     pub datagram_send_buffer: Option<usize>,
-    /// Bytes of received datagrams that a connection holds until they are read.
+    /// Most bytes of received datagrams that a connection holds until they are read.
     pub datagram_receive_buffer: usize,
     /// Packets that may arrive before the peer must acknowledge.
     pub ack_threshold: u32,
     /// Longest time the peer may hold back an acknowledgement.
     pub max_ack_delay: Duration,
-    /// Packets by which another may arrive late before it counts as lost; at least 3.
+    /// How many later packets may arrive before a packet counts as lost, at least 3.
     pub reordering_threshold: u32,
-    /// The cipher that a client asks for; `None` is the one that this CPU is fastest at. An exit takes what it is asked for.
+    /// The cipher that a client prefers. `None` selects the fastest on this CPU. An exit follows its client's preference.
     pub cipher: Option<Cipher>,
-    /// Bytes of a control stream that may be under way.
+    /// Flow control window of a control stream in bytes.
     pub stream_window: u32,
-    /// Whether an exit answers strangers, and which connection IDs are this process's; a clone of the settings shares it, and it acts
-    /// at once.
+    /// Whether an exit answers strangers, and which connection IDs belong to this process. Clones of the settings share it, and
+    /// changes apply at once.
     pub strangers: Strangers,
-    /// Which worker the endpoint belongs to. It is said by the first byte of every connection ID that the endpoint gives
-    /// out: a packet with another worker's byte is dropped, never answered with a reset.
+    /// The worker that the endpoint belongs to. The first byte of every connection ID that the endpoint issues encodes it. A
+    /// packet with another worker's byte is dropped, never reset.
     pub worker: WorkerPlace,
 }
 
@@ -126,8 +126,8 @@ impl Default for TransportSettings {
 }
 
 impl TransportSettings {
-    /// Returns the bytes of outgoing datagrams that a connection holds: no more than its next drive takes, since what
-    /// waits here can be neither dropped nor reordered by the packet path any more.
+    /// Returns the most bytes of outgoing datagrams that a connection holds. It is no more than its next drive takes, because the
+    /// packet path can no longer drop or reorder them.
     pub fn datagram_send_buffer(&self) -> usize {
         let drive = || self.caps.datagrams() * usize::from(self.max_mtu.max(self.initial_mtu));
         self.datagram_send_buffer.unwrap_or_else(|| drive().max(64 * 1024))

@@ -1,5 +1,4 @@
-//! UDP sockets: made with mark, buffers and don't-fragment set before anything is sent, and driven so that every send and
-//! every failed send is counted.
+//! UDP sockets. Mark, buffers and don't-fragment are set before anything is sent. Every send and every failed send is counted.
 
 #![allow(unsafe_code)]
 
@@ -39,29 +38,29 @@ pub use self::{
     steering::steer,
 };
 
-/// Bytes asked for each of a socket's buffers: some 5 ms at 10 Gbit/s, counted as the kernel counts them.
+/// Requested size in bytes of each socket buffer: about 5 ms at 10 Gbit/s, by the kernel's accounting.
 pub const DEFAULT_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 
-/// The most bytes that one receive can merge (GRO): the largest IP packet.
+/// Most bytes that one receive can merge (GRO): the largest IP packet.
 const MAX_GRO_BYTES: usize = 65_535;
 
-/// What a UDP socket is to be.
+/// The configuration of a UDP socket.
 #[derive(Clone, Debug)]
 pub struct SocketConfig {
-    /// The local address; port 0 lets the kernel choose.
+    /// The local address. Port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// The firewall mark of everything it sends (`SO_MARK`; needs CAP_NET_ADMIN).
+    /// The firewall mark of its packets (`SO_MARK`, needs CAP_NET_ADMIN).
     pub mark: Option<u32>,
-    /// Bytes asked for the send and for the receive buffer.
+    /// Requested size in bytes of the send and the receive buffer.
     pub buffer_bytes: usize,
-    /// Whether an IPv6 socket leaves IPv4 alone.
+    /// Whether an IPv6 socket is IPv6-only.
     pub v6only: bool,
     /// Whether several sockets may share the address (`SO_REUSEPORT`).
     pub reuse_port: bool,
 }
 
 impl SocketConfig {
-    /// Describes a socket at `address` without a mark, with default buffers, IPv6 alone if IPv6, not shared.
+    /// Describes a socket at `address` without mark, with default buffers, IPv6-only if IPv6, not shared.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, mark: None, buffer_bytes: DEFAULT_BUFFER_BYTES, v6only: true, reuse_port: false }
     }
@@ -70,7 +69,7 @@ impl SocketConfig {
 /// Makes a non-blocking UDP socket and binds it.
 ///
 /// # Errors
-/// What the operating system refused: the address, or the mark (without CAP_NET_ADMIN).
+/// If the operating system refuses the address, or the mark (without CAP_NET_ADMIN).
 pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(config.address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
@@ -83,7 +82,7 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
     if config.reuse_port {
         socket.set_reuse_port(true)?;
     }
-    // The forced forms need CAP_NET_ADMIN; the others are cut to net.core.[rw]mem_max without an error.
+    // SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN. The plain options are silently limited to net.core.[rw]mem_max.
     sockopt::set_socket_recv_buffer_size_force(&socket, config.buffer_bytes)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, config.buffer_bytes))?;
     sockopt::set_socket_send_buffer_size_force(&socket, config.buffer_bytes)
@@ -92,16 +91,16 @@ pub fn bind(config: SocketConfig) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// What this kernel does for UDP sockets.
+/// The UDP offloads of this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpOffload {
-    /// One send takes many payloads (`UDP_SEGMENT`).
+    /// One send can carry many payloads (`UDP_SEGMENT`).
     pub gso: bool,
-    /// One receive brings many payloads (`UDP_GRO`).
+    /// One receive can return many payloads (`UDP_GRO`).
     pub gro: bool,
 }
 
-/// Tries what the kernel does for a UDP socket.
+/// Detects the UDP offloads that the kernel supports.
 ///
 /// # Errors
 /// If no socket can be made.
@@ -117,33 +116,33 @@ pub fn udp_offload() -> io::Result<UdpOffload> {
 pub(crate) struct SocketUse {
     pub(crate) gso: bool,
     pub(crate) gro: bool,
-    /// What none of the sockets tries any more.
+    /// Offloads that the sockets no longer try.
     pub(crate) lacking: Lacking,
-    /// The largest UDP payload that is ever received.
+    /// The largest UDP payload received.
     pub(crate) max_payload: u16,
-    /// Whether a packet leaves from the address at which its peer was met, as an exit with several addresses must answer.
-    /// A client leaves the choice to the kernel, so that it follows when the host's address changes.
+    /// Whether packets are sent from the address that the peer's packets arrived at. An exit with several addresses needs this. A
+    /// client leaves the source to the kernel, which follows changes of the host's address.
     pub(crate) keeps_source: bool,
 }
 
-/// A socket as noq takes it.
+/// A socket in the form that noq takes.
 #[derive(Debug)]
 pub(crate) struct QuicSocket {
-    /// What an exit's endpoint gets to see.
+    /// The filter in front of an exit's endpoint.
     gate: Option<Gate>,
     shared: Arc<CountedSocket>,
     receive_segments: NonZeroUsize,
 }
 
 impl QuicSocket {
-    /// Takes the socket over; to be called inside a tokio runtime.
+    /// Takes over the socket. Must be called inside a tokio runtime.
     pub(crate) fn new(
         socket: UdpSocket,
         using: SocketUse,
         counters: Arc<SocketCounters>,
         gate: Option<Gate>,
     ) -> io::Result<Self> {
-        // noq reserves this many of the largest payload for each receive; the kernel merges at most 64 KiB of any size.
+        // noq reserves this many of the largest payload per receive. The kernel merges at most 64 KiB of any size.
         let receive_segments = match using.gro {
             true => MAX_GRO_BYTES.div_ceil(usize::from(using.max_payload)),
             false => 1,
@@ -161,7 +160,7 @@ impl AsyncUdpSocket for QuicSocket {
         Box::pin(Sender { shared: self.shared.clone(), writable: None, resume: Resume::default() })
     }
 
-    /// Never fails while the runtime lives: a receive error is counted and tried again, since it must not end the endpoint.
+    /// Never fails while the runtime lives. A receive error must not end the endpoint, so it is counted and the receive retried.
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
@@ -199,8 +198,8 @@ impl AsyncUdpSocket for QuicSocket {
     }
 }
 
-/// Overwrites the first byte of what must not be answered: without the fixed bit it is no QUIC packet (RFC 9000 section 17),
-/// and noq drops it without a word.
+/// Clears the first byte of datagrams that must not be answered. Without the fixed bit they are not QUIC packets (RFC 9000
+/// section 17), and noq drops them silently.
 fn hide_strangers(gate: &Gate, (batch, meta): (&mut IoSliceMut<'_>, &RecvMeta)) {
     let received = batch.get_mut(..meta.len).unwrap_or_default();
     for datagram in received.chunks_mut(meta.stride.max(1)) {
@@ -214,7 +213,7 @@ fn hide_strangers(gate: &Gate, (batch, meta): (&mut IoSliceMut<'_>, &RecvMeta)) 
 
 type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
-/// One task's way to send on a socket, with a waker of its own.
+/// One task's handle for sending on a socket, with its own waker.
 struct Sender {
     shared: Arc<CountedSocket>,
     writable: Option<Writable>,
@@ -260,7 +259,7 @@ fn set_option(
     set_option_of(socket, level, name, &value)
 }
 
-/// Sets an option whose value the kernel reads as a `T`, pointers in it included.
+/// Sets an option whose value the kernel reads as a `T`, including pointers in it.
 fn set_option_of<T>(
     socket: &impl AsRawFd,
     level: libc::c_int,
@@ -268,8 +267,8 @@ fn set_option_of<T>(
     value: &T,
 ) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel reads `length` bytes at `value`, a T
-    // that is borrowed until the call returns; it writes nothing.
+    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel reads `length` bytes at `value`, a T that is borrowed
+    // until the call returns. It writes nothing.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const *value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -1,4 +1,4 @@
-//! Counters of connections and sockets, as the packet path and the metrics read them.
+//! Counters of connections and sockets for the packet path and the metrics.
 
 use std::{
     net::SocketAddr,
@@ -13,43 +13,43 @@ pub const MAX_SEGMENTS: usize = 64;
 
 /// State and counters of one connection.
 ///
-/// Once a connection is closed, `datagrams_accepted` is `datagrams_sent` and all `send_drops` together, and
-/// `datagrams_received` is what was delivered and `receive_drops`. Each field is one counter that the metrics show.
+/// Once a connection is closed, `datagrams_accepted` equals `datagrams_sent` plus all `send_drops`, and `datagrams_received`
+/// equals `datagrams_delivered` plus `receive_drops`. Each field is one counter of the metrics.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
-    /// The peer's UDP address as it is now.
+    /// The peer's current UDP address.
     pub remote: SocketAddr,
     /// Smoothed round-trip time.
     pub rtt: Duration,
     /// Congestion window in bytes.
     pub cwnd: u64,
-    /// Largest UDP payload that the path carries, in bytes, as far as is known.
+    /// Largest UDP payload in bytes that the path is known to carry.
     pub mtu: u16,
     /// QUIC packets sent that are tracked for acknowledgement.
     pub sent_packets: u64,
     /// QUIC packets declared lost.
     pub lost_packets: u64,
-    /// Times the path stopped carrying large packets.
+    /// Times that the path stopped carrying large packets.
     pub black_holes: u64,
-    /// Times the congestion controller was told of loss or a mark.
+    /// Times that the congestion controller was told of a loss or an ECN mark.
     pub congestion_events: u64,
-    /// Datagrams that `send_datagram` took.
+    /// Datagrams that `send_datagram` accepted.
     pub datagrams_accepted: u64,
     /// DATAGRAM frames sent.
     pub datagrams_sent: u64,
     /// DATAGRAM frames received.
     pub datagrams_received: u64,
-    /// Datagrams handed to the inbox.
+    /// Datagrams delivered to the inbox.
     pub datagrams_delivered: u64,
-    /// Datagrams taken, then dropped because newer ones needed their place; 0 with this driver, which blocks instead.
+    /// Datagrams accepted, then dropped to make room for newer ones. 0 with both drivers, which block instead.
     pub send_drops_full: u64,
-    /// Datagrams taken, then dropped because the path's MTU shrank below them.
+    /// Datagrams accepted, then dropped because the path's MTU shrank.
     pub send_drops_too_large: u64,
-    /// Datagrams taken, then dropped because they had waited through a silence of the peer; 0 with noq's driver, which sends them.
+    /// Datagrams accepted, then dropped because they had waited while the peer was silent. 0 with noq's driver, which sends them.
     pub send_drops_stale: u64,
-    /// Datagrams taken and not yet sent when the connection closed; 0 before.
+    /// Datagrams accepted but unsent when the connection closed. 0 before.
     pub send_drops_closed: u64,
-    /// Datagrams received and dropped before they were handed over: the receive buffer was full or the connection closed.
+    /// Datagrams received but dropped before delivery, because the receive buffer was full or the connection closed.
     pub receive_drops: u64,
     /// UDP datagrams sent.
     pub udp_datagrams_sent: u64,
@@ -63,45 +63,45 @@ pub struct ConnectionStats {
     pub acks_sent: u64,
     /// ACK frames received.
     pub acks_received: u64,
-    /// The most UDP datagrams that one drive produced.
+    /// Most UDP datagrams of one drive.
     pub largest_drive: u64,
 }
 
-/// Counters of all sockets of an endpoint, taken together.
+/// The sums of the counters of an endpoint's sockets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SocketStats {
     /// Sends that succeeded.
     pub sends: u64,
-    /// UDP payload bytes that left in them.
+    /// UDP payload bytes in these sends.
     pub bytes_sent: u64,
-    /// Sends by the number of datagrams in them: index 1 to [`MAX_SEGMENTS`]; index 0 is unused.
+    /// Sends by number of datagrams: index 1 to [`MAX_SEGMENTS`]. Index 0 is unused.
     pub segments_per_send: Vec<u64>,
-    /// Receives that brought something.
+    /// Receives that returned datagrams.
     pub receives: u64,
-    /// UDP datagrams that arrived in them.
+    /// UDP datagrams in these receives.
     pub datagrams_received: u64,
-    /// UDP payload bytes that arrived.
+    /// UDP payload bytes in these receives.
     pub bytes_received: u64,
-    /// Receives by the number of datagrams in them: index i counts 2^i up to 2^(i+1) - 1.
+    /// Receives by number of datagrams: index i counts those with 2^i to 2^(i+1) - 1.
     pub datagrams_per_receive: Vec<u64>,
     /// Sends that found the socket's buffer full and were repeated.
     pub would_block: u64,
-    /// Transmits that were cut into single sends because the kernel or device refused segmentation.
+    /// Transmits split into single sends because the kernel or device refused segmentation.
     pub unsegmented: u64,
     /// Failed sends by kind.
     pub send_errors: SendErrors,
-    /// Receives that failed; each is tried again.
+    /// Receives that failed. Each is retried.
     pub receive_errors: u64,
-    /// What the kernel dropped on its way into a socket, nearly always because the socket's buffer was full, rarely for a wrong
-    /// checksum; of sockets that are closed too. What arrived as one batch (GRO) counts once.
+    /// Datagrams that the kernel dropped, nearly always because the socket's buffer was full, rarely for a wrong checksum.
+    /// Includes closed sockets. A batch (GRO) counts once.
     pub dropped: u64,
-    /// UDP datagrams received and dropped unread, because their client brought them faster than they could be taken in;
-    /// 0 with noq's driver, which leaves them in the socket.
+    /// UDP datagrams dropped unread because they arrived faster than their client's share allowed. 0 with noq's driver, which
+    /// leaves them in the socket.
     pub intake_drops: u64,
 }
 
 impl SocketStats {
-    /// Returns how many UDP datagrams were sent.
+    /// Returns the number of UDP datagrams sent.
     pub fn datagrams_sent(&self) -> u64 {
         self.segments_per_send.iter().zip(0_u64..).map(|(sends, segments)| sends * segments).sum()
     }
@@ -138,28 +138,28 @@ impl SocketStats {
         *intake_drops += other.intake_drops;
     }
 
-    /// Returns the largest number of datagrams that left in one send.
+    /// Returns the largest number of datagrams in one send.
     pub fn largest_send(&self) -> usize {
         self.segments_per_send.iter().rposition(|&sends| sends > 0).unwrap_or(0)
     }
 }
 
-/// Failed sends by kind; each is a transmit that did not leave.
+/// Failed sends by kind. Each is a transmit that was not sent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SendErrors {
-    /// EMSGSIZE for a single datagram: larger than the interface carries. MTU discovery provokes it.
+    /// EMSGSIZE for a single datagram, which exceeds the interface's MTU. MTU discovery provokes it.
     pub datagram_too_long: u64,
-    /// EMSGSIZE for a batch: more bytes than a GSO send may hold. Never to be seen; the batch is lost.
+    /// EMSGSIZE for a batch, which exceeds the limit of a GSO send. Should never happen. The batch is lost.
     pub batch_too_long: u64,
-    /// EIO: the device cannot segment; the transmit was repeated unsegmented.
+    /// EIO: the device cannot segment. The transmit was repeated unsegmented.
     pub io: u64,
-    /// EINVAL: the kernel refused segmentation or an option; the transmit was repeated unsegmented.
+    /// EINVAL: the kernel refused segmentation or an option. The transmit was repeated unsegmented.
     pub invalid: u64,
     /// ENOBUFS: the device's queue was full.
     pub no_buffers: u64,
     /// EPERM or EACCES: a firewall refused.
     pub refused: u64,
-    /// No route, network or host to send to.
+    /// No route to the host.
     pub unreachable: u64,
     /// Any other error.
     pub other: u64,
@@ -202,14 +202,14 @@ impl SendErrors {
     }
 }
 
-/// The counters behind [`SocketStats`], one field each. The sockets of an endpoint share them with their readers.
+/// The counters behind [`SocketStats`]. The sockets of an endpoint share them with their readers.
 #[derive(Debug)]
 pub(crate) struct SocketCounters {
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) segments_per_send: [AtomicU64; MAX_SEGMENTS + 1],
     pub(crate) bytes_received: AtomicU64,
     pub(crate) datagrams_received: AtomicU64,
-    /// recvmmsg brings at most 32 batches of 64 datagrams, 2^11.
+    /// recvmmsg returns at most 32 batches of 64 datagrams, which are 2^11.
     pub(crate) datagrams_per_receive: [AtomicU64; 12],
     pub(crate) would_block: AtomicU64,
     pub(crate) unsegmented: AtomicU64,

@@ -1,5 +1,5 @@
-//! What an exit does with those it does not know: whether it is silent to them, how many handshakes it has under way, and
-//! how many attempts it turned away for which reason.
+//! An exit's treatment of unknown peers: silent mode, the number of handshakes in progress, and counts of refused attempts by
+//! reason.
 //!
 //! A silent exit answers an Initial only if its token proves knowledge of the exit's public key (`docs/silent-mode.md`).
 
@@ -29,8 +29,8 @@ pub(crate) use self::{
     secrets::{ExitSecrets, IdKey, OWN_ID_LENGTH},
 };
 
-/// Whether an exit is silent to strangers, which proofs it has seen, how many handshakes it has under way, what it turned away, and
-/// which connection IDs are its own. Clones share it: the workers of an exit are one to strangers. Another process has another.
+/// The state of an exit towards strangers: silent mode, seen proofs, handshakes in progress, refused attempts, and the key of its
+/// connection IDs. The workers of an exit share it through clones. Each process has its own.
 #[derive(Clone, Debug, Default)]
 pub struct Strangers(Arc<Shared>);
 
@@ -44,29 +44,29 @@ struct Shared {
 }
 
 impl Strangers {
-    /// Makes an exit's policy; without one of their own, endpoints answer everybody.
+    /// Makes an exit's policy. The default answers everybody.
     pub fn new(silent: bool) -> Self {
         let this = Self::default();
         this.set_silent(silent);
         this
     }
 
-    /// Changes whether the exit is silent; running connections are not concerned.
+    /// Turns silent mode on or off. Running connections are not affected.
     pub fn set_silent(&self, silent: bool) {
         self.0.silent.store(silent, Relaxed);
     }
 
-    /// Returns whether strangers get no answer at all.
+    /// Returns whether silent mode is on, in which strangers get no answer.
     pub fn is_silent(&self) -> bool {
         self.0.silent.load(Relaxed)
     }
 
-    /// Returns how many attempts were turned away so far.
+    /// Returns the number of attempts refused for a reason so far.
     pub fn turned_away(&self, why: Turned) -> u64 {
         self.count_of(why).map_or(0, |count| count.load(Relaxed))
     }
 
-    /// Returns how many handshakes are under way, and how many took too long so far.
+    /// Returns the number of handshakes in progress, and of those that timed out so far.
     pub fn handshakes(&self) -> Handshakes {
         self.crowd().handshakes()
     }
@@ -81,32 +81,32 @@ impl Strangers {
         self.0.counts.get(why as usize)
     }
 
-    /// The handshakes under way.
+    /// The handshakes in progress.
     pub(crate) fn crowd(&self) -> &Crowd {
         &self.0.crowd
     }
 
-    /// Tells the connection IDs of this process from its predecessor's.
+    /// The key that distinguishes this process's connection IDs from its predecessor's.
     pub(crate) fn process(&self) -> &ProcessKey {
         &self.0.process
     }
 
-    /// Asked once for an Initial whose proof is right, never for a packet of a connection.
+    /// Locked once per Initial with a valid proof, never for a connection's packets.
     fn replays(&self) -> MutexGuard<'_, Replays> {
         self.0.replays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why an attempt to connect was turned away, or put off.
+/// Why a connection attempt was refused or deferred.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Turned {
-    /// The exit is silent, and the packet proves nothing.
+    /// The exit is silent, and the packet has no valid proof.
     NoProof,
-    /// The exit is silent, and another address has shown the same proof.
+    /// The exit is silent, and the proof was first used by another address.
     Replayed,
-    /// Many handshakes were under way, so the address must be proven first (Retry).
+    /// Many handshakes were in progress, so the client must prove its address first (Retry).
     AddressUnproven,
-    /// Too many handshakes were under way, and this one gave its place to a newer one.
+    /// Too many handshakes were in progress, and a newer one replaced this one.
     Displaced,
 }
 
@@ -124,20 +124,20 @@ impl Turned {
         }
     }
 
-    /// Returns what happened, as a sentence.
+    /// Returns a sentence that says what happened.
     pub fn description(self) -> &'static str {
         match self {
             Self::NoProof => {
-                "A packet without proof of knowing the exit's key was dropped, as the exit is silent."
+                "The exit is silent and dropped a packet that did not prove knowledge of its key."
             }
             Self::Replayed => {
-                "An Initial was dropped whose proof another address had shown, as the exit is silent."
+                "The exit is silent and dropped an Initial whose proof another address had used before."
             }
             Self::AddressUnproven => {
-                "Many handshakes were under way, and the client was asked to prove its address."
+                "Many handshakes were in progress, so the client was asked to prove its address."
             }
             Self::Displaced => {
-                "Too many handshakes were under way, and an old one was ended to make room for a new one."
+                "Too many handshakes were in progress, so an old one was ended to make room for a new one."
             }
         }
     }

@@ -35,18 +35,18 @@ use crate::{
     settings::Cipher,
 };
 
-/// The application protocol on the wire: HTTP/3's (RFC 9114 section 3.1), since anybody on the way reads it. Warren's own versions
-/// are told apart by `Hello`.
+/// The ALPN protocol, which is HTTP/3's (RFC 9114 section 3.1), because anybody on the path can read it. `Hello` carries Warren's
+/// own version.
 pub const ALPN: &[u8] = b"h3";
 
-/// Where a client's verifier leaves the key of a peer that it refused.
+/// Where a client's verifier stores the key of a refused peer.
 pub type PresentedKey = Arc<Mutex<Option<PublicKey>>>;
 
-/// Makes the configuration of a client that accepts the exits of `pinned`, leaves a refused key in `presented`, and asks for
-/// a cipher; for the one that this CPU is fastest at unless told. Its hello names no server unless `enable_sni` is set.
+/// Makes the configuration of a client that accepts the exit keys `pinned` and stores a refused key in `presented`. It prefers
+/// `cipher`, or the fastest one on this CPU. Its hello names no server unless `enable_sni` is set.
 ///
 /// # Errors
-/// When the TLS library refuses its own ciphers, which it does not.
+/// If the TLS library refuses its own ciphers, which does not happen.
 pub fn client(
     identity: &PrivateKey,
     pinned: &[PublicKey],
@@ -68,15 +68,15 @@ pub fn client(
     Ok(config)
 }
 
-/// Makes the configuration of an exit that has this key. It takes any Ed25519 key of a client that proves to hold it.
+/// Makes the configuration of an exit with this key. It accepts any Ed25519 key that a client proves.
 ///
 /// # Errors
-/// When the TLS library refuses its own ciphers, which it does not.
+/// If the TLS library refuses its own ciphers, which does not happen.
 pub fn exit(identity: &PrivateKey) -> Result<ServerConfig, Error> {
     exit_as(ExitIdentity::new(identity))
 }
 
-/// The same with a key that may be taken away.
+/// As [`exit`], with a key that can be revoked.
 pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     let provider = Arc::new(provider(None));
     let verifier = AnyKey { algorithms: provider.signature_verification_algorithms };
@@ -92,7 +92,7 @@ pub(crate) fn exit_as(identity: ExitIdentity) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-/// aws-lc-rs with post-quantum key exchange first and the ciphers that this CPU is fast at behind the one that is asked for.
+/// aws-lc-rs, with post-quantum key exchange first. The preferred cipher comes first, then the others by their speed on this CPU.
 fn provider(first: Option<Cipher>) -> CryptoProvider {
     CryptoProvider {
         cipher_suites: ciphers::in_order(first),
@@ -101,14 +101,14 @@ fn provider(first: Option<Cipher>) -> CryptoProvider {
     }
 }
 
-/// Checks that the signature is Ed25519's, by the raw key that was presented.
+/// Checks an Ed25519 signature by the presented raw key.
 fn verify_signature(
     message: &[u8],
     spki: &CertificateDer<'_>,
     signature: &DigitallySignedStruct,
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> Result<HandshakeSignatureValid, Error> {
-    // A profile or registry may have been written by hand: for such a key a signature proves nothing.
+    // A hand-written profile or registry may contain a key of small order, for which a signature proves nothing.
     let proves_nothing = public_key(spki).is_none_or(|key| key.is_of_small_order());
     if proves_nothing || signature.scheme != SignatureScheme::ED25519 {
         return Err(CertificateError::BadSignature.into());
@@ -121,7 +121,7 @@ fn verify_signature(
     )
 }
 
-/// A client's view of exits: the pinned keys and nothing else.
+/// A client's verifier of exits, which accepts only the pinned keys.
 #[derive(Debug)]
 struct Pinned {
     keys: Vec<PublicKey>,
@@ -173,7 +173,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// An exit's view of clients: any Ed25519 key is let through to the session layer, which knows who is enrolled.
+/// An exit's verifier of clients. It accepts any Ed25519 key, because the session layer knows which are enrolled.
 #[derive(Debug)]
 struct AnyKey {
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,10 +1,10 @@
-//! Warren's own driver, straight on noq-proto and noq-udp: everything happens in the worker's own polls, with no task,
-//! channel, lock or copy between a connection and its socket.
+//! Warren's own driver, directly on noq-proto and noq-udp. Everything happens in the worker's polls, with no task, channel, lock
+//! or copy between a connection and its socket.
 //!
-//! A poll does what is due, receives, tells connections, and hands over what they have to tell; sending is left to the end
-//! of the turn ([`flush`](WarrenEndpoint::flush)), so that a whole turn's datagrams and acknowledgements share their sends.
-//! Received datagrams are slices of a few buffers which the next poll fills again, if the caller has dropped them by then; an exit that
-//! is behind copies them, and each client's wait for its turn.
+//! A poll handles timers, receives, passes datagrams to connections, and delivers their events. Sending is left to the end of the
+//! turn ([`flush`](WarrenEndpoint::flush)), so that a turn's datagrams and acknowledgements share sends. Received datagrams are
+//! slices of a few buffers, which the next poll reuses if the caller has dropped them. An exit that is behind copies datagrams
+//! into per-client queues instead.
 
 mod accept;
 mod connection;
@@ -56,24 +56,25 @@ use crate::{
     tls,
 };
 
-/// Connections at most that are over and still answer late packets. The peer has a say in how long they do, as three probe timeouts
-/// count the delay of acknowledgements that it announces, and each has some 50 KiB; late packets of others find no connection.
+/// Most closed connections that still answer late packets. How long they do is three probe timeouts, which the peer influences by
+/// its announced acknowledgement delay. Each takes about 50 KiB. Late packets of connections beyond the limit find none.
 const MAX_OVER: usize = 256;
 
 /// All connections of one worker.
 pub struct WarrenEndpoint {
     settings: TransportSettings,
-    /// A client's key, with which it connects.
+    /// A client's key.
     identity: Option<PrivateKey>,
     counters: Arc<SocketCounters>,
     /// An exit's listening sockets, or one socket for each of a client's connections.
     ports: Vec<Option<Port>>,
     connections: Table,
     attempts: VecDeque<(usize, Incoming)>,
-    /// Handshakes that are to end since others need their places.
+    /// Handshakes to end because others took their seats.
     displaced: Displaced,
     work: Work,
-    /// Told to be closed, the oldest first: their counters are read until the poll after, and late packets are answered.
+    /// Connections whose end was delivered, oldest first. Their counters are readable until the next poll, and they answer late
+    /// packets.
     retired: Vec<usize>,
     timers: Timers,
     receiving: Receiving,
@@ -82,20 +83,20 @@ pub struct WarrenEndpoint {
     waker: Option<Waker>,
 }
 
-/// What receiving keeps from one poll to the next.
+/// The state of receiving across polls.
 #[derive(Default)]
 struct Receiving {
     slabs: Slabs,
-    /// What the last receive told of each of its batches.
+    /// Metadata of each batch of the last receive.
     metas: Vec<RecvMeta>,
-    /// The port that is received from first.
+    /// The port to receive from first.
     first_port: usize,
 }
 
-/// What sending keeps from one turn to the next.
+/// The state of sending across turns.
 #[derive(Default)]
 struct Sending {
-    /// Where transmits are built.
+    /// The buffer in which transmits are built.
     buffer: Vec<u8>,
     /// Drives since the start.
     drives: u64,
@@ -134,7 +135,7 @@ impl WarrenEndpoint {
         self.ports.iter_mut().flatten().try_for_each(|port| port.set_identities(keys))
     }
 
-    /// Whether it listens.
+    /// Whether this is an exit's endpoint.
     fn is_exit(&self) -> bool {
         self.identity.is_none()
     }
@@ -309,7 +310,7 @@ impl WarrenEndpoint {
         let _timed_out = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.all_told()).await;
     }
 
-    /// Polls until every peer answered its close or had the time to; what still comes in has nobody to go to.
+    /// Polls until every peer has answered its close or timed out. Discards everything received meanwhile.
     async fn all_told(&mut self) {
         let mut inbox = Inbox::new();
         std::future::poll_fn(|cx| {
@@ -329,8 +330,8 @@ impl WarrenEndpoint {
         .await;
     }
 
-    /// Forgets the counters of what was told to be closed in the poll before, whatever is gone altogether, handshakes that gave way,
-    /// and the oldest of what is over but still answers late packets, where that is too much.
+    /// Forgets the counters of connections whose end was delivered in the previous poll. Removes connections that need no more
+    /// answers, displaced handshakes, and the oldest closed connections beyond the limit.
     fn remove_retired(&mut self) {
         let mut retired = std::mem::take(&mut self.retired);
         let mut excess = retired.len().saturating_sub(MAX_OVER);
@@ -365,7 +366,7 @@ impl WarrenEndpoint {
         self.connections.get(self.connections.slot_of(id)?)
     }
 
-    /// Wakes the worker for what was not asked for in the middle of its turn.
+    /// Wakes the worker for work that arises outside its turn.
     fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();

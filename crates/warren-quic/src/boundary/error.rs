@@ -1,16 +1,16 @@
-//! What an endpoint does not do, and why.
+//! The errors of an endpoint.
 
 use std::{io, net::SocketAddr};
 
 use bytes::Bytes;
 
-/// Why bytes were not taken; they are given back.
+/// Why bytes were not accepted. Each variant returns them.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The connection's buffer is full; [`Event::Writable`](super::Event::Writable) follows.
+    /// The connection's buffer is full. [`Event::Writable`](super::Event::Writable) follows.
     #[error("the connection's send buffer is full")]
     Blocked(Bytes),
-    /// The datagram is larger than the path carries at present.
+    /// The datagram is larger than the path's current MTU.
     #[error("the datagram is larger than the path carries")]
     TooLarge(Bytes),
     /// There is no such connection, or it is not open.
@@ -21,18 +21,18 @@ pub enum SendError {
 /// Why no connection could be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No exit key was given, so nobody could be trusted.
+    /// No exit key was given, so no exit could be trusted.
     #[error("no exit key is given; name the key that `warren exit init` printed")]
     NoExitKey,
-    /// The endpoint is an exit's.
+    /// The endpoint belongs to an exit.
     #[error("an exit's endpoint does not connect")]
     NotAClient,
     /// The address cannot be connected to.
     #[error("cannot connect to {remote}: {reason}")]
     Address {
-        /// Where to.
+        /// The address.
         remote: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The socket could not be used.
@@ -52,8 +52,8 @@ pub enum EndpointError {
     /// The exit was given no socket.
     #[error("the exit has no address to listen on")]
     NoSocket,
-    /// The reset key is not of 32 to 64 bytes.
-    #[error("a reset key is 32 to 64 bytes, and this is {0}")]
+    /// The reset key does not have 32 to 64 bytes.
+    #[error("a reset key has 32 to 64 bytes, but this one has {0}")]
     ResetKey(usize),
     /// A setting is out of its bounds.
     #[error("{0}")]

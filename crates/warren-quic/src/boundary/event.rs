@@ -1,4 +1,4 @@
-//! What an endpoint tells: whose, what happened, and what arrived.
+//! The events and datagrams that an endpoint reports.
 
 use std::{fmt, net::SocketAddr};
 
@@ -7,19 +7,19 @@ use bytes::Bytes;
 use super::{MAX_DATAGRAMS_PER_POLL, MAX_EVENTS_PER_POLL};
 use crate::{key::PublicKey, settings::WorkerPlace};
 
-/// Names a connection; never used again within a daemon. The number of its worker stands above bit 40.
+/// Names a connection, unique within a daemon's lifetime. The worker's number is in the bits from 40 up.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ConnectionId(pub u64);
 
 impl ConnectionId {
     const WORKER_SHIFT: u32 = 40;
 
-    /// Returns the number of the worker whose endpoint it is on.
+    /// Returns the number of the worker whose endpoint has the connection.
     pub fn worker(self) -> usize {
         usize::try_from(self.0 >> Self::WORKER_SHIFT).unwrap_or(usize::MAX)
     }
 
-    /// The number below every number that a worker gives.
+    /// The lower bound of a worker's connection numbers.
     pub(crate) fn floor(worker: WorkerPlace) -> u64 {
         u64::from(worker.index()) << Self::WORKER_SHIFT
     }
@@ -31,13 +31,13 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 ///
-/// At an exit a connection is first heard of when it is `Connected`; at a client every connection that
+/// At an exit, a connection's first event is `Connected`. At a client, every connection that
 /// [`Endpoint::connect`](crate::driver::Endpoint::connect) returned ends with exactly one `Closed`.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The handshake is done and the peer's key proven.
+    /// The handshake is complete and the peer has proven its key.
     Connected {
         /// The connection.
         connection: ConnectionId,
@@ -46,26 +46,26 @@ pub enum Event {
         /// The peer's UDP address.
         remote: SocketAddr,
     },
-    /// Bytes of the control stream, in order; where they are cut means nothing.
+    /// Bytes of the control stream, in order. Chunk boundaries have no meaning.
     Control {
         /// The connection.
         connection: ConnectionId,
         /// The bytes.
         data: Bytes,
     },
-    /// A connection that was [`SendError::Blocked`](super::SendError::Blocked) takes datagrams again.
+    /// A connection that was [`SendError::Blocked`](super::SendError::Blocked) accepts datagrams again.
     Writable {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Nothing of what the connection sends is answered any more, or it is again. Only with [`Driver::Warren`](crate::settings::Driver::Warren).
+    /// The peer stopped answering, or answers again. Only with [`Driver::Warren`](crate::settings::Driver::Warren).
     Answers {
         /// The connection.
         connection: ConnectionId,
         /// Whether the peer answers.
         answers: bool,
     },
-    /// The connection is over; all its datagrams and control bytes were handed over before.
+    /// The connection is over. All its datagrams and control bytes were delivered before.
     Closed {
         /// The connection.
         connection: ConnectionId,
@@ -74,7 +74,7 @@ pub enum Event {
     },
 }
 
-/// Why a connection ended; its text is a sentence for the user.
+/// Why a connection ended. Its text is a sentence for the user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CloseReason {
     /// This side closed it.
@@ -83,21 +83,21 @@ pub enum CloseReason {
     Peer {
         /// The application's code.
         code: u64,
-        /// The application's words.
+        /// The application's reason phrase.
         reason: String,
     },
-    /// Nothing came from the peer for the idle timeout.
+    /// The peer was silent for the idle timeout.
     TimedOut,
-    /// The peer no longer knows the connection.
+    /// The peer sent a stateless reset, because it no longer knows the connection.
     Reset,
-    /// The peer showed another key than the pinned ones.
+    /// The peer presented a key that is not pinned.
     WrongPeerKey {
-        /// The key it showed.
+        /// The presented key.
         presented: PublicKey,
     },
     /// The peer does not speak this protocol (ALPN).
     NoCommonProtocol,
-    /// The transport failed; the text says how.
+    /// The transport failed, as the text describes.
     Transport(String),
 }
 
@@ -122,12 +122,12 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// What a poll brought. The caller clears it, or takes its content, before the next poll.
+/// The results of a poll. The caller clears it, or takes its content, before the next poll.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    /// What happened, in order for each connection.
+    /// Events, in order per connection.
     pub events: Vec<Event>,
-    /// Datagrams received, in the order of arrival for each connection.
+    /// Received datagrams, in order of arrival per connection.
     pub datagrams: Vec<(ConnectionId, Bytes)>,
 }
 
@@ -140,7 +140,7 @@ impl Inbox {
         }
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.datagrams.is_empty()
     }

@@ -1,4 +1,4 @@
-//! One connection from its first packet to its end: the handshake, and why it ended; [`Open`] is what lies between.
+//! One connection from its first packet to its end: the handshake and the close. [`Open`] is the phase in between.
 
 use std::{
     future::Future,
@@ -24,15 +24,15 @@ use crate::{
 /// Most events that one poll of a connection adds.
 pub(super) const MAX_EVENTS: usize = 5;
 
-/// How long an exit lets a handshake take.
+/// How long a handshake may take at an exit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether a connection is to be polled again.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Life {
-    /// It is.
+    /// The connection lives.
     Goes,
-    /// It ended; only its counters are left.
+    /// It ended. Only its counters are left.
     Over,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct NoqConnection {
     id: ConnectionId,
     waker: Waker,
     state: State,
-    /// What only a client has: an endpoint of its own, and where the verifier leaves a refused key.
+    /// Only at a client: the connection's own endpoint, and where the verifier stores a refused key.
     client: Option<(noq::Endpoint, PresentedKey)>,
 }
 
@@ -49,10 +49,10 @@ enum State {
     Handshake {
         connecting: Connecting,
         timeout: Option<Pin<Box<Sleep>>>,
-        /// At an exit, its place among the handshakes.
+        /// At an exit, its seat among the handshakes.
         seat: Option<Seat>,
     },
-    /// Given up by this side before it was open.
+    /// Aborted by this side before it was open.
     Abandoned(CloseReason),
     Open(Box<Open>),
     Over(Option<Box<ConnectionStats>>),
@@ -84,7 +84,7 @@ impl NoqConnection {
         self.client.as_ref().map(|(endpoint, _)| endpoint.clone())
     }
 
-    /// Does what can be done now; at most [`MAX_EVENTS`] events and a batch of datagrams more than fit are added.
+    /// Makes all possible progress. Adds at most [`MAX_EVENTS`] events, and at most one batch of datagrams more than fit.
     pub(super) fn poll(&mut self, outbox: &Arc<Outbox>, events: &mut Vec<Event>) -> Life {
         let waker = self.waker.clone();
         let mut cx = Context::from_waker(&waker);
@@ -190,7 +190,7 @@ impl NoqConnection {
         self.waker.wake_by_ref();
     }
 
-    /// Ends a handshake that is under way.
+    /// Ends a handshake in progress.
     pub(super) fn give_way(&mut self) {
         if matches!(self.state, State::Handshake { .. }) {
             self.close(0, "", CloseReason::Local);

@@ -1,4 +1,4 @@
-//! The control stream of a connection: the client opens it, the exit takes the first that comes.
+//! The control stream of a connection. The client opens it, and the exit accepts the first stream.
 
 use std::{
     future::Future,
@@ -15,25 +15,25 @@ use crate::boundary::MAX_CONTROL_BACKLOG;
 /// Most control bytes that one poll reads.
 const READ_PER_POLL: usize = 16 * 1024;
 
-/// More than a connection's receive window lets be unread.
+/// More than a connection's receive window allows to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
 type Opening = Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send>>;
 type Delivered = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Bytes were to wait than [`MAX_CONTROL_BACKLOG`].
+/// More bytes would wait than [`MAX_CONTROL_BACKLOG`].
 #[derive(Debug)]
 pub(super) struct Overflow;
 
-/// Both directions of the stream and what waits to be written.
+/// Both directions of the stream, and the bytes that wait to be written.
 pub(super) struct Control {
     opening: Option<Opening>,
     send: Option<SendStream>,
     receive: Option<RecvStream>,
     outgoing: BytesMut,
-    /// Whether anything was ever to be sent.
+    /// Whether anything was ever queued.
     used: bool,
-    /// Resolves once the peer has acknowledged everything, after the stream was finished.
+    /// Resolves once the stream is finished and the peer has acknowledged all of it.
     delivered: Option<Delivered>,
 }
 
@@ -54,7 +54,7 @@ impl Control {
         }
     }
 
-    /// Queues bytes and writes what the peer takes at once.
+    /// Queues bytes and writes as many as the peer accepts now.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Result<(), Overflow> {
         self.used |= !data.is_empty();
         self.outgoing.extend_from_slice(data);
@@ -62,12 +62,12 @@ impl Control {
         if self.outgoing.len() > MAX_CONTROL_BACKLOG { Err(Overflow) } else { Ok(()) }
     }
 
-    /// Bytes that the peer did not take yet.
+    /// Number of bytes that the peer has not accepted yet.
     pub(super) fn backlog(&self) -> usize {
         self.outgoing.len()
     }
 
-    /// Opens the stream if it is not, writes what waits and returns what came in.
+    /// Opens the stream if necessary, writes waiting bytes and returns received ones.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         self.open(cx);
         self.write(cx);
@@ -78,7 +78,7 @@ impl Control {
         (!data.is_empty()).then_some(data)
     }
 
-    /// Returns what came in before the connection ended.
+    /// Returns the bytes received before the connection ended.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         self.open(cx);
         let data = self.read(cx, READ_AT_END);
@@ -119,7 +119,7 @@ impl Control {
             match Pin::new(send).poll_write(cx, &self.outgoing) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(written)) => drop(self.outgoing.split_to(written)),
-                // The peer stopped reading or the connection ended; the latter is heard of elsewhere.
+                // The peer stopped reading or the connection ended. The end is reported elsewhere.
                 Poll::Ready(Err(_)) => {
                     self.send = None;
                     self.outgoing.clear();
@@ -139,7 +139,7 @@ impl Control {
                 Poll::Ready(Ok(read)) if read > 0 => {
                     data.extend_from_slice(buffer.get(..read).unwrap_or_default())
                 }
-                // The peer ended the stream, as it does before it closes the connection.
+                // The peer finished the stream, which it does before it closes the connection.
                 Poll::Ready(_) => self.receive = None,
             }
         }

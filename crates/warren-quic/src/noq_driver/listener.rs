@@ -1,4 +1,4 @@
-//! Connection attempts at an exit: taken, or put off.
+//! Connection attempts at an exit, which are accepted or deferred.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ use crate::{
     strangers::{Admission, Displaced, Gate, Seat, Strangers, Turned},
 };
 
-/// Attempts looked at in one poll.
+/// Most attempts handled in one poll.
 const BATCH: usize = 32;
 
 type Accept = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
@@ -40,12 +40,12 @@ impl Listener {
     pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
         self.identities.set(keys)?;
         self.gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
-        // It is not to keep a key that the exit has no more.
+        // The endpoint must not keep a key that the exit no longer has.
         self.endpoint.set_server_config(self.identities.first().map(|config| (*config).clone()));
         Ok(())
     }
 
-    /// Takes the attempts that wait, as far as there is room for them.
+    /// Accepts waiting attempts as far as there is room.
     pub(super) fn poll(&mut self, strangers: &Strangers, displaced: &Displaced) -> Vec<(Connecting, Seat)> {
         let mut taken = Vec::new();
         for _ in 0..BATCH {

@@ -1,4 +1,4 @@
-//! An open connection: datagrams both ways, each counted, and the close that lets control bytes through first.
+//! An open connection: counted datagrams in both directions, and a close that delivers control bytes first.
 
 use std::{
     future::Future,
@@ -33,24 +33,24 @@ type Parked = Pin<Box<dyn Future<Output = Result<(), SendDatagramError>> + Send>
 pub(super) struct Open {
     connection: noq::Connection,
     remote: SocketAddr,
-    /// Moves datagrams to the outbox and ends, with the connection, once the last was moved.
+    /// Moves datagrams to the outbox. Ends with the connection, after the last datagram.
     receive: Receive,
     control: Control,
-    /// The datagram that found the buffer full. It was taken; later ones are refused until it has moved on.
+    /// The datagram that found the buffer full. It was accepted. Later ones are refused until it is sent.
     parked: Option<Parked>,
-    /// Whether one was refused since.
+    /// Whether a datagram was refused since then.
     refused: bool,
     closing: Option<Closing>,
-    /// Why this side closed it.
+    /// Why this side closed the connection.
     pub(super) reason: Option<CloseReason>,
     tally: Tally,
 }
 
-/// A close that waits for the control stream.
+/// A close that waits for the control stream to be delivered.
 struct Closing {
     code: u32,
     words: String,
-    /// None once the peer was told.
+    /// `None` once the close was sent.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -93,7 +93,7 @@ impl Open {
         self.tally.delivered += (outbox.len() - before) as u64;
         if ended.is_pending() {
             if !outbox.has_room() {
-                // It may have stopped for want of room, of which nothing else tells.
+                // It may have stopped because the outbox was full, and nothing else wakes it.
                 cx.waker().wake_by_ref();
             }
             return Poll::Pending;
@@ -104,7 +104,7 @@ impl Open {
         ended
     }
 
-    /// Returns whether the parked datagram has moved on.
+    /// Returns whether no datagram is parked any more.
     fn poll_parked(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(parked) = &mut self.parked else { return false };
         let Poll::Ready(result) = parked.as_mut().poll(cx) else { return false };
@@ -118,7 +118,7 @@ impl Open {
     fn poll_closing(&mut self, cx: &mut Context<'_>) {
         let Some(closing) = &mut self.closing else { return };
         let Some(deadline) = &mut closing.deadline else { return };
-        // Both are polled, so that both wake.
+        // Both must be polled, so that both wake the task.
         let expired = deadline.as_mut().poll(cx).is_ready();
         if self.control.poll_delivered(cx).is_ready() || expired {
             closing.deadline = None;
@@ -134,7 +134,7 @@ impl Open {
             self.refused = true;
             return Err(SendError::Blocked(datagram));
         }
-        // One reference more, to give the datagram back.
+        // Keeps a reference for returning the datagram.
         let kept = datagram.clone();
         let attempt =
             pin!(self.connection.send_datagram_wait(datagram)).poll(&mut Context::from_waker(Waker::noop()));
@@ -177,7 +177,7 @@ impl Open {
         if self.closing.is_some() { None } else { Some(self.control.backlog()) }
     }
 
-    /// Starts the close; only the first counts.
+    /// Starts the close. Further calls have no effect.
     pub(super) fn close(&mut self, code: u32, words: &str, reason: CloseReason) {
         if self.closing.is_none() {
             let deadline = Some(Box::pin(sleep(FLUSH_TIMEOUT)));
@@ -186,7 +186,7 @@ impl Open {
         }
     }
 
-    /// Reads the counters; `last` once nothing can change them and what is missing is lost.
+    /// Reads the counters. `last` says that they are final, so missing datagrams count as lost.
     pub(super) fn stats(&self, last: bool) -> ConnectionStats {
         let stats = self.connection.stats();
         let path = self.connection.path_stats(PathId::ZERO).unwrap_or_default();
@@ -195,7 +195,7 @@ impl Open {
     }
 }
 
-/// Moves what is received to the outbox, as long as a whole batch fits; ends with the connection's error.
+/// Moves received datagrams to the outbox while a whole batch fits. Ends with the connection's error.
 async fn receive(connection: noq::Connection, id: ConnectionId, outbox: Arc<Outbox>) -> ConnectionError {
     let mut batch = [const { Bytes::new() }; BATCH];
     loop {

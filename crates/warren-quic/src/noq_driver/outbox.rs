@@ -1,4 +1,4 @@
-//! The inbox's datagrams while a poll runs: lent to the futures that fill it, so that nothing is copied or queued between.
+//! The inbox's datagrams during a poll. They are lent to the futures that fill them, which avoids a copy or a queue in between.
 
 use std::{
     mem,
@@ -9,15 +9,15 @@ use bytes::Bytes;
 
 use crate::boundary::{ConnectionId, MAX_DATAGRAMS_PER_POLL};
 
-/// Most datagrams that are taken from a connection at once.
+/// Most datagrams taken from a connection at once.
 pub(super) const BATCH: usize = 64;
 
-/// Datagrams of the poll at hand, with the connection they came from.
+/// Datagrams of the current poll, each with its connection.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(Mutex<Vec<(ConnectionId, Bytes)>>);
 
 impl Outbox {
-    /// Exchanges the datagrams for those of an inbox, at the start and at the end of a poll.
+    /// Swaps the datagrams with an inbox's, at the start and the end of a poll.
     pub(super) fn swap(&self, datagrams: &mut Vec<(ConnectionId, Bytes)>) {
         mem::swap(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), datagrams);
     }
@@ -27,7 +27,7 @@ impl Outbox {
         self.len() + BATCH <= MAX_DATAGRAMS_PER_POLL
     }
 
-    /// Returns how many datagrams are in it.
+    /// Returns the number of datagrams.
     pub(super) fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -1,4 +1,4 @@
-//! The list of what became ready: sources are polled only when something woke them, and each is listed at most once.
+//! The list of ready sources. A source is polled only after it was woken, and is listed at most once.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use std::{
 
 use crate::boundary::ConnectionId;
 
-/// What can become ready.
+/// A source that can become ready.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Source {
     /// A listening socket, by its place.
@@ -20,8 +20,8 @@ pub(super) enum Source {
     Connection(ConnectionId),
 }
 
-/// Sources that were woken and not polled since, and the worker to wake for them. Shared with noq's tasks, which run on
-/// the same thread, so that its lock is never contended.
+/// Sources that were woken and not polled since, and the worker to wake for them. noq's tasks share the list. They run on the
+/// same thread, so its lock is never contended.
 #[derive(Debug, Default)]
 pub(super) struct ReadyList(Mutex<State>);
 
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl ReadyList {
-    /// Sets whom to wake from now on.
+    /// Sets the worker's waker.
     pub(super) fn register(&self, worker: &Waker) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut state.worker {
@@ -41,10 +41,10 @@ impl ReadyList {
         }
     }
 
-    /// Takes the source that waited longest; from here on it can be listed again.
+    /// Takes the source that has waited longest. It can be listed again from here on.
     pub(super) fn next(&self) -> Option<Source> {
         let woken = self.0.lock().unwrap_or_else(PoisonError::into_inner).woken.pop_front()?;
-        // A wake after this lists the source again; one before it is answered by the poll that follows now.
+        // A wake after this store lists the source again. The poll that follows handles earlier wakes.
         woken.listed.store(false, Ordering::SeqCst);
         Some(woken.source)
     }

@@ -1,4 +1,4 @@
-//! The congestion controller of a path: the library's, or none, exchanged in place when the settings choose another.
+//! The congestion controller of a path: the library's or none. It is replaced in place when the settings change.
 
 use std::{
     any::Any,
@@ -16,13 +16,14 @@ use noq_proto::{
 
 use crate::settings::{Congestion, CongestionChoice, TransportSettings};
 
-/// A window that is never full; above `u32::MAX`, noq does not pace either.
+/// A window that is never full. Above `u32::MAX`, noq does not pace either.
 const UNLIMITED_WINDOW: u64 = 1 << 40;
 
-/// Packets sent after the last one acknowledged, at most; noq keeps 40 to 80 bytes of each datagram packet. At 1,400 bytes, 3.7 Gbit/s at 100 ms.
+/// Most packets sent after the last acknowledged one. noq keeps 40 to 80 bytes per datagram packet. With 1,400 bytes each, this
+/// allows 3.7 Gbit/s at 100 ms.
 const MAX_UNANSWERED: u64 = 32 * 1024;
 
-/// The window then: less than any that many packets, and enough for loss probes not to be paced by it.
+/// The window once that limit is reached: less than that many packets occupy, but enough that loss probes are not paced.
 const UNANSWERED_WINDOW: u64 = 256 * 1024;
 
 /// Makes the controller of each path.
@@ -67,15 +68,15 @@ impl LibraryFactory for ControllerFactory {
     }
 }
 
-/// The controller that is chosen at present. A change takes effect with the next send or the next acknowledgements; the
-/// new controller has not seen the packets under way, which the library's take as packets of no interest.
+/// The currently chosen controller. A change takes effect with the next send or acknowledgement. A new controller has not seen
+/// the packets in flight. The library's controllers ignore such packets.
 #[derive(Debug)]
 struct Chosen {
     factory: Arc<ControllerFactory>,
     chosen: Congestion,
     controller: Box<dyn Controller>,
     mtu: u16,
-    /// What the peer was last asked for, to be told to a new controller.
+    /// The latest acknowledgement frequency requested from the peer, for a new controller.
     ack_frequency: Option<(u64, Duration)>,
 }
 
@@ -192,10 +193,10 @@ impl Controller for Chosen {
     }
 }
 
-/// A controller that does not limit a peer that answers: nothing holds a connection back but the flows inside it.
+/// A controller that does not limit a connection whose peer answers. Only the inner flows limit it.
 #[derive(Clone, Debug, Default)]
 struct Unlimited {
-    /// Numbers of the last packets that were sent and acknowledged; `None` before any was sent.
+    /// Numbers of the latest packets sent and acknowledged. `None` before the first is sent.
     last: Option<(u64, u64)>,
 }
 

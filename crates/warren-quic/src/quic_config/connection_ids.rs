@@ -1,5 +1,6 @@
-//! Connection IDs. An exit's say by their first byte which worker's they are, so that packets can be steered to it
-//! ([`steer`](crate::socket::steer)), by their mark which process and listener gave them out, and by their tag that it was this exit.
+//! Connection IDs. In an exit's IDs, the first byte names the worker, so that packets can be steered to it
+//! ([`steer`](crate::socket::steer)). The mark names the process and listener that issued the ID. The tag proves that it was this
+//! exit.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,10 @@ use crate::{
     strangers::{IdKey, OWN_ID_LENGTH, ProcessKey},
 };
 
-/// Bytes of a client's IDs. It has a socket for each connection, so they tell nothing.
+/// Length in bytes of a client's IDs. They carry no information, because a client has one socket per connection.
 const CLIENT_ID_LENGTH: usize = 8;
 
-/// One of the listening sockets of a worker, each of which has an endpoint. All workers have the same.
+/// One of a worker's listening sockets, each of which has an endpoint. All workers have the same sockets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerPlace {
     index: u16,
@@ -23,19 +24,19 @@ pub(crate) struct ListenerPlace {
 }
 
 impl ListenerPlace {
-    /// Makes those of so many sockets, in order.
+    /// Makes the places of `count` sockets, in order.
     pub(crate) fn all(count: usize) -> impl Iterator<Item = Self> {
         let count = u16::try_from(count).unwrap_or(u16::MAX);
         (0..count).map(move |index| Self { index, count })
     }
 
-    /// Returns how many there are.
+    /// Returns the number of sockets.
     pub(crate) fn count(self) -> u64 {
         self.count.into()
     }
 }
 
-/// Gives out the IDs of one of an exit's endpoints, and says which of all IDs may be reset there.
+/// Issues the IDs of one of an exit's endpoints, and decides which unknown IDs it may reset.
 #[derive(Clone, Debug)]
 pub(super) struct ExitIds {
     worker: WorkerPlace,
@@ -51,10 +52,11 @@ impl ExitIds {
         Self { worker: settings.worker, listener, process, key, resets: Resets::default() }
     }
 
-    /// Whether a reset is due to a packet with this ID, if no connection of the endpoint has it (RFC 9000 section 10.3).
+    /// Whether to answer a packet with this ID by a stateless reset if no connection of the endpoint has it (RFC 9000 section
+    /// 10.3).
     ///
-    /// The token ends the connection, and each endpoint knows its own connections alone (section 21.11). So only two IDs are due
-    /// one: the endpoint's own, whose connection has ended, and those of an earlier process, all of whose connections have.
+    /// The reset ends the connection, and an endpoint knows only its own connections (section 21.11). So it resets only two kinds
+    /// of IDs: its own, whose connections have ended, and those of an earlier process, whose connections are all gone.
     fn is_reset_due(&self, id: &[u8; OWN_ID_LENGTH]) -> bool {
         let [first, ..] = id;
         if !self.worker.owns(*first) || !self.key.has_signed(id) {
@@ -95,7 +97,7 @@ impl ConnectionIdGenerator for ExitIds {
     }
 }
 
-/// Gives out a client's IDs, and resets nothing.
+/// Issues a client's IDs. Never resets anything.
 #[derive(Debug)]
 pub(super) struct ClientIds;
 
@@ -131,7 +133,7 @@ mod tests {
     const KEY: [u8; 64] = [7; 64];
     const LISTENERS: usize = 3;
 
-    /// A process of an exit with so many workers.
+    /// One process of an exit with a number of workers.
     struct Process {
         workers: u8,
         strangers: Strangers,
@@ -155,7 +157,7 @@ mod tests {
             ExitIds::new(&settings, IdKey::new(key), ListenerPlace::all(LISTENERS).nth(listener).unwrap())
         }
 
-        /// The endpoints that would reset this ID if they do not know it.
+        /// The endpoints that would reset this ID as an unknown one.
         fn resetting(&self, id: ConnectionId) -> Vec<(u8, usize)> {
             let all = (0..self.workers).flat_map(|worker| (0..LISTENERS).map(move |at| (worker, at)));
             all.filter(|(worker, at)| self.ids(*worker, *at).validate(id).is_ok()).collect()
@@ -178,7 +180,7 @@ mod tests {
     #[test]
     fn an_id_of_an_earlier_process_is_reset_by_its_worker_at_every_listener() {
         let (earlier, process) = (Process::with(8), Process::with(8));
-        // By a mark that happens to be one of the later process, some are not.
+        // A few are not, because their mark is valid in the later process by chance.
         let ids: Vec<_> = (0..100).map(|_| earlier.ids(7, 1).generate_cid()).collect();
         let reset = ids.iter().filter(|id| process.resetting(**id) == [(7, 0), (7, 1), (7, 2)]);
         assert!(reset.count() >= 98);

@@ -1,4 +1,4 @@
-//! What a configuration makes of connections: two of ours over a path in virtual time.
+//! Tests of configurations: two endpoints over a path in virtual time.
 
 mod deaf;
 mod fast_path;

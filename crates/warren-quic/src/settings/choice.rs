@@ -1,14 +1,14 @@
-//! Settings that are one of a few names: driver, congestion controller, cipher.
+//! Settings that are chosen by name: driver, congestion controller, cipher.
 
 use std::{fmt, str::FromStr};
 
-/// What drives the connections of an endpoint.
+/// The driver of an endpoint's connections.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Driver {
     /// noq's tasks on the worker's runtime.
     #[default]
     Noq,
-    /// Warren's own loop straight on noq-proto.
+    /// Warren's own loop, directly on noq-proto.
     Warren,
 }
 
@@ -39,7 +39,7 @@ impl FromStr for Driver {
     }
 }
 
-/// A name that no driver has.
+/// An unknown driver name.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("there is no driver {0:?}; choose warren or noq")]
 pub struct UnknownDriver(String);
@@ -54,7 +54,7 @@ pub enum Congestion {
     Bbr3,
     /// NewReno (RFC 9002 section 7).
     NewReno,
-    /// None, and no pacing: for paths of one's own, since nothing holds the tunnel back but the inner flows.
+    /// No congestion control and no pacing. Only for private paths, because only the inner flows limit the tunnel then.
     Off,
 }
 
@@ -90,7 +90,7 @@ impl FromStr for Congestion {
     }
 }
 
-/// A name that no congestion controller has.
+/// An unknown congestion controller name.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("there is no congestion controller {0:?}; choose cubic, bbr3, newreno or off")]
 pub struct UnknownCongestion(String);
@@ -110,7 +110,7 @@ impl Cipher {
     /// Every cipher.
     pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
 
-    /// Returns the name that a person gives it.
+    /// Returns the name that users give it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "aes-128-gcm",
@@ -134,7 +134,7 @@ impl FromStr for Cipher {
     }
 }
 
-/// A name that no cipher has.
+/// An unknown cipher name.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("there is no cipher {0:?}; choose aes-128-gcm, aes-256-gcm or chacha20-poly1305")]
 pub struct UnknownCipher(String);

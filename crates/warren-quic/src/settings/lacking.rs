@@ -1,12 +1,12 @@
-//! What the kernel or a device was found not to do.
+//! UDP offloads that the kernel or a device turned out not to support.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// UDP offloads that the kernel does not have, or that it or a device refused when they were used: found when a socket is
-/// made or at the first refusal, and left alone from then on by every socket that shares it.
+/// UDP offloads that the kernel lacks, or that the kernel or a device refused. They are detected when a socket is made or at the
+/// first refusal. No socket that shares this uses them from then on.
 #[derive(Clone, Debug, Default)]
 pub struct Lacking(Arc<Lacks>);
 
@@ -17,22 +17,22 @@ struct Lacks {
 }
 
 impl Lacking {
-    /// Returns whether several datagrams cannot leave in one send.
+    /// Returns whether UDP segmentation is unavailable.
     pub fn gso(&self) -> bool {
         self.0.gso.load(Relaxed)
     }
 
-    /// Returns whether several datagrams cannot arrive in one receive.
+    /// Returns whether merged receives are unavailable.
     pub fn gro(&self) -> bool {
         self.0.gro.load(Relaxed)
     }
 
-    /// Notes that segmentation is not to be had; true for the first to note it.
+    /// Records that segmentation is unavailable. Returns true for the first caller.
     pub(crate) fn found_no_gso(&self) -> bool {
         !self.0.gso.swap(true, Relaxed)
     }
 
-    /// Notes that merged receives are not to be had; true for the first to note it.
+    /// Records that merged receives are unavailable. Returns true for the first caller.
     pub(crate) fn found_no_gro(&self) -> bool {
         !self.0.gro.swap(true, Relaxed)
     }

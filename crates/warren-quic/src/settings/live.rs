@@ -1,4 +1,4 @@
-//! Settings that can change while connections run; clones share them.
+//! Settings that can change while connections run. Clones share them.
 
 use std::{
     fmt,
@@ -10,24 +10,24 @@ use std::{
 
 use super::Congestion;
 
-/// Both caps of sending, which can change while connections run; clones share one pair.
+/// Both caps of sending, which can change while connections run. Clones share them.
 #[derive(Clone)]
 pub struct TransmitCaps(Arc<noq_proto::TransmitCaps>);
 
 impl TransmitCaps {
-    /// Makes caps of their own; 0 counts as 1.
+    /// Makes independent caps. 0 counts as 1.
     pub fn new(segments: usize, datagrams: usize) -> Self {
         let caps = Self(Arc::default());
         caps.set(segments, datagrams);
         caps
     }
 
-    /// Changes both caps for every connection that shares them; 0 counts as 1.
+    /// Changes both caps for every connection that shares them. 0 counts as 1.
     pub fn set(&self, segments: usize, datagrams: usize) {
         self.0.set(segments, datagrams);
     }
 
-    /// Returns how many UDP datagrams one send may hold. The kernel's own limits (64, and 65,507 bytes) always hold too.
+    /// Returns the most UDP datagrams per send. The kernel's own limits (64, and 65,507 bytes) always apply too.
     pub fn segments(&self) -> usize {
         self.0.segments().get()
     }
@@ -43,7 +43,7 @@ impl TransmitCaps {
 }
 
 impl Default for TransmitCaps {
-    /// 40 segments and 80 datagrams, what noq PR #636 measured as best.
+    /// 40 segments and 80 datagrams, measured as best in noq PR #636.
     fn default() -> Self {
         Self::new(40, 80)
     }
@@ -55,23 +55,23 @@ impl fmt::Debug for TransmitCaps {
     }
 }
 
-/// How many batches (each up to 64 datagrams of one sender, merged by GRO) are received before they are dealt with; it can
+/// Most batches received before they are processed. A batch is up to 64 datagrams of one sender, merged by GRO. The bound can
 /// change while connections run, and clones share it.
 #[derive(Clone, Debug)]
 pub struct ReceiveBatches(Arc<AtomicUsize>);
 
 impl ReceiveBatches {
-    /// The most that one system call brings.
+    /// Most batches of one system call.
     pub const MAX: usize = 32;
 
-    /// Makes a bound of its own, from 1 to [`Self::MAX`].
+    /// Makes an independent bound, clamped to 1 to [`Self::MAX`].
     pub fn new(batches: usize) -> Self {
         let this = Self(Arc::default());
         this.set(batches);
         this
     }
 
-    /// Changes the bound for every connection that shares it; it is kept from 1 to [`Self::MAX`].
+    /// Changes the bound for every connection that shares it. It is clamped to 1 to [`Self::MAX`].
     pub fn set(&self, batches: usize) {
         self.0.store(batches.clamp(1, Self::MAX), Relaxed);
     }
@@ -83,23 +83,23 @@ impl ReceiveBatches {
 }
 
 impl Default for ReceiveBatches {
-    /// 8 batches, which is some 360 full datagrams in half a MiB of buffers.
+    /// 8 batches, which are about 360 full datagrams in half a MiB of buffers.
     fn default() -> Self {
         Self::new(8)
     }
 }
 
-/// A congestion controller that can be exchanged while connections run; clones share the choice.
+/// The choice of a congestion controller, which can change while connections run. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CongestionChoice(Arc<AtomicU8>);
 
 impl CongestionChoice {
-    /// Changes the controller of every connection that shares the choice; each starts anew from its first window.
+    /// Changes the controller of every connection that shares the choice. Each restarts from its initial window.
     pub fn set(&self, congestion: Congestion) {
         self.0.store(congestion as u8, Relaxed);
     }
 
-    /// Returns the controller that is chosen.
+    /// Returns the chosen controller.
     pub fn get(&self) -> Congestion {
         let chosen = self.0.load(Relaxed);
         Congestion::ALL.into_iter().find(|known| *known as u8 == chosen).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Which of the workers that share a port an endpoint belongs to, and which connection IDs are its own.
+//! The worker that an endpoint belongs to, among those that share a port, and its connection IDs.
 
 /// One of the workers that share a port, by its number.
 ///
-/// A worker's connection IDs have a first byte that leaves its number when divided by the number of workers. Every byte is some
-/// worker's, however many there are, so that one process answers for the connections of another that had more of them.
+/// The first byte of a worker's connection IDs is congruent to its number modulo the number of workers. Every byte belongs to
+/// some worker. A process can therefore reset connections of a predecessor that had more workers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct WorkerPlace {
     index: u8,
@@ -11,10 +11,10 @@ pub struct WorkerPlace {
 }
 
 impl WorkerPlace {
-    /// The most workers that a daemon has.
+    /// Most workers of a daemon.
     pub const MAX: u8 = 64;
 
-    /// The worker that shares with nobody.
+    /// The only worker of a port.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
     /// Makes the places of `count` workers, from 1 to [`Self::MAX`], in order.
@@ -28,20 +28,20 @@ impl WorkerPlace {
         self.index
     }
 
-    /// Returns how many share the port.
+    /// Returns the number of workers that share the port.
     pub(crate) fn count(self) -> u8 {
         self.count
     }
 
-    /// Whether a connection ID with this first byte is the worker's.
+    /// Whether a connection ID with this first byte belongs to the worker.
     pub fn owns(self, first: u8) -> bool {
         first % self.count == self.index
     }
 
-    /// Makes a first byte of the worker's out of any byte.
+    /// Turns any byte into a first byte of this worker's connection IDs.
     pub(crate) fn first_byte(self, random: u8) -> u8 {
         let base = random - random % self.count;
-        // Past the last multiple that has room for every worker, the one before it is taken.
+        // The last multiple may not have room for every worker below 256. The one before it is used then.
         base.checked_add(self.index).unwrap_or_else(|| base - self.count + self.index)
     }
 }

@@ -1,5 +1,5 @@
-//! A registered UDP socket whose every send and receive is counted, with segmentation switched off for good, for every
-//! socket, where it is refused.
+//! A registered UDP socket that counts every send and receive. When segmentation is refused, it is turned off for all sockets for
+//! good.
 
 use std::{
     io,
@@ -21,23 +21,24 @@ use crate::{
     stats::{MAX_SEGMENTS, SocketCounters},
 };
 
-/// A socket as a driver uses it; making it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
+/// A socket for a driver. Constructing it forbids fragmentation (`IP_PMTUDISC_PROBE`, `IPV6_DONTFRAG`).
 #[derive(Debug)]
 pub(crate) struct CountedSocket {
-    /// Watched for what it receives. Were it watched for room too, each packet that leaves would wake its worker.
+    /// The socket, registered for reading only. If it were registered for writing too, each sent packet would wake its worker.
     io: AsyncFd<Arc<UdpSocket>>,
-    /// The socket by another descriptor, watched for room: from when it was found full until somebody forgets it.
+    /// A second descriptor of the socket, registered for writing. Set from the time the socket was found full until
+    /// [`Self::forget_room`].
     room: OnceLock<AsyncFd<OwnedFd>>,
     state: UdpSocketState,
     counters: Arc<SocketCounters>,
     keeps_source: bool,
-    /// Whether several datagrams are to leave in one send, as long as [`Self::lacking`] does not say that they cannot.
+    /// Whether to use segmentation, unless [`Self::lacking`] says that it is unavailable.
     gso: bool,
     lacking: Lacking,
 }
 
 impl CountedSocket {
-    /// Takes the socket over; to be called inside a tokio runtime.
+    /// Takes over the socket. Must be called inside a tokio runtime.
     pub(crate) fn new(
         socket: UdpSocket,
         using: SocketUse,
@@ -73,23 +74,23 @@ impl CountedSocket {
         self.io.get_ref().local_addr()
     }
 
-    /// Whether the IP layer may fragment what is sent.
+    /// Whether the IP layer may fragment sent datagrams.
     pub(crate) fn may_fragment(&self) -> bool {
         self.state.may_fragment()
     }
 
-    /// How many datagrams one send may hold at present.
+    /// The most datagrams that one send may hold at present.
     pub(crate) fn max_segments(&self) -> NonZeroUsize {
         const MAX: NonZeroUsize = NonZeroUsize::new(MAX_SEGMENTS).expect("it is not 0");
         if self.segments() { MAX } else { NonZeroUsize::MIN }
     }
 
-    /// Ready when there may be something to receive; else `cx` is woken once there is.
+    /// Ready if there may be something to receive. Otherwise `cx` is woken once there is.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.io.poll_read_ready(cx).map_ok(drop)
     }
 
-    /// Ready when there may be room to send; else `cx` is woken once there is.
+    /// Ready if there may be room to send. Otherwise `cx` is woken once there is.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.room()?.poll_write_ready(cx).map_ok(drop)
     }
@@ -98,7 +99,7 @@ impl CountedSocket {
         self.room()?.writable().await.map(drop)
     }
 
-    /// Stops watching for room, of which nobody is in need.
+    /// Stops watching for room to send, because nothing waits for it.
     pub(crate) fn forget_room(&mut self) {
         self.room.take();
     }
@@ -111,8 +112,8 @@ impl CountedSocket {
         Ok(self.room.get_or_init(|| room))
     }
 
-    /// Receives what is there, one batch into each buffer, and returns how many were filled; none, without a system call,
-    /// while the socket is known to be empty. An error is counted and taken for nothing, since it must not end the endpoint.
+    /// Receives one batch into each buffer and returns the number of filled ones. Returns `None` without a system call while the
+    /// socket is known to be empty. Errors are counted and treated as nothing received, because they must not end the endpoint.
     pub(crate) fn receive(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Option<usize> {
         let wanted = buffers.len();
         let mut received = None;
@@ -121,7 +122,7 @@ impl CountedSocket {
             asked = true;
             let count = self.state.recv(io.into(), buffers, meta)?;
             received = Some(count);
-            // recvmmsg stops short where nothing is left; what comes later is news for epoll.
+            // A short recvmmsg means that the socket is empty. Later datagrams trigger epoll again.
             if count < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         let Some(received) = received else {
@@ -139,8 +140,8 @@ impl CountedSocket {
         Some(received)
     }
 
-    /// Sends a transmit, or the rest of one; fails only when the socket's buffer is full. Whatever else goes wrong is
-    /// counted, and the transmit is lost as it might be on the path.
+    /// Sends a transmit, or the rest of one. Fails only if the socket's buffer is full. After any other error, which is counted,
+    /// the transmit is lost, as if on the path.
     pub(crate) fn send(&self, transmit: &Transmit<'_>, resume: &mut Resume) -> io::Result<()> {
         let length = transmit.contents.len();
         let size = transmit.segment_size.unwrap_or(length).clamp(1, length.max(1));
@@ -161,7 +162,7 @@ impl CountedSocket {
             let contents = contents.get(..size).unwrap_or(contents);
             match self.send_once(&Transmit { contents, segment_size: None, ..transmit.clone() }) {
                 Ok(()) if contents.len() == size => self.segmentation_is_to_blame(resume.refused.take()),
-                // A shorter last one leaves also where the others are longer than the interface carries.
+                // Success of a shorter last datagram proves nothing: the others may exceed the interface's MTU.
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(_) => {}
@@ -172,7 +173,7 @@ impl CountedSocket {
         Ok(())
     }
 
-    /// One send, counted unless the socket's buffer was full.
+    /// Sends once. Counts the send unless the socket's buffer was full.
     fn send_once(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let length = transmit.contents.len();
         let segments = transmit.segment_size.map_or(1, |size| length.div_ceil(size.max(1)));
@@ -210,8 +211,8 @@ impl CountedSocket {
         }
     }
 
-    /// A batch was refused and one of its datagrams of full size then left alone: the path is sound, so segmentation is the
-    /// cause. When those fail too (an interface whose MTU shrank, for which Linux before 6.14 says EINVAL as well), it is not.
+    /// Turns segmentation off, after a batch was refused but one of its full-size datagrams was sent alone. If single ones fail
+    /// too, segmentation is not the cause: Linux before 6.14 also says EINVAL when an interface's MTU shrank.
     fn segmentation_is_to_blame(&self, refused: Option<io::Error>) {
         if let Some(error) = refused
             && self.lacking.found_no_gso()
@@ -228,17 +229,17 @@ impl Drop for CountedSocket {
 }
 
 fn watch<T: AsRawFd>(descriptor: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: what is watched owns its descriptor; the AsyncFd owns it in turn, hands out shared references alone and is never
-    // taken apart, so that the descriptor stays open and the same until it is deregistered.
+    // SAFETY: the watched object owns its descriptor. The AsyncFd owns the object, gives out only shared references and is never
+    // taken apart. So the descriptor stays open and unchanged until it is deregistered.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, interest) }?)
 }
 
-/// Whether the error is how Linux says that a device or socket cannot segment.
+/// Whether the error means that a device or socket cannot segment.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL))
 }
 
-/// How far the transmit at hand was sent one datagram at a time; a full socket buffer may interrupt it anywhere.
+/// Progress of a transmit that is sent one datagram at a time. A full socket buffer may interrupt it anywhere.
 #[derive(Debug, Default)]
 pub(crate) struct Resume {
     single: bool,

@@ -1,5 +1,5 @@
-//! What the kernel dropped because nobody had yet received what came before: its own count for each socket, read when
-//! somebody asks for the sum.
+//! The kernel's drops due to full receive buffers. The kernel counts them per socket. The counts are read when the sum is
+//! requested.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-/// A sum over sockets, those that are closed by now included; it never goes back.
+/// A sum over all sockets, including closed ones. It never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Overflow(Mutex<Counts>);
 
@@ -21,17 +21,17 @@ struct Counts {
 #[derive(Debug)]
 struct Watched {
     socket: Weak<UdpSocket>,
-    /// The kernel's count when it was last read, which wraps.
+    /// The kernel's count at the last read. It wraps.
     seen: u32,
 }
 
 impl Overflow {
-    /// Takes a socket into the sum, from its first datagram on.
+    /// Adds a socket to the sum, counting from its first datagram.
     pub(super) fn watch(&self, socket: &Arc<UdpSocket>) {
         self.counts().sockets.push(Watched { socket: Arc::downgrade(socket), seen: 0 });
     }
 
-    /// Takes a last count of a socket that is about to be closed.
+    /// Reads a socket's count for the last time, before it is closed.
     pub(super) fn forget(&self, socket: &Arc<UdpSocket>) {
         let mut counts = self.counts();
         counts.read();
@@ -60,14 +60,14 @@ impl Counts {
     }
 }
 
-/// Asks the kernel what it dropped on the way into a socket (`SO_MEMINFO`, Linux 4.12).
+/// Returns the kernel's count of datagrams dropped at a socket (`SO_MEMINFO`, Linux 4.12).
 fn dropped(socket: &UdpSocket) -> io::Result<u32> {
     /// `SK_MEMINFO_DROPS` of `linux/sock_diag.h`.
     const DROPS: usize = 8;
     let mut values = [0_u32; DROPS + 1];
     let mut length = libc::socklen_t::try_from(size_of_val(&values)).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed, and the kernel writes no more than `length` bytes, the
-    // size of `values`, and the length itself; both are borrowed until the call returns, and any bits are a u32.
+    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel writes at most `length` bytes, the size of `values`,
+    // and the length itself. Both are borrowed until the call returns, and any bits are a valid u32.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -98,7 +98,7 @@ mod tests {
         stats::SocketCounters,
     };
 
-    /// A socket with room for a dozen datagrams, as a driver has it, and another descriptor of it to receive from.
+    /// A driver's socket with room for a dozen datagrams, and another descriptor of it for receiving.
     struct Narrow {
         counted: CountedSocket,
         receiver: UdpSocket,
@@ -121,7 +121,7 @@ mod tests {
             self.counted.local_addr().unwrap()
         }
 
-        /// Sends datagrams one by one, receives those that the socket has room for, and returns how many it had not.
+        /// Sends datagrams one by one, receives those that fit, and returns the number that did not.
         fn overfill(&self, sent: u64, counters: &SocketCounters) -> u64 {
             let before = counters.snapshot().dropped;
             let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -132,7 +132,7 @@ mod tests {
             let mut received = 0;
             let mut buffer = [0; 2_000];
             loop {
-                // Before it is received from, so that nothing is counted twice that is on its way.
+                // Read before receiving, so that no datagram in flight is counted twice.
                 let dropped = counters.snapshot().dropped - before;
                 while self.receiver.recv(&mut buffer).is_ok() {
                     received += 1;

@@ -1,5 +1,5 @@
-//! Memory broken on purpose, one way a test, which `scripts/sanitize` has to find: that shows that it would find what nobody planted.
-//! Only test builds have it, and a test is run there only by its name.
+//! Memory errors planted on purpose, one per test. `scripts/sanitize` must find each one, which shows that it can find real ones.
+//! They exist only in test builds, and run only by name.
 
 use std::{cell::UnsafeCell, hint::black_box, mem, sync::Barrier, thread};
 
@@ -9,7 +9,7 @@ use super::Slabs;
 #[ignore = "it breaks memory; `scripts/sanitize` runs it"]
 fn a_receive_buffer_is_written_beyond_its_end() {
     lent_once(|buffer| {
-        // SAFETY: none: it is the byte behind the last.
+        // SAFETY: none: it is the byte after the last one.
         unsafe { buffer.as_mut_ptr().add(buffer.len()).write(1) };
     });
 }
@@ -21,7 +21,7 @@ fn a_datagram_is_read_after_its_buffer_was_freed() {
     let datagram = slabs.take(100);
     let start = datagram.as_ptr();
     drop((datagram, slabs));
-    // SAFETY: none: nobody has the buffer any more.
+    // SAFETY: none: the buffer is freed already.
     black_box(unsafe { start.read() });
 }
 
@@ -35,7 +35,7 @@ fn receive_buffers_are_forgotten() {
 #[ignore = "it breaks memory; `scripts/sanitize` runs it"]
 fn two_threads_write_the_same_place() {
     struct Shared(UnsafeCell<u64>);
-    // SAFETY: none: whoever has a reference writes.
+    // SAFETY: none: every holder of a reference writes.
     unsafe impl Sync for Shared {}
     impl Shared {
         fn add(&self) {
@@ -44,7 +44,7 @@ fn two_threads_write_the_same_place() {
         }
     }
     let shared = Shared(UnsafeCell::new(0));
-    // What starts the second could come after all that the first does, and order them.
+    // Without the barrier, starting the second thread could happen after all writes of the first and order them.
     let start = Barrier::new(2);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -56,7 +56,7 @@ fn two_threads_write_the_same_place() {
     });
 }
 
-/// Buffers of which one was lent, and not filled.
+/// Buffers, one of which was lent to `filling`.
 fn lent_once(filling: impl FnOnce(&mut [u8])) -> Slabs {
     let mut slabs = Slabs::default();
     slabs.lend(1, |buffers| {

@@ -1,5 +1,4 @@
-//! Receive buffers that are used again and again: datagrams leave them as slices, and once the last slice is dropped the
-//! memory is taken back in place.
+//! Reusable receive buffers. Datagrams are slices of them. Once the last slice is dropped, the memory is reclaimed in place.
 
 use std::{array, io::IoSliceMut};
 
@@ -9,11 +8,11 @@ use noq_udp::BATCH_SIZE;
 /// One GRO batch, at most the largest IP packet.
 const SLAB_BYTES: usize = 65_536;
 
-/// Buffers in the order in which they are filled: those filled last poll come first again, while the cache knows them.
+/// Buffers in filling order. Each poll fills the same buffers first, because they are still in the CPU's cache.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
     slabs: Vec<BytesMut>,
-    /// How many were filled since the last [`Self::restart`].
+    /// Number of buffers filled since the last [`Self::restart`].
     filled: usize,
 }
 
@@ -23,12 +22,12 @@ impl Slabs {
         self.filled = 0;
     }
 
-    /// How many buffers of `limit` were not filled since the last restart.
+    /// Number of buffers, out of `limit`, that were not filled since the last restart.
     pub(crate) fn left(&self, limit: usize) -> usize {
         limit.min(BATCH_SIZE).saturating_sub(self.filled)
     }
 
-    /// Lends `count` empty buffers, of at most [`BATCH_SIZE`], to `receive`, which returns how many it filled.
+    /// Lends `count` empty buffers, at most [`BATCH_SIZE`], to `receive`, which returns the number that it filled.
     pub(crate) fn lend(
         &mut self,
         count: usize,
@@ -46,7 +45,7 @@ impl Slabs {
         receive(buffers.get_mut(..end - self.filled)?)
     }
 
-    /// Takes the first `length` bytes out of the buffer that was filled next.
+    /// Takes the first `length` bytes of the next filled buffer.
     pub(crate) fn take(&mut self, length: usize) -> BytesMut {
         let slab = self.slabs.get_mut(self.filled);
         self.filled += 1;
@@ -58,7 +57,7 @@ fn fresh() -> BytesMut {
     BytesMut::zeroed(SLAB_BYTES)
 }
 
-/// Gives a buffer its whole length back: in place if no slice of it is left, else with new memory.
+/// Restores a buffer's full length: in place if no slice of it is left, else with new memory.
 fn make_whole(slab: &mut BytesMut) {
     if slab.len() == SLAB_BYTES {
         return;
@@ -68,8 +67,8 @@ fn make_whole(slab: &mut BytesMut) {
         *slab = fresh();
         return;
     }
-    // SAFETY: the memory has room for SLAB_BYTES, as was just made sure, and it is that of `fresh`, which initialized all
-    // of it; nothing un-initializes bytes, and a reclaim that would need other memory fails instead.
+    // SAFETY: the capacity is at least SLAB_BYTES, as checked above. The memory is that of `fresh`, which initialized all of it,
+    // and bytes stay initialized. A reclaim that would need other memory fails instead.
     unsafe { slab.set_len(SLAB_BYTES) };
 }
 

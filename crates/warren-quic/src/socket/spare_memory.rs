@@ -1,23 +1,23 @@
-//! Memory that buffers and connections had and that the allocator keeps for the next ones: back to the kernel.
+//! Returns memory to the kernel that buffers and connections freed and the allocator keeps.
 
 use std::thread;
 
-/// The sizes of what glibc's malloc(3) keeps for one thread: up to 1,032 bytes, in steps of 16.
+/// The allocation sizes of glibc's per-thread cache (tcache): up to 1,032 bytes, in steps of 16.
 const CACHED_SIZES: std::ops::RangeInclusive<usize> = 24..=1_032;
 const SIZE_STEP: usize = 16;
 
-/// As many of each size as it keeps.
+/// Number of allocations of each size in that cache.
 const CACHED_OF_EACH: usize = 7;
 
-/// Pieces of memory that glibc kept for a thread alone. They are free, but it does not count them so: each keeps the page that it is
-/// on, and hundreds of them, left by connections that are gone, more than a megabyte.
+/// Allocations from glibc's per-thread cache. They are free, but glibc does not treat them so: each pins its page. Hundreds of
+/// them, left by closed connections, pin more than a megabyte.
 #[derive(Debug)]
 pub struct ThreadCache {
     _pieces: Vec<Vec<u8>>,
 }
 
 impl ThreadCache {
-    /// Takes what the calling thread has.
+    /// Takes the calling thread's cached allocations.
     #[must_use]
     pub fn take() -> Self {
         let sizes = CACHED_SIZES.step_by(SIZE_STEP);
@@ -25,15 +25,16 @@ impl ThreadCache {
     }
 }
 
-/// Gives the kernel all whole pages that the process has but does not use, and those of `caches`. What allocates or frees meanwhile
-/// may wait for it, some milliseconds when there is much; only for the C library that Debian has, any other keeps what it keeps.
+/// Returns all unused whole pages of the process to the kernel, including those of `caches`. Threads that allocate or free
+/// meanwhile may wait some milliseconds. Only works with glibc. With any other C library it does nothing.
 pub fn release_spare_memory(caches: Vec<ThreadCache>) {
-    // What a thread frees it keeps for itself, until it ends. Where none can be made, they go back to be this thread's.
+    // A thread caches what it frees until it ends, so a short-lived thread frees them. If no thread can be made, they return to
+    // this thread's cache.
     if let Ok(thread) = thread::Builder::new().spawn(move || drop(caches)) {
         drop(thread.join());
     }
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) may be called at any time by any thread, and touches nothing that is in use.
+    // SAFETY: malloc_trim(3) may be called at any time by any thread, and touches no memory in use.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,5 +1,5 @@
-//! Which of the sockets that share a port gets a packet: that of the worker whose connection ID it carries, so that a client
-//! that changes its address stays with its worker.
+//! Steers a packet to one of the sockets that share a port: the one of the worker that issued its connection ID. A client that
+//! changes its address stays with its worker.
 
 use std::{io, net::UdpSocket};
 
@@ -7,28 +7,28 @@ use libc::{sock_filter, sock_fprog};
 
 use super::set_option_of;
 
-/// What the kernel takes for "none of the sockets": it then chooses by the hash of both addresses and ports.
+/// A value that is no socket's index. The kernel then selects by the hash of both addresses and ports.
 const BY_HASH: u32 = u32::MAX;
 
-/// Steers what arrives for a shared port (`SO_REUSEPORT`) to the first `workers` sockets bound to it, by the first byte of
-/// the destination connection ID ([`WorkerPlace::owns`](crate::settings::WorkerPlace::owns)).
+/// Steers packets for a shared port (`SO_REUSEPORT`) to the first `workers` sockets bound to it, by the first byte of the
+/// destination connection ID ([`WorkerPlace::owns`](crate::settings::WorkerPlace::owns)).
 ///
-/// To be called once, for the first socket, after it is bound and before the second is. Packets whose connection ID the
-/// client chose (Initial and 0-RTT) are spread by the hash of both addresses and ports, so they go to the same worker
-/// until the client has learnt one of its IDs.
+/// Call it once, for the first socket, after it is bound and before the second is. Packets with a connection ID of the client's
+/// choice (Initial and 0-RTT) are spread by the hash of both addresses and ports. They reach the same worker until the client has
+/// learnt one of its IDs.
 ///
 /// # Errors
-/// What the kernel says to the program (`SO_ATTACH_REUSEPORT_CBPF`).
+/// If the kernel refuses the program (`SO_ATTACH_REUSEPORT_CBPF`).
 pub fn steer(socket: &UdpSocket, workers: u8) -> io::Result<()> {
     let mut program = program(workers);
     let length = libc::c_ushort::try_from(program.len()).map_err(io::Error::other)?;
-    // The kernel copies the program, which lives until the call has returned.
+    // The kernel copies the program during the call.
     let program = sock_fprog { len: length, filter: program.as_mut_ptr() };
     set_option_of(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-/// The program; the packet starts with the QUIC header (RFC 9000 section 17, RFC 8999). A packet too short for a read ends
-/// it with 0, the first socket.
+/// The BPF program. The packet starts with the QUIC header (RFC 9000 section 17, RFC 8999). A read beyond the packet's end
+/// returns 0, the first socket.
 fn program(workers: u8) -> [sock_filter; 10] {
     // linux/bpf_common.h
     const LOAD_BYTE: u16 = 0x30;
@@ -47,7 +47,7 @@ fn program(workers: u8) -> [sock_filter; 10] {
         // A short header: the connection ID follows.
         step(LOAD_BYTE, 1),
         step(GO, 3),
-        // A long one: its type, then version and the ID's length; only a Handshake packet's ID is surely ours.
+        // A long header: type, version and ID length follow. Only a Handshake packet is certain to carry our ID.
         step(AND, 0x30),
         choice(IF_EQUAL, 0x20, 0, 3),
         step(LOAD_BYTE, 6),
@@ -88,7 +88,7 @@ mod tests {
             self.0[0].local_addr().unwrap()
         }
 
-        /// Which socket gets a packet.
+        /// The socket that receives a packet.
         fn receiver(&self, from: &UdpSocket, packet: &[u8]) -> usize {
             from.send_to(packet, self.address()).unwrap();
             let start = Instant::now();

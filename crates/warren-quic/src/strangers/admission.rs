@@ -1,9 +1,9 @@
-//! How many handshakes may be under way: past a threshold addresses must be proven, and past the bound one that is under way gives
-//! its place to the next. The bounds are an exit's, whichever of its workers gets an attempt.
+//! Bounds the handshakes in progress. Above a threshold, clients must prove their addresses. At the limit, a new handshake
+//! replaces an old one. The bounds apply to the whole exit, across its workers.
 //!
-//! An exit does not know who is enrolled before a handshake is done, so whoever knows its public key can begin as many as he
-//! likes. What tells him from others is that his stand for long. So it is the network whose handshakes have waited the longest, all
-//! together, that loses its oldest; what an honest client needs is left out of that.
+//! An exit learns who is enrolled only when a handshake completes, so anybody who knows its public key can begin any number. A
+//! flooder's handshakes stay open for long. So the network whose handshakes have waited longest in total loses its oldest one.
+//! The time that an honest client needs does not count.
 
 use std::{
     cmp::Reverse,
@@ -18,29 +18,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Handshakes under way from which on a client must first prove its address (RFC 9000 section 8.1), so that forged
-/// addresses cannot take the rest of the room: of an exit, and of one network.
+/// Number of half-open handshakes, of an exit and of one network, from which on a client must prove its address (RFC 9000 section
+/// 8.1). Forged addresses cannot use the rest of the room.
 const RETRY_FROM: usize = 100;
 const NETWORK_RETRY_FROM: usize = 64;
 
-/// Most handshakes under way at an exit, each with some 80 KiB: who begins 500 a second leaves each three quarters of a second.
+/// Most half-open handshakes of an exit, each of about 80 KiB. At 500 new ones per second, each has three quarters of a second.
 const MAX_HANDSHAKES: usize = 384;
 
-/// What an honest client may need for a handshake, and longer than each lasts where somebody begins 768 a second.
+/// The time that an honest client may need for a handshake. At 768 new ones per second, no handshake lives that long.
 const HONEST: Duration = Duration::from_millis(500);
 
-/// The handshakes under way at an exit; clones share them. Asked once an attempt, never for a packet of a connection.
+/// The handshakes in progress at an exit, shared by clones. Locked once per attempt, never for a connection's packets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crowd(Arc<Mutex<UnderWay>>);
 
 #[derive(Debug, Default)]
 struct UnderWay {
     all: usize,
-    /// Of each network, by number; the oldest has the lowest.
+    /// The handshakes of each network by number. The oldest has the lowest.
     by_network: HashMap<Network, BTreeMap<u64, Handshake>>,
-    /// The next one's number.
+    /// The number of the next handshake.
     next: u64,
-    /// How many took too long since the start.
+    /// Number of handshakes that timed out since the start.
     timed_out: u64,
 }
 
@@ -48,20 +48,20 @@ struct UnderWay {
 struct Handshake {
     since: Instant,
     worker: Displaced,
-    /// Where its worker has it, once it does.
+    /// The handshake's slot at its worker, once it has one.
     place: Option<u64>,
 }
 
-/// Figures of an exit's handshakes.
+/// Counts of an exit's handshakes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Handshakes {
-    /// Those under way.
+    /// Handshakes in progress.
     pub in_flight: usize,
-    /// Those that were given up because they took too long, since the start.
+    /// Handshakes that timed out since the start.
     pub timed_out: u64,
 }
 
-/// A handshake's place in the crowd, until it is dropped or given to another.
+/// A handshake's seat in the crowd, until it is dropped or given to another handshake.
 #[derive(Debug)]
 pub(crate) struct Seat {
     crowd: Crowd,
@@ -70,7 +70,7 @@ pub(crate) struct Seat {
     worker: Displaced,
 }
 
-/// Those of one worker's handshakes that have lost their places and are to end. Clones are the same worker's.
+/// The handshakes of one worker that lost their seats and must end. Clones share the list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Displaced(Arc<Lost>);
 
@@ -82,20 +82,20 @@ struct Lost {
 
 #[derive(Debug, Default)]
 struct List {
-    /// Where the worker has each, with its number.
+    /// The worker's slot of each, with its number.
     lost: Vec<(u64, u64)>,
-    /// How the worker is woken.
+    /// The worker's waker.
     waker: Option<Waker>,
 }
 
-/// What to do with an attempt.
+/// The decision on an attempt.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// Take it; the handshake keeps the seat while it is under way.
+    /// Accept it. The handshake keeps the seat while it is in progress.
     Take {
-        /// Its place.
+        /// Its seat.
         seat: Seat,
-        /// Whether another handshake lost its place for it.
+        /// Whether another handshake lost its seat for it.
         displaced: bool,
     },
     /// Ask for a proof of the address.
@@ -103,7 +103,7 @@ pub(crate) enum Admission {
 }
 
 impl Crowd {
-    /// Says what to do with an attempt of a peer, whose address may be proven, at one of the exit's workers.
+    /// Decides on a peer's attempt at one of the exit's workers.
     pub(crate) fn admit(
         &self,
         peer: SocketAddr,
@@ -138,9 +138,9 @@ impl Crowd {
 }
 
 impl UnderWay {
-    /// Takes the place of the oldest handshake of the network whose handshakes have waited the longest together.
+    /// Removes the oldest handshake of the network whose handshakes have waited longest in total.
     fn displace(&mut self, now: Instant) -> bool {
-        // Together, each beyond some time.
+        // The total of each handshake's wait beyond `beyond`.
         let waited = |handshakes: &BTreeMap<u64, Handshake>, beyond: Duration| -> Duration {
             let age = |handshake: &Handshake| now.saturating_duration_since(handshake.since);
             handshakes.values().map(|handshake| age(handshake).saturating_sub(beyond)).sum()
@@ -150,7 +150,7 @@ impl UnderWay {
             .iter()
             .filter_map(|(network, handshakes)| {
                 let oldest = *handshakes.first_key_value()?.0;
-                // Where none is older than that, it is the time that counts; and where all began at once, who came first.
+                // If no handshake exceeds the honest time, total waits decide. If all began at once, the oldest loses.
                 let times = (waited(handshakes, HONEST), waited(handshakes, Duration::ZERO));
                 Some((times, Reverse(oldest), *network))
             })
@@ -174,23 +174,23 @@ impl UnderWay {
 }
 
 impl Seat {
-    /// Notes where the worker has the handshake, by which [`Displaced::take`] names it.
+    /// Records the worker's slot of the handshake, which [`Displaced::take`] returns.
     pub(crate) fn settle(&self, place: u64) {
         let mut under_way = self.crowd.under_way();
         let handshakes = under_way.by_network.get_mut(&self.network);
         match handshakes.and_then(|handshakes| handshakes.get_mut(&self.number)) {
             Some(handshake) => handshake.place = Some(place),
-            // Another worker was faster.
+            // Another worker has displaced it already.
             None => self.worker.push(place, self.number),
         }
     }
 
-    /// Whether it is the one of this number.
+    /// Whether the seat has this number.
     pub(crate) fn is(&self, number: u64) -> bool {
         self.number == number
     }
 
-    /// Gives the seat up because the handshake took too long.
+    /// Gives up the seat because the handshake timed out.
     pub(crate) fn time_out(self) {
         self.crowd.under_way().timed_out += 1;
     }
@@ -203,12 +203,12 @@ impl Drop for Seat {
 }
 
 impl Displaced {
-    /// Has `waker` woken when there are some.
+    /// Sets the waker to wake when a handshake is displaced.
     pub(crate) fn wake(&self, waker: &Waker) {
         self.list().waker = Some(waker.clone());
     }
 
-    /// Takes those that there are: where the worker has each, and its number.
+    /// Takes the displaced handshakes: the worker's slot of each, and its number.
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
         if self.0.any.swap(false, Relaxed) { mem::take(&mut self.list().lost) } else { Vec::new() }
     }
@@ -227,12 +227,12 @@ impl Displaced {
     }
 }
 
-/// The network of an address, as one owner usually has it: an IPv4 /24, an IPv6 /56.
+/// The network of an address, by the usual allocation to one owner: an IPv4 /24 or an IPv6 /56.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Network(IpAddr);
 
 impl Network {
-    /// Returns the network that a peer's address is of.
+    /// Returns the network of a peer's address.
     pub fn of(peer: SocketAddr) -> Self {
         match peer.ip().to_canonical() {
             IpAddr::V4(address) => Self(IpAddr::V4((address.to_bits() & !0xff).into())),

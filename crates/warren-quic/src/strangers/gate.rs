@@ -1,5 +1,5 @@
-//! What a silent exit lets in: decided for each datagram with a long header before the QUIC library sees it. Those of a
-//! connection have short headers, and cost one branch.
+//! The filter of a silent exit. It decides on each datagram with a long header before the QUIC library sees it. A connection's
+//! datagrams have short headers and cost one branch.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,11 +16,11 @@ use crate::{
     settings::MINIMUM_MTU,
 };
 
-/// Watches one listening socket.
+/// The filter of one listening socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     strangers: Strangers,
-    /// One for each key of the exit; read once an attempt to connect.
+    /// One for each of the exit's keys. Read once per connection attempt.
     proofs: Arc<RwLock<Vec<ProofKey>>>,
     secrets: ExitSecrets,
 }
@@ -31,14 +31,14 @@ impl Gate {
         Self { strangers: strangers.clone(), proofs, secrets: secrets.clone() }
     }
 
-    /// The exit has these keys from now on; clones of this gate know it too.
+    /// Replaces the exit's keys, also for clones of this gate.
     pub(crate) fn set_keys(&self, exit: &[PublicKey]) {
         let proofs = exit.iter().map(ProofKey::new).collect();
         *self.proofs.write().unwrap_or_else(PoisonError::into_inner) = proofs;
     }
 
-    /// Whether a datagram may be answered, as all may unless the exit is silent; what may not is counted. A right proof is kept
-    /// in mind either way: it tells which key the client pins.
+    /// Whether a datagram may be answered. All may, unless the exit is silent. Refused ones are counted. A valid proof is
+    /// remembered in either mode, because it says which key the client pins.
     pub(crate) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         if !is_long(datagram) {
             return true;
@@ -52,8 +52,8 @@ impl Gate {
         }
     }
 
-    /// Whether a datagram of no known connection is worth room until the exit comes to it: an Initial that is let in, which takes a proof
-    /// unless strangers are answered, and what goes to an ID with the exit's tag, as a client's packets do that come after its Initials.
+    /// Whether to buffer a datagram of no known connection until the exit handles it. Without a proof, it must carry an ID with
+    /// the exit's tag, like a client's packets after its Initials.
     pub(crate) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         let id = if is_long(datagram) {
             match LongHeader::read(datagram) {
@@ -68,9 +68,9 @@ impl Gate {
         id.is_some_and(|id| self.secrets.ids.has_signed(id))
     }
 
-    /// The place among the exit's keys of the one that a client pins, whose first Initial came from this address and went to
-    /// this connection ID; the first of them if no proof tells. A Retry takes the proof out of the client's packets and leaves the ID in its
-    /// token, so the proof is looked for among those that were shown.
+    /// The index of the exit's key that a client pins, found by the address of its first Initial and that Initial's connection
+    /// ID. 0 if there is no proof. After a Retry, the client's packets have no proof, but the token has the ID. So the proof is
+    /// searched among the remembered ones.
     pub(crate) fn pinned_by(&self, from: SocketAddr, first_id: &[u8]) -> usize {
         let keys = self.proofs.read().unwrap_or_else(PoisonError::into_inner);
         let Ok(first_id) = first_id.try_into() else { return 0 };
@@ -81,7 +81,7 @@ impl Gate {
         keys.iter().position(|key| replays.know(&[key.proof(first_id)], from)).unwrap_or(0)
     }
 
-    /// One keyed hash at most, for each key of the exit, for whoever knows nothing.
+    /// A stranger's packet costs at most one keyed hash per key of the exit.
     fn judge(&self, from: SocketAddr, datagram: &[u8]) -> Result<(), Turned> {
         if is_planted(Bug::StrangersLetIn) {
             return Ok(());
@@ -94,7 +94,8 @@ impl Gate {
         if let Ok(first_id) = <&[u8; FIRST_ID_LENGTH]>::try_from(destination) {
             return self.judge_first(from, first_id, token, datagram.len());
         }
-        // Once the client knows an ID of the exit's, its Initials go there with the token of the first, or with that of a Retry.
+        // Once the client knows one of the exit's IDs, its Initials go to that ID, with the first Initial's token or that of a
+        // Retry.
         if destination.len() == OWN_ID_LENGTH && self.secrets.ids.has_signed(destination) {
             let known = self.strangers.replays().know(proofs(token), from);
             if known || self.secrets.retry_tokens.are_good(token, from, SystemTime::now()) {
@@ -111,7 +112,7 @@ impl Gate {
         token: &[u8],
         length: usize,
     ) -> Result<(), Turned> {
-        // RFC 9000 section 14.1; without a proof nothing is worth hashing.
+        // Smaller Initials are invalid (RFC 9000 section 14.1). Without a proof, nothing needs to be hashed.
         if length < usize::from(MINIMUM_MTU) || proofs(token).is_empty() {
             return Err(Turned::NoProof);
         }

@@ -1,6 +1,6 @@
-//! Just enough of a QUIC long header (RFC 9000 section 17.2) to tell an attempt to connect from the rest.
+//! A minimal parser of QUIC long headers (RFC 9000 section 17.2), which recognises connection attempts.
 
-/// Long header; version 1's type bits, and those of an Initial.
+/// The long header bit, version 1's type bits, and their value in an Initial.
 const LONG_HEADER: u8 = 0x80;
 const TYPE: u8 = 0x30;
 const INITIAL: u8 = 0x00;
@@ -11,17 +11,17 @@ pub(crate) fn is_long(datagram: &[u8]) -> bool {
     datagram.first().is_some_and(|first| first & LONG_HEADER != 0)
 }
 
-/// What a long header says.
+/// A parsed long header.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum LongHeader<'a> {
     /// An Initial of version 1.
     Initial {
         /// The destination connection ID.
         destination: &'a [u8],
-        /// The token; empty if there is none.
+        /// The token, empty if there is none.
         token: &'a [u8],
     },
-    /// Another packet of version 1. The QUIC library never answers one that belongs to no connection.
+    /// Another packet of version 1. The QUIC library never answers it if it belongs to no connection.
     Later {
         /// The destination connection ID.
         destination: &'a [u8],
@@ -29,7 +29,7 @@ pub(super) enum LongHeader<'a> {
 }
 
 impl<'a> LongHeader<'a> {
-    /// Reads the first packet of a datagram; `None` if it is of another version or cut short.
+    /// Parses the first packet of a datagram. `None` if it has another version or is truncated.
     pub(super) fn read(datagram: &'a [u8]) -> Option<Self> {
         let (&first, rest) = datagram.split_first()?;
         let (version, rest) = rest.split_first_chunk()?;
@@ -52,7 +52,7 @@ fn id(from: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length.into())
 }
 
-/// Reads an integer of RFC 9000 section 16.
+/// Parses a variable-length integer (RFC 9000 section 16).
 fn variable_length_integer(from: &[u8]) -> Option<(u64, &[u8])> {
     let first = *from.first()?;
     let (bytes, rest) = from.split_at_checked(1 << (first >> 6))?;

@@ -1,10 +1,10 @@
-//! Which process gave out a connection ID, and for which of its listening sockets: a mark in the ID, which only that process reads.
+//! The mark in a connection ID, which names the issuing process and its listening socket. Only that process can read it.
 
 use aws_lc_rs::hmac;
 
 use super::secrets::{MARK, OWN_ID_LENGTH};
 
-/// A key that a process draws when it starts, and that goes with it. All endpoints of an exit share it.
+/// A random key that a process draws at its start and never stores. All endpoints of an exit share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessKey(hmac::Key);
 
@@ -16,14 +16,14 @@ impl ProcessKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
     }
 
-    /// Writes the mark into an ID that is given out at a listener.
+    /// Writes the mark of a listener into an ID.
     pub(crate) fn mark(&self, id: &mut [u8; OWN_ID_LENGTH], listener: u16) {
         let mark = self.mask(id).wrapping_add(listener);
         let [_, _, _, _, _, high, low, ..] = id;
         [*high, *low] = mark.to_be_bytes();
     }
 
-    /// Returns the number of the listener at which this process gave the ID out. An ID of another process has any number.
+    /// Returns the number of the listener that issued the ID in this process. An ID of another process yields a random number.
     pub(crate) fn listener(&self, id: &[u8; OWN_ID_LENGTH]) -> u16 {
         let [_, _, _, _, _, high, low, ..] = id;
         u16::from_be_bytes([*high, *low]).wrapping_sub(self.mask(id))

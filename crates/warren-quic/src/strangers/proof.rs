@@ -1,20 +1,20 @@
-//! The proof that a client knows an exit's public key: a keyed hash of the destination connection ID of its first packet,
-//! in the token field of its Initials.
+//! The proof that a client knows an exit's public key: a keyed hash of its first packet's destination connection ID, sent in the
+//! token field of its Initials.
 
 use aws_lc_rs::{constant_time, hmac};
 
 use crate::key::PublicKey;
 
-/// Bytes of the destination connection ID that a client draws for its first packet; an exit's own are shorter.
+/// Length in bytes of the destination connection ID that a client draws for its first packet. An exit's own IDs are shorter.
 pub(super) const FIRST_ID_LENGTH: usize = 20;
 
-/// Bytes of a proof.
+/// Length in bytes of a proof.
 pub(super) const PROOF_LENGTH: usize = 16;
 
-/// Most proofs of one token: a client that knows several keys of an exit proves each.
+/// Most proofs in one token. A client that pins several keys of an exit proves each.
 const MAX_PROOFS: usize = 8;
 
-/// What is hashed before the ID.
+/// The label that is hashed before the ID.
 const LABEL: &[u8] = b"warren/1 initial proof";
 
 pub(super) type Proof = [u8; PROOF_LENGTH];
@@ -28,7 +28,7 @@ impl ProofKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &exit.0))
     }
 
-    /// Returns the proof that a token must have for this connection ID.
+    /// Returns the valid proof for this connection ID.
     pub(super) fn proof(&self, id: &[u8; FIRST_ID_LENGTH]) -> Proof {
         let mut message = [0; LABEL.len() + FIRST_ID_LENGTH];
         let (label, rest) = message.split_at_mut(LABEL.len());
@@ -42,12 +42,12 @@ impl ProofKey {
     }
 }
 
-/// Makes the token of a client's Initials: for each key that the exit may have, in the order given, its proof.
+/// Makes the token of a client's Initials: a proof for each of the keys, in the given order.
 pub(crate) fn token(keys: &[PublicKey], id: &[u8; FIRST_ID_LENGTH]) -> Vec<u8> {
     keys.iter().take(MAX_PROOFS).flat_map(|key| ProofKey::new(key).proof(id)).collect()
 }
 
-/// The proofs in a token; none if it is something else.
+/// The proofs in a token. Empty if it is another kind of token.
 pub(super) fn proofs(token: &[u8]) -> &[Proof] {
     match token.as_chunks() {
         (proofs, []) if proofs.len() <= MAX_PROOFS => proofs,
@@ -55,7 +55,7 @@ pub(super) fn proofs(token: &[u8]) -> &[Proof] {
     }
 }
 
-/// Whether a token has a proof.
+/// Whether a token contains a proof.
 pub(super) fn has(token: &[u8], proof: &Proof) -> bool {
     proofs(token).iter().any(|shown| constant_time::verify_slices_are_equal(shown, proof).is_ok())
 }

@@ -1,4 +1,4 @@
-//! The proofs that were shown, each with the address that showed it first: from another one it is a replay.
+//! The used proofs, each with the address that used it first. From another address, it is a replay.
 
 use std::{
     collections::HashMap,
@@ -9,10 +9,10 @@ use std::{
 use super::proof::Proof;
 use crate::planted::{Bug, is_planted};
 
-/// Proofs of one generation: at least so many handshakes back a replay is known, in at most some 4 MiB.
+/// Proofs of one generation. A replay is detected for at least this many handshakes, in at most about 4 MiB.
 const GENERATION: usize = 32_768;
 
-/// A memory of two generations: when the young one is full, the old one is forgotten.
+/// A memory of two generations. When the young one is full, the old one is discarded.
 #[derive(Debug, Default)]
 pub(super) struct Replays {
     young: HashMap<Proof, Shower>,
@@ -20,11 +20,11 @@ pub(super) struct Replays {
     hasher: RandomState,
 }
 
-/// A hash that nobody outside can foresee, in place of an address's 32 bytes.
+/// A hash under a random key, stored instead of an address's 32 bytes.
 type Shower = u64;
 
 impl Replays {
-    /// Remembers who shows a proof; false if somebody else did before.
+    /// Remembers the address that uses a proof. Returns false if another address used it before.
     pub(super) fn admit(&mut self, proof: Proof, from: SocketAddr) -> bool {
         let from = self.shower(from);
         if let Some(first) = self.first(&proof) {
@@ -37,7 +37,7 @@ impl Replays {
         true
     }
 
-    /// Whether one of these proofs was first shown by this address.
+    /// Whether this address was the first to use one of these proofs.
     pub(super) fn know(&self, proofs: &[Proof], from: SocketAddr) -> bool {
         let from = self.shower(from);
         proofs.iter().any(|proof| self.first(proof) == Some(from))

@@ -1,5 +1,5 @@
-//! Retry tokens: sealed for the QUIC library, and judged before it, since it answers to a token that is too old or another address's
-//! (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
+//! Retry tokens. The QUIC library seals them with this key. They are checked before the library sees them, because it answers a
+//! token that is too old or belongs to another address (`noq-proto/src/token.rs`, RFC 9000 section 8.1.3).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,30 +12,30 @@ use aws_lc_rs::{
 };
 use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
 
-/// How long a token is good. A client sends it back at once.
+/// Lifetime of a token. A client sends it back at once.
 const LIFETIME: Duration = Duration::from_secs(10);
 
-/// How long the library takes it for good: longer, so that none becomes too old after it was judged here.
+/// Lifetime of a token in the library. It is longer, so that no token expires after the check here.
 pub(crate) const RETRY_TOKEN_LIFETIME_IN_LIBRARY: Duration = Duration::from_secs(20);
 
-/// What a token begins with, beneath its seal; and what tells the IP version of its address.
+/// The first byte of an opened token, and the bytes that name the IP version of its address.
 const RETRY: u8 = 0;
 const IPV4: u8 = 0;
 const IPV6: u8 = 1;
 
-/// Seals what a Retry token says, under a key of its own for each token (its nonce is random, and longer than AES-GCM's).
+/// Seals Retry tokens, each under a derived key of its own, because the library's random nonce is longer than AES-GCM's.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryTokens(pub(super) hmac::Key);
 
 impl RetryTokens {
-    /// Whether a token is one that this exit made for an address, at most [`LIFETIME`] before `now`.
+    /// Whether this exit made the token for this address, at most [`LIFETIME`] before `now`.
     pub(super) fn are_good(&self, token: &[u8], from: SocketAddr, now: SystemTime) -> bool {
-        // The library puts the nonce behind what is sealed.
+        // The library appends the nonce to the sealed data.
         let Some((sealed, nonce)) = token.split_last_chunk() else { return false };
         let mut sealed = sealed.to_vec();
         let Ok(opened) = self.open(u128::from_le_bytes(*nonce), &mut sealed) else { return false };
         let Some((address, issued)) = read(opened) else { return false };
-        // One of the future is an old one of a clock that was put back.
+        // A token from the future is an old one, made before the clock was set back.
         let age = now.duration_since(issued).unwrap_or_else(|ahead| ahead.duration());
         address == from && age <= LIFETIME
     }
@@ -63,8 +63,8 @@ impl HandshakeTokenKey for RetryTokens {
     }
 }
 
-/// Reads for which address a token was made, and when: type, IP version, address, port, the client's first connection ID behind its
-/// length, seconds since 1970.
+/// Reads a token's address and time. Its fields are type, IP version, address, port, the client's first connection ID with its
+/// length, and seconds since 1970.
 fn read(opened: &[u8]) -> Option<(SocketAddr, SystemTime)> {
     let ([RETRY, version], rest) = opened.split_first_chunk()? else { return None };
     let (ip, rest) = match *version {

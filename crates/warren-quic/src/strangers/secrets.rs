@@ -1,19 +1,19 @@
-//! What an exit derives from its reset key: the tags of its connection IDs and the key of its Retry tokens. The reset key is
-//! kept over restarts, so that a new process knows the old one's connection IDs from a stranger's.
+//! The secrets that an exit derives from its reset key: the key for the tags of its connection IDs and the key of its Retry
+//! tokens. The reset key survives restarts, so that a new process can tell the old one's connection IDs from a stranger's.
 
 use aws_lc_rs::{constant_time, hmac};
 
 use super::retry_tokens::RetryTokens;
 
-/// Bytes of the connection IDs that an exit gives out: the worker's byte, four random ones, the process's mark
+/// Length in bytes of an exit's connection IDs: the worker's byte, four random bytes, the process's mark
 /// ([`ProcessKey`](super::ProcessKey)), and a keyed tag.
 pub(crate) const OWN_ID_LENGTH: usize = 12;
 
-/// Where the mark of two bytes starts, and the tag of five.
+/// Offsets of the two-byte mark and the five-byte tag.
 pub(super) const MARK: usize = 5;
 const TAG: usize = 7;
 
-/// Labels are longer than any connection ID, which the reset key signs as they are.
+/// Labels are longer than any connection ID. The reset key also signs bare connection IDs, and the two must not collide.
 const ID_LABEL: &[u8] = b"warren/1 tags of connection IDs";
 const RETRY_LABEL: &[u8] = b"warren/1 key of Retry tokens";
 
@@ -36,7 +36,7 @@ fn derive(reset_key: &[u8], label: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, label).as_ref())
 }
 
-/// Signs connection IDs, so that one which was never given out is known for that.
+/// Signs connection IDs, which makes forged ones detectable.
 #[derive(Clone, Debug)]
 pub(crate) struct IdKey(hmac::Key);
 
@@ -45,7 +45,7 @@ impl IdKey {
         Self(derive(reset_key, ID_LABEL))
     }
 
-    /// Writes the tag behind the rest of an ID.
+    /// Writes the tag at the end of an ID.
     pub(crate) fn sign(&self, id: &mut [u8; OWN_ID_LENGTH]) {
         let (rest, tag) = id.split_at_mut(TAG);
         for (to, from) in tag.iter_mut().zip(hmac::sign(&self.0, rest).as_ref()) {
@@ -53,7 +53,7 @@ impl IdKey {
         }
     }
 
-    /// Whether an ID has the tag that it must have; of all others one in 2^40 does.
+    /// Whether an ID has a valid tag. A random one does with probability 2^-40.
     pub(crate) fn has_signed(&self, id: &[u8]) -> bool {
         let Ok(id) = <&[u8; OWN_ID_LENGTH]>::try_from(id) else { return false };
         let mut signed = *id;

@@ -1,20 +1,20 @@
-//! Tests that listen to the log.
+//! Helpers for tests that capture the log.
 
 use tracing::{
     Dispatch, Subscriber,
     subscriber::{DefaultGuard, NoSubscriber, set_default},
 };
 
-/// What was listened with; nothing is heard once it is dropped.
+/// A guard. Capturing stops when it is dropped.
 pub(crate) struct Listening {
     _guard: DefaultGuard,
     _second: Dispatch,
 }
 
-/// Lets `subscriber` have what this thread logs.
+/// Sends this thread's log to `subscriber`.
 ///
-/// If it were the only one, tracing would ask whichever thread comes by a line first, and that thread's subscriber alone,
-/// whether anybody wants the line. With a second one it asks both.
+/// With one subscriber, tracing asks only the subscriber of the thread that first reaches a log line, and caches the answer for
+/// all threads. With a second subscriber it asks both.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> Listening {
     Listening { _second: Dispatch::new(NoSubscriber::default()), _guard: set_default(subscriber) }
 }

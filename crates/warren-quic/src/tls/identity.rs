@@ -1,4 +1,4 @@
-//! A key of an exit, which may be taken away while connections have its configuration.
+//! An exit's key, which can be revoked while connections hold its configuration.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use rustls::{
 use super::signing::certified;
 use crate::key::PrivateKey;
 
-/// The key that an exit proves; clones are the same one. It is read once a handshake.
+/// The key that an exit proves, shared by clones. Read once per handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct ExitIdentity(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
@@ -19,12 +19,12 @@ impl ExitIdentity {
         Self(Arc::new(RwLock::new(Some(certified(key)))))
     }
 
-    /// Proves this key from now on.
+    /// Sets the key to prove.
     pub(crate) fn hold(&self, key: &PrivateKey) {
         self.set(Some(certified(key)));
     }
 
-    /// Proves nothing from now on, and keeps no key.
+    /// Erases the key. Later handshakes fail.
     pub(crate) fn forget(&self) {
         self.set(None);
     }

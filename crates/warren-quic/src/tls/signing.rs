@@ -1,4 +1,4 @@
-//! Signing handshakes with a private key where it is: the TLS library gets no copy of it.
+//! Signs handshakes without giving the TLS library a copy of the private key.
 
 use std::sync::Arc;
 

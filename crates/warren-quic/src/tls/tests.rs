@@ -4,7 +4,7 @@ use rustls::{ClientConnection, NamedGroup, ServerConnection};
 
 use super::*;
 
-/// Runs a handshake in memory and returns the client's end, or why either side refused.
+/// Runs a handshake in memory. Returns the client's side, or the error of either side.
 fn handshake(client: ClientConfig, exit: ServerConfig) -> Result<ClientConnection, Error> {
     let mut client = ClientConnection::new(Arc::new(client), ServerName::try_from("exit.invalid").unwrap())?;
     let mut exit = ServerConnection::new(Arc::new(exit))?;

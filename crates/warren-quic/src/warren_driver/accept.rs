@@ -1,4 +1,4 @@
-//! Connection attempts at an exit: taken, or put off.
+//! Connection attempts at an exit, which are accepted or deferred.
 
 use std::time::Instant;
 
@@ -7,10 +7,10 @@ use noq_proto::{Connection, ConnectionHandle, Incoming};
 use super::port::Port;
 use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 
-/// Attempts looked at in one poll: each costs as much as some dozens of datagrams.
+/// Most attempts handled in one poll. Each costs as much as dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
-/// Takes an attempt if there is room for it, and else answers it as is fit.
+/// Accepts an attempt if there is room. Otherwise requests a Retry or refuses it.
 pub(super) fn admit(
     port: &mut Port,
     incoming: Incoming,

@@ -1,37 +1,37 @@
-//! The control stream of a connection: the client opens it, the exit takes the first that comes.
+//! The control stream of a connection. The client opens it, and the exit accepts the first stream.
 
 use bytes::{Bytes, BytesMut};
 use noq_proto::{Connection, Dir, ReadError, Side, StreamEvent, StreamId, WriteError};
 
 use crate::boundary::MAX_CONTROL_BACKLOG;
 
-/// Most control bytes that are handed over at once.
+/// Most control bytes delivered at once.
 const READ_AT_ONCE: usize = 16 * 1024;
 
-/// More than a connection's receive window lets be unread.
+/// More than a connection's receive window allows to be unread.
 const READ_AT_END: usize = 256 * 1024;
 
-/// More bytes were to wait than [`MAX_CONTROL_BACKLOG`].
+/// More bytes would wait than [`MAX_CONTROL_BACKLOG`].
 #[derive(Debug)]
 pub(super) struct Overflow;
 
-/// Both directions of the stream and what waits to be written.
+/// Both directions of the stream, and the bytes that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     stream: Option<StreamId>,
     outgoing: BytesMut,
-    /// Whether anything was ever to be sent.
+    /// Whether anything was ever queued.
     used: bool,
-    /// Whether this side's end of the stream was sent.
+    /// Whether this side has finished the stream.
     finished: bool,
-    /// Whether the peer takes nothing more: it has all, or it stopped.
+    /// Whether the peer accepts no more bytes: it has all of them, or it stopped reading.
     sending_is_over: bool,
     readable: bool,
     receiving_is_over: bool,
 }
 
 impl Control {
-    /// Takes note of what happened to the connection's streams, and opens or takes the stream if it is time to.
+    /// Handles a stream event, and opens or accepts the control stream when possible.
     pub(super) fn handle(&mut self, quic: &mut Connection, event: &StreamEvent) {
         match event {
             StreamEvent::Opened { .. } | StreamEvent::Available { .. } => self.open(quic),
@@ -47,7 +47,7 @@ impl Control {
         }
     }
 
-    /// Opens the stream at a client, and takes the first one at an exit, if that is possible by now.
+    /// Opens the stream at a client, or accepts the first one at an exit, if that is possible now.
     pub(super) fn open(&mut self, quic: &mut Connection) {
         if self.stream.is_some() {
             return;
@@ -60,7 +60,7 @@ impl Control {
         self.write(quic);
     }
 
-    /// Queues bytes and writes what the peer takes at once.
+    /// Queues bytes and writes as many as the peer accepts now.
     pub(super) fn send(&mut self, quic: &mut Connection, data: &[u8]) -> Result<(), Overflow> {
         self.used |= !data.is_empty();
         if !self.sending_is_over {
@@ -70,7 +70,7 @@ impl Control {
         if self.outgoing.len() > MAX_CONTROL_BACKLOG { Err(Overflow) } else { Ok(()) }
     }
 
-    /// Bytes that the peer did not take yet.
+    /// Number of bytes that the peer has not accepted yet.
     pub(super) fn backlog(&self) -> usize {
         self.outgoing.len()
     }
@@ -80,18 +80,18 @@ impl Control {
         self.readable
     }
 
-    /// Reads what came in, a bounded part of it.
+    /// Reads received bytes, up to a bound.
     pub(super) fn read(&mut self, quic: &mut Connection) -> Option<Bytes> {
         self.read_up_to(quic, READ_AT_ONCE)
     }
 
-    /// Reads all that came in before the connection ended.
+    /// Reads all bytes received before the connection ended.
     pub(super) fn rest(&mut self, quic: &mut Connection) -> Option<Bytes> {
         self.readable = self.stream.is_some();
         self.read_up_to(quic, READ_AT_END)
     }
 
-    /// Ends this side of the stream, and returns whether the peer has acknowledged all of it.
+    /// Finishes this side of the stream. Returns whether the peer has acknowledged all of it.
     pub(super) fn is_delivered(&mut self, quic: &mut Connection) -> bool {
         if !self.used || self.sending_is_over {
             return true;
@@ -113,7 +113,7 @@ impl Control {
             match quic.send_stream(stream).write(&self.outgoing) {
                 Ok(written) => drop(self.outgoing.split_to(written)),
                 Err(WriteError::Blocked) => return,
-                // The peer stopped reading or the connection ended; the latter is heard of elsewhere.
+                // The peer stopped reading or the connection ended. The end is reported elsewhere.
                 Err(WriteError::Stopped(_) | WriteError::ClosedStream) => self.stop_sending(),
             }
         }
@@ -127,7 +127,7 @@ impl Control {
     fn read_up_to(&mut self, quic: &mut Connection, limit: usize) -> Option<Bytes> {
         let stream = self.stream.filter(|_| self.readable && !self.receiving_is_over)?;
         let mut data = BytesMut::new();
-        // Copied, so that a few bytes of control data do not hold a receive buffer.
+        // Copied, so that a few bytes of control data do not pin a receive buffer.
         let mut receiving = quic.recv_stream(stream);
         let Ok(mut chunks) = receiving.read(true) else {
             self.end_receiving();
@@ -140,7 +140,7 @@ impl Control {
                     self.readable = false;
                     break;
                 }
-                // The peer ended the stream, as it does before it closes the connection.
+                // The peer finished the stream, which it does before it closes the connection.
                 Ok(None) | Err(ReadError::Reset(_)) => {
                     self.readable = false;
                     self.receiving_is_over = true;
@@ -148,7 +148,7 @@ impl Control {
                 }
             }
         }
-        // What it credits the peer with leaves with the transmit that follows.
+        // The next transmit carries the flow control credit.
         let _credit = chunks.finalize();
         (!data.is_empty()).then(|| data.freeze())
     }

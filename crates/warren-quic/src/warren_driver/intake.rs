@@ -1,15 +1,15 @@
-//! What comes in faster than it can be dealt with, kept apart by client and not yet decrypted.
+//! Per-client queues of undecrypted datagrams that arrive faster than they can be processed.
 //!
-//! All clients of an exit share its sockets, and what a full socket has no room for the kernel drops, whoever sent it. An exit
-//! that is behind, by its TUN device or by its processor, reads ahead instead. Here each client has room of its own, for all of
-//! its connections: who brings too much pushes out its own oldest datagrams and nobody else's, and each has its turn. Since QUIC
-//! never saw what is dropped, its congestion control takes it for the loss that it is, and the sender slows down.
+//! All clients of an exit share its sockets, and the kernel drops datagrams for a full socket regardless of sender. An exit that
+//! is behind, because of its TUN device or CPU, reads ahead instead. Each client has its own queue for all of its connections. A
+//! client that sends too much loses its own oldest datagrams, and each client gets its turn. QUIC never sees the dropped
+//! datagrams, so congestion control treats them as lost and the sender slows down.
 //!
-//! A client that is alone has the sockets' room to itself, and nothing is kept for it: that would be a copy and memory for nobody. It
-//! is alone if no other is connected and no stranger was heard of late.
+//! A single client has the sockets' buffers to itself, so nothing is queued for it, which saves a copy and memory. A client is
+//! single if no other is connected and no stranger sent anything recently.
 //!
-//! What counts are datagrams of QUIC, of which one of UDP may hold hundreds; how many is known once it is decrypted. So they
-//! are charged afterwards: whose turn cost more than it was worth waits until the others have had as much.
+//! Fairness counts QUIC datagrams. One UDP datagram may hold hundreds, and the number is known only after decryption. So clients
+//! are charged afterwards: a client whose turn cost more waits until the others have had as much.
 
 mod catch_up;
 #[cfg(test)]
@@ -25,51 +25,43 @@ use noq_udp::RecvMeta;
 
 use crate::key::PublicKey;
 
-/// An exit is behind that left something in its sockets with each receive for so long.
+/// An exit is behind if its receives have left datagrams in its sockets for this long.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// A stranger who brought something is company for so long.
+/// How long a stranger counts as another sender after its latest datagram.
 const STRANGER: Duration = Duration::from_secs(10);
-/// Bytes that one client may keep here, about what a socket has room for.
+/// Most queued bytes of one client, about the size of a socket's buffer.
 const LIMIT: usize = 4 * 1024 * 1024;
-/// Bytes that all may keep together.
+/// Most queued bytes in total.
 const TOTAL: usize = 8 * 1024 * 1024;
-/// What a batch costs beside its bytes: its place and the allocator's.
+/// Overhead of a batch in bytes: its entry and the allocator's.
 const OVERHEAD: usize = 192;
-/// Datagrams of one client that are taken before it is another's turn, about.
+/// Approximate number of datagrams in one client's turn.
 const TURN: usize = 32;
-/// How long it is to take to deal with what one poll brings.
+/// Target time for processing the datagrams of one poll.
 const AIM: Duration = Duration::from_millis(2);
-/// Datagrams that all clients bring to one poll: at least, and at most.
+/// Bounds of the number of datagrams taken per poll from all clients.
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// Who sent something, and so whose room and turn it takes.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
-pub(super) enum Sender {
-    /// An enrolled client, with all of its connections.
-    Client(PublicKey),
-    /// Everybody who completed a handshake, but with a key that is not known to be enrolled. They share what one client has.
-    Unenrolled,
-    /// Everybody who has not completed a handshake. They too share what one client has.
-    Stranger,
-}
+/// The sender of a batch: a client, or `None` for all unproven peers, which share one queue.
+pub(super) type Sender = Option<PublicKey>;
 
-/// Batches that wait, in the order in which each client brought them.
+/// The queued batches, in order per client.
 #[derive(Debug)]
 pub(super) struct Intake {
-    /// When a receive left something behind, with none since that did not.
+    /// Since when every receive has left datagrams in the sockets.
     full_since: Option<Instant>,
     is_behind: bool,
-    /// When strangers brought something, of what was looked at.
+    /// When a stranger's datagram was last seen.
     heard_stranger: Option<Instant>,
     lines: HashMap<Sender, Line>,
-    /// Who has a line, the next first.
+    /// The senders with queued batches, the next one first.
     turns: VecDeque<Sender>,
-    /// Bytes in all lines.
+    /// Bytes in all queues.
     bytes: usize,
-    /// Who brought what was taken last.
+    /// The sender of the batch taken last.
     taken: Sender,
-    /// Datagrams for one poll, and when it began to deal with the last.
+    /// Number of datagrams per poll, and when processing of the latest share began.
     share: usize,
     served: Option<Instant>,
 }
@@ -78,14 +70,14 @@ pub(super) struct Intake {
 struct Line {
     batches: VecDeque<Batch>,
     bytes: usize,
-    /// Datagrams that may be taken before it is another's turn; less than 0, those that it was served beyond its turns.
+    /// Datagrams left in the sender's turn. If negative, the excess that it must wait for.
     credit: isize,
 }
 
-/// Datagrams of one socket, all of one size but the last.
+/// Datagrams from one socket, all of one size except the last.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// The place of the port that received them, and of the connection that they seemed to be for.
+    /// The index of the port that received them, and the slot of their apparent connection.
     pub(super) port: usize,
     pub(super) slot: Option<usize>,
     pub(super) meta: RecvMeta,
@@ -107,7 +99,7 @@ impl Intake {
         }
     }
 
-    /// Whether batches are to be kept here first.
+    /// Whether batches must be queued here first.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind
     }
@@ -116,22 +108,22 @@ impl Intake {
         self.turns.is_empty()
     }
 
-    /// Whether something was left in the sockets, so that it matters who brings it ([`Self::hear_stranger`]).
+    /// Whether datagrams were left in the sockets, so that it matters who sends them ([`Self::hear_stranger`]).
     pub(super) fn is_full(&self) -> bool {
         self.full_since.is_some()
     }
 
-    /// Notes that a stranger brought something.
+    /// Records that a stranger sent a datagram.
     pub(super) fn hear_stranger(&mut self, now: Instant) {
         self.heard_stranger = Some(now);
     }
 
-    /// Whether strangers brought something of late.
+    /// Whether a stranger sent a datagram recently.
     pub(super) fn has_strangers(&self, now: Instant) -> bool {
         self.heard_stranger.is_some_and(|heard| now.duration_since(heard) <= STRANGER)
     }
 
-    /// Takes whether the sockets were emptied at `now`, and if not, whether there is more than one who brings something.
+    /// Records whether the sockets were emptied at `now`, and whether there is more than one sender.
     pub(super) fn note(&mut self, emptied: bool, has_company: bool, now: Instant) {
         if emptied {
             self.full_since = None;
@@ -143,8 +135,8 @@ impl Intake {
         }
     }
 
-    /// Keeps a batch. Returns how many older datagrams were dropped for it: of the same sender, or where all together have too
-    /// much, of who has most.
+    /// Queues a batch. Returns the number of older datagrams dropped for it: the same sender's, or those of the sender with the
+    /// most bytes if the total is exceeded.
     pub(super) fn push(&mut self, sender: Sender, batch: Batch) -> u64 {
         let line = self.lines.entry(sender).or_insert_with(|| {
             self.turns.push_back(sender);
@@ -166,7 +158,7 @@ impl Intake {
         dropped
     }
 
-    /// Drops the oldest batch of who has most, and returns how many datagrams it held.
+    /// Drops the oldest batch of the sender with the most bytes. Returns the number of its datagrams.
     fn shorten_longest(&mut self) -> u64 {
         let longest = self.lines.iter_mut().max_by_key(|(_, line)| line.bytes);
         let Some((&sender, line)) = longest else { return 0 };
@@ -178,8 +170,8 @@ impl Intake {
         dropped
     }
 
-    /// How many datagrams this poll may take, so that it takes about [`AIM`] to deal with them; to be asked by polls alone that
-    /// take some, since the last share is dealt with when the next one is wanted.
+    /// Returns how many datagrams this poll may take to spend about [`AIM`] on them. Call it only in polls that take some: asking
+    /// for the next share ends the measurement of the last one.
     pub(super) fn share(&mut self, now: Instant) -> usize {
         let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
         if last > AIM * 2 {
@@ -190,12 +182,12 @@ impl Intake {
         self.share
     }
 
-    /// Notes that from now on this poll's share is dealt with.
+    /// Records that processing of this poll's share begins.
     pub(super) fn serve(&mut self, now: Instant) {
         self.served = Some(now);
     }
 
-    /// Takes the next batch: some of one client, then some of the next; of strangers only if it is said so.
+    /// Takes the next batch, in turns among clients. Strangers have turns only if `of_strangers` is set.
     pub(super) fn pop(&mut self, of_strangers: bool) -> Option<Batch> {
         loop {
             if !of_strangers && self.turns.front() == Some(&Sender::Stranger) {
@@ -219,7 +211,7 @@ impl Intake {
         }
     }
 
-    /// Charges who brought the last batch for what was found in it, beyond one for each datagram of UDP.
+    /// Charges the sender of the last batch for the QUIC datagrams in it, beyond one per UDP datagram.
     pub(super) fn charge(&mut self, more: usize) {
         if let Some(line) = self.lines.get_mut(&self.taken) {
             line.charge(more);
@@ -245,21 +237,15 @@ impl Line {
 }
 
 impl Batch {
-    /// Copies it out of a receive buffer, which it would keep whole.
+    /// Copies a batch out of its receive buffer, which it would otherwise pin.
     pub(super) fn copy(port: usize, slot: Option<usize>, meta: &RecvMeta, bytes: &[u8]) -> Self {
         Self { port, slot, meta: *meta, bytes: BytesMut::from(bytes) }
     }
 
-    /// Copies those of a batch's datagrams that are to be kept, if any are.
-    fn sift(
-        port: usize,
-        slot: Option<usize>,
-        meta: &RecvMeta,
-        bytes: &[u8],
-        is_kept: impl Fn(&[u8]) -> bool,
-    ) -> Option<Self> {
+    /// Copies the datagrams of a batch that `is_kept` selects, if any. They may belong to any connection or to none.
+    fn sift(port: usize, meta: &RecvMeta, bytes: &[u8], is_kept: impl Fn(&[u8]) -> bool) -> Option<Self> {
         let datagrams = bytes.chunks(meta.stride.max(1)).filter(|datagram| is_kept(datagram));
-        // All but the last are of one size still.
+        // All except the last still have the same size.
         let bytes = datagrams.fold(BytesMut::new(), |mut kept, datagram| {
             kept.extend_from_slice(datagram);
             kept

@@ -1,4 +1,4 @@
-//! A port: one UDP socket, the QUIC endpoint behind it, and the transmit that found the socket full.
+//! A port: one UDP socket, its QUIC endpoint, and the transmit that found the socket full.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use crate::{
     strangers::{Gate, is_long},
 };
 
-/// The largest UDP payload of an IPv4 packet, hence of a GSO send.
+/// The largest UDP payload of an IPv4 packet, and thus of a GSO send.
 const MAX_GSO_BYTES: usize = 65_507;
 
 /// A socket and its QUIC endpoint.
@@ -33,33 +33,33 @@ pub(super) struct Port {
     pub(super) socket: CountedSocket,
     pub(super) endpoint: Endpoint,
     pub(super) listening: Option<Listening>,
-    /// Places of its connections by their handles.
+    /// The table slots of its connections, by handle.
     routes: Vec<Option<usize>>,
     parked: Option<Parked>,
-    /// Connections that wait for the parked transmit to leave.
+    /// Connections that wait for the parked transmit to be sent.
     pub(super) stalled: Vec<usize>,
-    /// Whether the worker is woken when the socket has something, and when it has room again.
+    /// Whether the worker's waker is registered for reading, and for writing.
     readable_is_awaited: bool,
     writable_is_awaited: bool,
-    /// Written by the endpoint when it answers a packet itself.
+    /// A buffer for the endpoint's own answers.
     answer: Vec<u8>,
 }
 
-/// What a port of an exit has.
+/// The additional state of an exit's port.
 pub(super) struct Listening {
-    /// What the endpoint gets to see.
+    /// The filter in front of the endpoint.
     pub(super) gate: Gate,
     pub(super) identities: Identities,
 }
 
-/// A transmit that the socket did not take yet.
+/// A transmit that waits for room in the socket.
 struct Parked {
     transmit: Transmit,
     contents: Vec<u8>,
     resume: Resume,
 }
 
-/// What the datagrams of one batch share.
+/// The common properties of one batch's datagrams.
 pub(super) struct Origin {
     address: SocketAddr,
     pub(super) path: FourTuple,
@@ -76,18 +76,18 @@ impl Origin {
     }
 }
 
-/// What a datagram was to a port.
+/// The result of routing a datagram.
 pub(super) enum Routed {
-    /// Something for the connection at this place.
+    /// An event for the connection in this slot.
     To(usize, ConnectionEvent),
     /// An attempt to connect.
     Attempt(Incoming),
-    /// Dealt with.
+    /// Handled completely.
     Done,
 }
 
 impl Port {
-    /// Takes the socket over; to be called inside a tokio runtime.
+    /// Takes over the socket. Must be called inside a tokio runtime.
     pub(super) fn new(
         socket: UdpSocket,
         using: SocketUse,
@@ -110,7 +110,7 @@ impl Port {
         })
     }
 
-    /// Goes on with another socket; what was parked is lost with the old one. Returns the connections that waited for it.
+    /// Replaces the socket. A parked transmit is lost. Returns the connections that waited for it.
     pub(super) fn replace_socket(
         &mut self,
         socket: UdpSocket,
@@ -132,55 +132,55 @@ impl Port {
         }
     }
 
-    /// Forgets where a connection is, if its handle is not another's by now.
+    /// Removes a connection's route, unless its handle belongs to another one by now.
     pub(super) fn remove_route(&mut self, handle: ConnectionHandle, slot: usize) {
         if let Some(route) = self.routes.get_mut(handle.0) {
             route.take_if(|of| *of == slot);
         }
     }
 
-    /// Finds the place of the connection that a datagram is for, if its header is short, as nearly all are.
+    /// Finds the slot of a datagram's connection, if the header is short, as in nearly all datagrams.
     pub(super) fn route_short(&self, datagram: &[u8]) -> Option<(usize, ShortRoute)> {
         let route = self.endpoint.route_short(datagram)?;
         let slot = self.routes.get(route.connection.0).copied().flatten()?;
         Some((slot, route))
     }
 
-    /// Accepts connections with these keys from now on, if it is an exit's.
+    /// Replaces the keys that an exit accepts connections with.
     pub(super) fn set_identities(&mut self, keys: &[PrivateKey]) -> Result<(), EndpointError> {
         let Some(Listening { gate, identities }) = &mut self.listening else { return Ok(()) };
         identities.set(keys)?;
         gate.set_keys(&keys.iter().map(PrivateKey::public).collect::<Vec<_>>());
-        // It is not to keep a key that the exit has no more.
+        // The endpoint must not keep a key that the exit no longer has.
         self.endpoint.set_server_config(identities.first());
         Ok(())
     }
 
-    /// The configuration with the key that a client pins who wants to connect.
+    /// The configuration with the key that the connecting client pins.
     pub(super) fn identity_for(&self, incoming: &Incoming) -> Option<Arc<ServerConfig>> {
         let Listening { gate, identities } = self.listening.as_ref()?;
         identities.at(gate.pinned_by(incoming.remote_address(), &incoming.orig_dst_cid()))
     }
 
-    /// Whether the endpoint gets to see a datagram that is not known to be a connection's.
+    /// Whether to pass the endpoint a datagram that belongs to no known connection.
     pub(super) fn lets_in(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         self.listening.as_ref().is_none_or(|listening| listening.gate.lets_in(from, datagram))
     }
 
-    /// Whether a datagram that is not known to be a connection's is kept until it can be dealt with.
+    /// Whether to buffer a datagram that belongs to no known connection.
     pub(super) fn lets_wait(&self, from: SocketAddr, datagram: &[u8]) -> bool {
         self.listening.as_ref().is_none_or(|listening| listening.gate.lets_wait(from, datagram))
     }
 
-    /// Finds out what a datagram is, and answers what needs no connection.
+    /// Routes a datagram, and sends the endpoint's own answer if it has one.
     pub(super) fn route(&mut self, now: Instant, origin: &Origin, mut datagram: BytesMut) -> Routed {
         // All others are let in.
         if is_long(&datagram) {
             if !self.lets_in(origin.address, &datagram) {
                 return Routed::Done;
             }
-            // An attempt keeps its first packet while it waits, and the token in it until the handshake is done. That is not to keep
-            // the receive buffer, which is many times larger.
+            // An attempt keeps its first packet while it waits, and the token in it until the handshake completes. The copy keeps
+            // it from pinning the receive buffer, which is many times larger.
             datagram = BytesMut::from(&*datagram);
         }
         self.answer.clear();
@@ -200,7 +200,7 @@ impl Port {
         }
     }
 
-    /// Lets `answer` write into a buffer and sends what it returns, if the socket takes it now: the peer asks again.
+    /// Sends the transmit that `answer` builds, if the socket has room now. Otherwise it is lost, and the peer retries.
     pub(super) fn answer(&mut self, answer: impl FnOnce(&mut Endpoint, &mut Vec<u8>) -> Option<Transmit>) {
         self.answer.clear();
         if let Some(transmit) = answer(&mut self.endpoint, &mut self.answer) {
@@ -214,13 +214,13 @@ impl Port {
         }
     }
 
-    /// Returns how many datagrams of a path's MTU one send may hold, given the cap.
+    /// Returns the most datagrams of a path's MTU per send, given the cap.
     pub(super) fn segments(&self, cap: NonZeroUsize, mtu: u16) -> NonZeroUsize {
         let fitting = NonZeroUsize::new(MAX_GSO_BYTES / usize::from(mtu.max(1))).unwrap_or(NonZeroUsize::MIN);
         cap.min(fitting).min(self.socket.max_segments())
     }
 
-    /// Sends a transmit, or parks it with its contents when the socket is full; returns whether it left.
+    /// Sends a transmit, or parks it with its contents if the socket is full. Returns whether it was sent.
     pub(super) fn send(&mut self, transmit: Transmit, contents: &mut Vec<u8>) -> bool {
         let mut resume = Resume::default();
         let bytes = contents.get(..transmit.size).unwrap_or_default();
@@ -235,7 +235,7 @@ impl Port {
         self.parked.is_some()
     }
 
-    /// Tries again to send what is parked; returns whether nothing is by now.
+    /// Retries a parked transmit. Returns whether none is parked any more.
     pub(super) fn unpark(&mut self) -> bool {
         let Some(Parked { transmit, contents, resume }) = &mut self.parked else { return true };
         let bytes = contents.get(..transmit.size).unwrap_or_default();
@@ -248,12 +248,12 @@ impl Port {
         left
     }
 
-    /// Notes that the socket was found ready, so that it must be awaited anew.
+    /// Records that the socket was ready, so the waker must be registered again.
     pub(super) fn was_readable(&mut self) {
         self.readable_is_awaited = false;
     }
 
-    /// Sees to it that `cx` is woken once something can be received, or sent if something is parked.
+    /// Registers `cx` for reading, and for writing if a transmit is parked.
     pub(super) fn wait(&mut self, cx: &mut Context<'_>) {
         if !self.readable_is_awaited {
             self.readable_is_awaited = is_awaited(self.socket.poll_readable(cx), cx);
@@ -263,15 +263,15 @@ impl Port {
         }
     }
 
-    /// Forgets who is woken.
+    /// Forgets the registered waker.
     pub(super) fn forget_waker(&mut self) {
         self.readable_is_awaited = false;
         self.writable_is_awaited = false;
     }
 }
 
-/// Whether the waker was really left with the socket; if not, it is woken now. A task that used up its budget is told to
-/// wait for what is there already (`tokio::task::coop`).
+/// Whether the waker is registered with the socket. If not, it is woken now. A task without budget gets Pending even if the
+/// socket is ready (`tokio::task::coop`).
 fn is_awaited(polled: Poll<io::Result<()>>, cx: &Context<'_>) -> bool {
     let awaited = polled.is_pending() && tokio::task::coop::has_budget_remaining();
     if !awaited {

@@ -1,21 +1,22 @@
-//! How many bytes of datagrams a connection takes before they are sent. The packet path can neither drop nor overtake a
-//! datagram once a connection has it, so a connection takes only what it sends soon.
+//! Limits the unsent datagrams of a connection. Once a connection has a datagram, the packet path can neither drop nor overtake
+//! it. So a connection accepts only what it can send soon.
 
 use std::time::Duration;
 
-/// The time in which a connection sends what it holds: longer than the pacer waits (2 ms), so that it never runs dry.
+/// The time in which a connection sends its held datagrams. It is longer than the pacer's wait (2 ms), so that the connection
+/// never runs dry.
 const HELD: Duration = Duration::from_millis(4);
-/// Datagrams that it takes however slow it is.
+/// Number of datagrams that even the slowest connection accepts.
 const FEWEST: usize = 4;
 
 /// The room for datagrams in a connection.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Bytes of datagrams that QUIC's buffer can hold.
+    /// Capacity of QUIC's datagram buffer in bytes.
     capacity: usize,
-    /// Bytes that the connection takes at its present speed.
+    /// Bytes that the connection may hold at its present speed.
     allowance: usize,
-    /// Whether a datagram was turned away since there was room.
+    /// Whether a datagram was refused since there was room.
     is_full: bool,
 }
 
@@ -24,7 +25,7 @@ impl Room {
         Self { capacity, allowance: capacity, is_full: false }
     }
 
-    /// Whether a datagram of `length` bytes may be taken while `free` bytes of the buffer are. An empty buffer takes any.
+    /// Whether a datagram of `length` bytes may be accepted while the buffer has `free` bytes left. An empty buffer accepts any.
     pub(super) fn takes(&mut self, length: usize, free: usize) -> bool {
         let held = self.held(free);
         let takes = held == 0 || held + length <= self.allowance;
@@ -32,7 +33,8 @@ impl Room {
         takes
     }
 
-    /// Follows the path's speed. Returns whether a full connection takes datagrams again: once half of what it may hold is sent.
+    /// Adapts to the path's speed. Returns whether a full connection accepts datagrams again, which it does once half of its
+    /// allowance is sent.
     pub(super) fn follow(&mut self, window: u64, rtt: Duration, datagram: usize, free: usize) -> bool {
         self.allowance = allowance(window, rtt, datagram, self.capacity);
         let has_room_again = self.is_full && self.held(free) <= self.allowance / 2;
@@ -40,7 +42,7 @@ impl Room {
         has_room_again
     }
 
-    /// Notes that the buffer was emptied.
+    /// Records that the buffer was emptied.
     pub(super) fn empty(&mut self) {
         self.is_full = false;
     }
@@ -50,8 +52,8 @@ impl Room {
     }
 }
 
-/// Returns the bytes that a connection may hold which sends `window` bytes in each `rtt`, in datagrams of up to `datagram`
-/// bytes; never more than `most`, which is what its next drive takes.
+/// Returns the bytes that a connection may hold if it sends `window` bytes per `rtt`, in datagrams of up to `datagram` bytes.
+/// Never more than `most`, which is what its next drive takes.
 fn allowance(window: u64, rtt: Duration, datagram: usize, most: usize) -> usize {
     let held = u128::from(window) * HELD.as_nanos() / rtt.as_nanos().max(1);
     usize::try_from(held).unwrap_or(usize::MAX).max(FEWEST * datagram).min(most)

@@ -1,13 +1,13 @@
-//! Whether what a connection sends is answered: told from unanswered loss probes, so that an idle path, which has nothing
-//! to be answered, and a lossy one, on which some answer soon comes through, are never taken for dead.
+//! Detects a silent peer from unanswered loss probes. An idle path, which sends no probes, and a lossy path, on which some answer
+//! arrives soon, are never taken for dead.
 
 use std::time::{Duration, Instant};
 
-/// Loss probes in a row without an answer from which on a connection may be called silent. Each is two packets, and the
-/// wait for an answer doubles, so even where every fifth packet is lost each way this is less than one in a thousand.
+/// Consecutive unanswered loss probes after which a connection may count as silent. Each probe is two packets, and the wait for
+/// an answer doubles. With 20 % loss each way, the chance is below one in a thousand.
 const PROBES: u32 = 3;
 
-/// And the time from the first of them: a peer that was not scheduled for a moment is not silent.
+/// Least time since the first of them. A peer that was briefly not scheduled is not silent.
 const AT_LEAST: Duration = Duration::from_millis(400);
 
 /// The verdict on one connection.
@@ -15,15 +15,15 @@ const AT_LEAST: Duration = Duration::from_millis(400);
 pub(super) struct Silence {
     /// When the first of the unanswered probes was seen.
     since: Option<Instant>,
-    /// The number of acknowledgements that had come when the connection was called silent.
+    /// The number of acknowledgements received when the connection was found silent.
     silent: Option<u64>,
 }
 
 impl Silence {
-    /// Takes the number of unanswered probes, and of acknowledgements so far, which is asked for only where it matters;
-    /// returns whether the connection is silent if that is another verdict than before.
+    /// Takes the numbers of unanswered probes and of acknowledgements so far. The latter is called only if needed. Returns
+    /// whether the connection is silent, if that has changed.
     ///
-    /// Only an acknowledgement ends a silence: the count of probes also begins anew when the network has changed.
+    /// Only an acknowledgement ends a silence, because the probe count also restarts when the network changes.
     pub(super) fn judge(
         &mut self,
         now: Instant,

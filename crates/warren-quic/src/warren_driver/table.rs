@@ -1,4 +1,4 @@
-//! Connections by their place, which is what everything inside the driver names them by, and by their public name.
+//! Connections by slot, which the driver uses internally, and by public id.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -10,13 +10,13 @@ pub(super) struct Table {
     slots: Vec<Option<Box<WarrenConnection>>>,
     free: Vec<usize>,
     by_id: BTreeMap<ConnectionId, usize>,
-    /// What was looked up last: datagrams come in runs of one connection.
+    /// The latest look-up, because datagrams arrive in runs of one connection.
     last: Cell<Option<(ConnectionId, usize)>>,
     next_id: u64,
 }
 
 impl Table {
-    /// Makes an empty one whose names lie above `floor`.
+    /// Makes an empty table with ids above `floor`.
     pub(super) fn new(floor: u64) -> Self {
         Self {
             slots: Vec::new(),
@@ -27,7 +27,7 @@ impl Table {
         }
     }
 
-    /// Adds the connection that `make` makes, given its name, and returns its place.
+    /// Adds the connection that `make` makes from its id. Returns its slot.
     pub(super) fn insert(
         &mut self,
         make: impl FnOnce(ConnectionId) -> WarrenConnection,

@@ -1,31 +1,30 @@
-//! The earliest of all connections' deadlines, and the one sleep that waits for it.
+//! The deadlines of all connections, and the one sleep that waits for the earliest.
 
 use std::{cmp::Reverse, collections::BinaryHeap, pin::Pin, task::Context, time::Instant};
 
 use tokio::time::{Sleep, sleep_until};
 
-/// Entries that are out of date are swept when there are this many times more than connections, and more than some.
+/// Outdated entries are removed once there are this many times more entries than connections, and more than a minimum.
 const SLACK: usize = 4;
 const SLACK_AT_LEAST: usize = 64;
 
-/// When which connection is to be looked at. A deadline that moves to a later time costs nothing: the connection is looked
-/// at early, in vain, and entered again.
+/// When to check each connection. Moving a deadline to a later time is free: the connection is checked early and entered again.
 #[derive(Debug)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, usize)>>,
     sleep: Pin<Box<Sleep>>,
-    /// When the sleep ends, if it was polled to.
+    /// When the sleep ends, if it is registered.
     set: Option<Instant>,
 }
 
 impl Timers {
-    /// Makes timers; to be called inside a tokio runtime.
+    /// Makes timers. Must be called inside a tokio runtime.
     pub(super) fn new() -> Self {
         let sleep = Box::pin(sleep_until(tokio::time::Instant::now()));
         Self { heap: BinaryHeap::new(), sleep, set: None }
     }
 
-    /// Sets a connection's timer, which stands at `timer`, for its `deadline`.
+    /// Sets a connection's timer to its `deadline`. `timer` is the time that it is currently set to.
     pub(super) fn set(&mut self, slot: usize, timer: &mut Option<Instant>, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if timer.is_none_or(|timer| deadline < timer) {
@@ -43,14 +42,14 @@ impl Timers {
         self.heap.pop().map(|Reverse((deadline, slot))| (slot, deadline))
     }
 
-    /// Forgets entries that are out of date if there are many; `is_current` tells them.
+    /// Removes outdated entries if there are many. `is_current` identifies the valid ones.
     pub(super) fn sweep(&mut self, connections: usize, is_current: impl Fn(usize, Instant) -> bool) {
         if self.heap.len() > SLACK_AT_LEAST + SLACK * connections {
             self.heap.retain(|Reverse((deadline, slot))| is_current(*slot, *deadline));
         }
     }
 
-    /// Sees to it that `cx` is woken for the earliest deadline.
+    /// Registers `cx` to be woken at the earliest deadline.
     pub(super) fn wait(&mut self, cx: &mut Context<'_>) {
         let Some(&Reverse((deadline, _))) = self.heap.peek() else { return };
         if self.set.is_some_and(|set| set <= deadline && !self.sleep.is_elapsed()) {
@@ -58,14 +57,14 @@ impl Timers {
         }
         self.sleep.as_mut().reset(tokio::time::Instant::from_std(deadline));
         self.set = Some(deadline);
-        // A task that used up its budget is told to wait without being kept in mind (`tokio::task::coop`).
+        // A task without budget gets Pending without its waker being registered (`tokio::task::coop`).
         if self.sleep.as_mut().poll(cx).is_ready() || !tokio::task::coop::has_budget_remaining() {
             self.set = None;
             cx.waker().wake_by_ref();
         }
     }
 
-    /// Forgets whom it wakes.
+    /// Forgets the registered waker.
     pub(super) fn forget_waker(&mut self) {
         self.set = None;
     }

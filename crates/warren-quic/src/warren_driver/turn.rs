@@ -1,4 +1,4 @@
-//! One turn of the driver: what is due, what came in, what it means, what goes out, and what to wait for.
+//! One turn of the driver: timers, receiving, delivery of events, sending, and waiting.
 
 use std::{
     num::NonZeroUsize,
@@ -40,8 +40,8 @@ impl WarrenEndpoint {
             self.give_way(now);
             self.deliver(inbox, now);
         }
-        // With something in the inbox, acknowledgements wait for the flush that follows: they ride with what the worker
-        // sends then.
+        // If the inbox is not empty, acknowledgements wait for the following flush, where they share packets with the worker's
+        // datagrams.
         if owed || inbox.is_empty() {
             self.transmit(now);
             self.deliver(inbox, now);
@@ -64,12 +64,12 @@ impl WarrenEndpoint {
         self.wait(cx);
     }
 
-    /// Whether something is to be sent, or is parked at a socket and may leave by now.
+    /// Whether a connection has something to send, or a parked transmit may be sent now.
     pub(super) fn has_to_send(&self) -> bool {
         !self.work.to_send.is_empty() || self.ports.iter().flatten().any(Port::is_parked)
     }
 
-    /// Registrations are made once and last until they wake; another waker needs new ones.
+    /// Registrations last until they wake. A different waker needs new ones.
     fn know_waker(&mut self, cx: &Context<'_>) {
         if self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return;
@@ -96,7 +96,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Receives and deals with what came.
+    /// Receives datagrams and handles them.
     fn receive(&mut self, now: Instant) {
         let emptied = self.receive_once(|this, index, meta, batch| {
             if this.intake.is_full() && this.slot_of(index, meta, &batch).is_none() {
@@ -111,8 +111,8 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Receives into every buffer that is free, starting with another port each time, and gives each batch to `take`. Returns
-    /// whether nothing was left in the sockets.
+    /// Receives into every free buffer, starting with another port each time, and passes each batch to `take`. Returns whether
+    /// the sockets were emptied.
     pub(super) fn receive_once(
         &mut self,
         mut take: impl FnMut(&mut Self, usize, &RecvMeta, BytesMut),
@@ -145,17 +145,18 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// The connection of a batch. Whatever else a client puts into one is its own.
+    /// The connection of a batch, taken from its first datagram. All its datagrams come from one address, so they count for that
+    /// client.
     pub(super) fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
     }
 
-    /// Gives a batch of datagrams, all of one sender and of one size but the last, to their connections.
+    /// Passes a batch of datagrams to their connections. All are from one sender and of one size, except the last.
     pub(super) fn take_batch(&mut self, index: usize, meta: &RecvMeta, mut batch: BytesMut, now: Instant) {
         let Some(port) = self.ports.get_mut(index).and_then(Option::as_mut) else { return };
         let origin = Origin::of(meta);
-        // Nearly all of a batch is of one connection, and has one connection ID.
+        // Nearly all datagrams of a batch belong to one connection and have one connection ID.
         let mut last = None;
         while !batch.is_empty() {
             let mut datagram = batch.split_to(meta.stride.clamp(1, batch.len()));
@@ -203,7 +204,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Ends the handshakes whose places were given to others.
+    /// Ends the handshakes that lost their seats.
     fn give_way(&mut self, now: Instant) {
         for (place, number) in self.displaced.take() {
             let Ok(slot) = usize::try_from(place) else { continue };
@@ -215,7 +216,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Delivers the news of connections that may have some, as far as they fit into the inbox.
+    /// Delivers pending events and datagrams of connections as far as the inbox has room.
     fn deliver(&mut self, inbox: &mut Inbox, now: Instant) {
         for _ in 0..self.work.with_news.len() {
             if !has_room(inbox) {
@@ -230,12 +231,12 @@ impl WarrenEndpoint {
                 Left::More => self.list_news(slot),
                 Left::Over => self.retired.push(slot),
             }
-            // What was read of the control stream is credit for the peer, which is to be sent.
+            // Reading the control stream gives the peer flow control credit, which must be sent.
             self.list_to_send(slot);
         }
     }
 
-    /// Sends for each listed connection until it has nothing more or its drive is full.
+    /// Sends for each listed connection until it has nothing more to send or reaches the cap of a drive.
     fn transmit(&mut self, now: Instant) {
         self.unpark();
         for _ in 0..self.work.to_send.len() {
@@ -269,7 +270,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Takes in what a connection has to tell the driver and the endpoint, and sets its timer.
+    /// Processes a connection's events for the driver and the endpoint, and sets its timer.
     fn absorb(&mut self, slot: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(port) = self.ports.get_mut(connection.place.port).and_then(Option::as_mut) else { return };
@@ -286,7 +287,7 @@ impl WarrenEndpoint {
         }
     }
 
-    /// Sees to it that `cx` is woken when there is something to do; at once if something is left undone.
+    /// Registers `cx` to be woken when there is work, or wakes it at once if work is left.
     fn wait(&mut self, cx: &mut Context<'_>) {
         let undone =
             !self.work.to_send.is_empty() || !self.work.with_news.is_empty() || !self.attempts.is_empty();
@@ -335,7 +336,7 @@ enum Drive {
     Stalled,
 }
 
-/// One drive: sends until there is nothing more to send or the cap is reached.
+/// Runs one drive: sends until there is nothing more to send or the cap is reached.
 fn drive(connection: &mut WarrenConnection, port: &mut Port, buffer: &mut Vec<u8>, now: Instant) -> Drive {
     if port.is_parked() {
         return Drive::Stalled;

@@ -1,8 +1,8 @@
-//! The connections that the driver has work for: the lists of a turn, and a connection's mark that a list has it.
+//! The lists of connections with pending work, and each connection's marks for being listed.
 
 use std::collections::VecDeque;
 
-/// The lists that have a connection. It stands in the connection, so that no list has one twice.
+/// The lists that contain a connection. Stored in the connection, so that no list contains it twice.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pub(super) to_send: bool,

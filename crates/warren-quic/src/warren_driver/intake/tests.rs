@@ -1,4 +1,4 @@
-//! An intake without an exit.
+//! Tests of the intake without an exit.
 
 mod flood;
 mod garbage;
@@ -14,7 +14,7 @@ const fn client(number: u8) -> Sender {
     Sender::Client(PublicKey([number; 32]))
 }
 
-/// A batch of so many datagrams of 1,000 bytes, its number in the first four bytes.
+/// A batch of datagrams of 1,000 bytes, with its number in the first four bytes.
 fn batch(number: u32, datagrams: usize) -> Batch {
     let mut bytes = BytesMut::zeroed(datagrams * 1_000);
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -27,7 +27,7 @@ fn number(batch: &Batch) -> u32 {
     u32::from_be_bytes(batch.bytes[..4].try_into().unwrap())
 }
 
-/// The numbers of the next so many batches.
+/// The numbers of the next `count` batches.
 fn popped(intake: &mut Intake, count: usize) -> Vec<u32> {
     std::iter::from_fn(|| intake.pop(true)).take(count).map(|batch| number(&batch)).collect()
 }
@@ -72,7 +72,7 @@ fn who_was_charged_for_more_than_its_turn_waits_until_the_others_have_had_as_muc
     assert_eq!(popped(&mut intake, TURN * 2), two_turns);
     assert_eq!(popped(&mut intake, 1), [1]);
 
-    // Debts keep nobody from being served who is alone, and what is charged to who has nothing more is forgotten.
+    // A single sender is served despite its debt. The debt of a sender with an empty queue is forgotten.
     intake.charge(TURN * 1_000);
     while popped(&mut intake, 1) != [199] {}
     intake.charge(TURN * 1_000);
@@ -95,7 +95,7 @@ fn strangers_have_one_line_for_all_and_wait_where_enough_of_them_are_dealt_with(
     assert!(intake.is_empty());
 }
 
-/// One after the other, so that those whose turn has come long have most.
+/// One after the other, so that the earliest senders have the most.
 #[test]
 fn many_clients_together_keep_no_more_than_all_may() {
     let mut intake = Intake::new();
@@ -193,7 +193,7 @@ fn a_turn_takes_as_much_as_can_be_dealt_with_in_its_time() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: each datagram is handed out once, in its sender's order, or is counted.
+    /// For any input order, each datagram is delivered once, in its sender's order, or counted as dropped.
     #[test]
     fn property_every_datagram_is_handed_out_in_order_or_counted(
         steps in prop::collection::vec((0_usize..4, 0_usize..64, 0_u8..8), 0..200),
