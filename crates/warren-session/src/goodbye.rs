@@ -166,65 +166,97 @@ impl Goodbye {
 /// The sentence for the user: what happened, and what to do about it.
 impl fmt::Display for Goodbye {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sentence = match self {
-            Self::NotEnrolled => {
+        // These two cover all reasons except the ones below. A test checks that no sentence is empty.
+        let sentence = self.final_sentence().or(self.passing_sentence());
+        match (self, sentence) {
+            (Self::Version(Some(Versions { exit, client })), _) => write!(
+                f,
+                "the exit speaks protocol version {exit} and the client version {client}: update Warren on the side with the \
+                 lower number"
+            ),
+            (Self::Protocol(violation), _) => write!(
+                f,
+                "the other side broke the protocol ({violation}): this is a defect, report it with both versions of Warren"
+            ),
+            (_, sentence) => f.write_str(sentence.unwrap_or_default()),
+        }
+    }
+}
+
+impl Goodbye {
+    /// The sentence of a final reason that is always the same.
+    const fn final_sentence(self) -> Option<&'static str> {
+        match self {
+            Self::NotEnrolled => Some(
                 "the exit does not know this client's key: have its operator add it with \
-                 `warren exit client add NAME --public-key KEY`"
-            }
-            Self::Revoked => {
-                "the exit's operator has removed this client: ask for a new profile if you still need access"
-            }
-            Self::Replaced => {
+                 `warren exit client add NAME --public-key KEY`",
+            ),
+            Self::Revoked => Some(
+                "the exit's operator has removed this client: ask for a new profile if you still need access",
+            ),
+            Self::Replaced => Some(
                 "another host opened a session with this client's key and took over: give every host a key of its \
-                 own, or run `warren up` again to take the session back"
-            }
-            Self::Version(Some(Versions { exit, client })) => {
-                return write!(
-                    f,
-                    "the exit speaks protocol version {exit} and the client version {client}: update Warren on the \
-                     side with the lower number"
-                );
-            }
-            Self::Version(None) => {
-                "exit and client speak different versions of the protocol: update Warren on the older side"
-            }
-            Self::Disabled => {
+                 own, or run `warren up` again to take the session back",
+            ),
+            Self::Version(None) => Some(
+                "exit and client speak different versions of the protocol: update Warren on the older side",
+            ),
+            Self::Disabled => Some(
                 "the exit's operator has disabled this client: ask for `warren exit client enable NAME` there, then \
-                 run `warren up` again"
-            }
-            Self::InvitationVoid => {
+                 run `warren up` again",
+            ),
+            Self::InvitationVoid => Some(
                 "the exit does not take this invitation, because it was used, withdrawn or has expired: ask for a new \
-                 one with `warren exit invite NAME` there"
-            }
-            Self::PoolEmpty => {
+                 one with `warren exit invite NAME` there",
+            ),
+            Self::Version(Some(_))
+            | Self::PoolEmpty
+            | Self::Restarting
+            | Self::UnknownSession
+            | Self::Full
+            | Self::TimedOut
+            | Self::Superseded
+            | Self::Draining
+            | Self::ClientStopped
+            | Self::Protocol(_) => None,
+        }
+    }
+
+    /// The sentence of a reason after which the client may try again.
+    const fn passing_sentence(self) -> Option<&'static str> {
+        match self {
+            Self::PoolEmpty => Some(
                 "the exit has no inner address left, all are in use: have its operator remove clients or choose \
-                 larger networks in exit.toml"
+                 larger networks in exit.toml",
+            ),
+            Self::Restarting => {
+                Some("the exit is restarting: the client reconnects by itself once it is back")
             }
-            Self::Restarting => "the exit is restarting: the client reconnects by itself once it is back",
             Self::UnknownSession => {
-                "the exit does not know this session any more: the client opens a new one by itself"
+                Some("the exit does not know this session any more: the client opens a new one by itself")
             }
-            Self::Full => "too many connections are waiting at the exit: the client tries again by itself",
-            Self::TimedOut => {
-                "the handshake was not finished within 5 s: check that UDP packets pass in both directions"
+            Self::Full => {
+                Some("too many connections are waiting at the exit: the client tries again by itself")
             }
+            Self::TimedOut => Some(
+                "the handshake was not finished within 5 s: check that UDP packets pass in both directions",
+            ),
             Self::Superseded => {
-                "a newer connection of the same client took the place of this one: nothing to do"
+                Some("a newer connection of the same client took the place of this one: nothing to do")
             }
-            Self::Draining => {
+            Self::Draining => Some(
                 "the exit is being taken out of service: the client moves to its next exit, and comes back once this \
-                 one serves again"
-            }
-            Self::ClientStopped => "the client was stopped: run `warren up` there to start it again",
-            Self::Protocol(violation) => {
-                return write!(
-                    f,
-                    "the other side broke the protocol ({violation}): this is a defect, report it with both versions \
-                     of Warren"
-                );
-            }
-        };
-        f.write_str(sentence)
+                 one serves again",
+            ),
+            Self::ClientStopped => Some("the client was stopped: run `warren up` there to start it again"),
+            Self::NotEnrolled
+            | Self::Revoked
+            | Self::Replaced
+            | Self::Version(_)
+            | Self::Disabled
+            | Self::InvitationVoid
+            | Self::Protocol(_) => None,
+        }
     }
 }
 
