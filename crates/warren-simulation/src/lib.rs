@@ -1,8 +1,8 @@
-//! What the simulations share: seeds, random numbers that a seed repeats, and bugs planted on purpose.
+//! Shared parts of the simulations: seeds, reproducible random numbers, and bugs planted on purpose.
 //!
-//! A crate declares its bugs with [`planted_bugs!`] and asks `is_planted(Bug::...)` where each one would be. Its simulation
-//! must then find every bug ([`find_every_bug`]), which shows that it can find real ones. Only test builds have the bugs: in
-//! any other build `is_planted` is a constant `false`.
+//! A crate declares its bugs with [`planted_bugs!`] and checks `is_planted(Bug::...)` at the place of each one. Its simulation
+//! must find every bug ([`find_every_bug`]), which shows that it can find real ones. The bugs exist only in test builds. In any
+//! other build `is_planted` is a constant `false`.
 //!
 //! ```
 //! warren_simulation::planted_bugs! {
@@ -30,7 +30,7 @@ use std::{
 #[macro_export]
 macro_rules! planted_bugs {
     ($($(#[$attribute:meta])* $bug:ident),* $(,)?) => {
-        /// A mistake in one place.
+        /// A planted bug.
         #[derive(Copy, Clone, Debug, PartialEq, Eq)]
         pub(crate) enum Bug {
             $($(#[$attribute])* $bug,)*
@@ -48,7 +48,7 @@ macro_rules! planted_bugs {
             }
         }
 
-        /// Whether this thread has the bug.
+        /// Whether the bug is planted in this thread.
         pub(crate) fn is_planted(bug: Bug) -> bool {
             #[cfg(test)]
             return PLANTED.get() == Some(bug);
@@ -66,28 +66,28 @@ pub trait Planted: Copy + Debug + 'static {
     /// Every bug.
     const ALL: &'static [Self];
 
-    /// Plants a bug in this thread, or removes the one that is there.
+    /// Plants a bug in this thread, or removes the planted one.
     fn plant(bug: Option<Self>);
 }
 
-/// How a seed's run ended.
+/// The result of a seed's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether every promise was kept.
+    /// Whether every checked property held.
     pub is_kept: bool,
-    /// A hash of what happened; zero where nobody takes one. A seed repeats it.
+    /// A hash of the run's events, the same for each run of a seed. Zero if the simulation takes none.
     pub trace: u64,
 }
 
-/// Runs a simulation that panics where a promise is broken.
+/// Runs a simulation that panics if a checked property is violated.
 pub fn outcome(run: impl FnOnce()) -> Outcome {
     Outcome { is_kept: catch_unwind(AssertUnwindSafe(run)).is_ok(), trace: 0 }
 }
 
-/// Returns the seeds to run: `default`, or those that `WARREN_SIMULATION=FROM..TO` asks for.
+/// Returns the seeds to run: `default`, or the range in `WARREN_SIMULATION=FROM..TO`.
 ///
 /// # Panics
-/// When the variable is set to something else.
+/// If the variable has another format.
 pub fn seeds(default: Range<u64>) -> Range<u64> {
     std::env::var("WARREN_SIMULATION").map_or(default, |range| {
         let bounds = range.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
@@ -95,11 +95,10 @@ pub fn seeds(default: Range<u64>) -> Range<u64> {
     })
 }
 
-/// Plants one bug after the other and runs seeds until one finds it.
+/// Plants each bug in turn and runs seeds until one finds it.
 ///
 /// # Panics
-/// When the first `seeds` seeds do not find a bug, when the seed does not find it a second time in the same way, or when the
-/// seed fails without the bug too.
+/// If the first `seeds` seeds do not find a bug, if the seed's second run differs, or if the seed fails without the bug too.
 #[allow(clippy::print_stdout, reason = "a test's output says which seed found what")]
 pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
     for &bug in Bug::ALL {
@@ -114,7 +113,7 @@ pub fn find_every_bug<Bug: Planted>(seeds: u64, run: impl Fn(u64) -> Outcome) {
     }
 }
 
-/// Random numbers that a seed repeats (xorshift64*).
+/// Reproducible random numbers (xorshift64*).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

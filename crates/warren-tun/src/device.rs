@@ -1,4 +1,4 @@
-//! Makes a TUN device and its queues.
+//! Creates a TUN device and its queues.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -7,7 +7,7 @@ use warren_packet::coalesce::Merge;
 
 use crate::{Queue, TunError, file};
 
-/// What device to make.
+/// The configuration of a TUN device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DeviceConfig {
     /// The network device's name, at most 15 characters.
@@ -16,14 +16,14 @@ pub struct DeviceConfig {
     pub mtu: u16,
     /// The number of queues, 1 to 128.
     pub queues: usize,
-    /// Whether each queue has a lane for bulk beside the other. Each lane is a file descriptor; a device of several has 3.5 MiB of the
-    /// kernel's memory, for queueing disciplines (`mq` has one for each of 256 queues that there might be).
+    /// Whether each queue has a second lane for bulk traffic. Each lane is a file descriptor. A device with several lanes takes
+    /// 3.5 MiB of kernel memory for queueing disciplines (`mq` allocates one for each of 256 possible queues).
     pub bulk_lane: bool,
-    /// Whether the kernel may hand over super-packets (TSO, USO) and partial checksums.
+    /// Whether the kernel may deliver super-packets (TSO, USO) and partial checksums.
     pub offload: bool,
 }
 
-/// The identity of a TUN device; its queues keep it alive.
+/// The identity of a TUN device. Its queues keep it alive.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Device {
     name: String,
@@ -42,29 +42,29 @@ impl Device {
         self.index
     }
 
-    /// Tells whether the kernel hands over UDP super-packets too (USO, Linux 6.2 and later).
+    /// Returns whether the kernel delivers UDP super-packets too (USO, Linux 6.2 and later).
     pub fn udp_offload(&self) -> bool {
         self.udp_offload
     }
 }
 
-/// Makes a TUN device that is down and has no addresses, and opens its queues.
+/// Creates a TUN device that is down and has no addresses, and opens its queues.
 ///
-/// Reads and writes carry a virtio-net header in front of the packet whether offload is on or not.
+/// Reads and writes have a virtio-net header before the packet, with or without offload.
 ///
 /// # Errors
 ///
-/// A [`TunError`] that says what to do. A device of that name is never joined or reused, and nothing is left behind.
+/// A [`TunError`] that says what to do. An existing device of that name is never reused, and no device remains after an error.
 pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
     check_name(&config.name)?;
     if config.queues == 0 || config.queues > MAX_QUEUES {
         return Err(TunError::InvalidQueues { queues: config.queues, max: MAX_QUEUES });
     }
-    // tun-rs would make the device node itself, which is not ours to do.
+    // tun-rs would create a missing device node, which is the administrator's task.
     if matches!(std::fs::exists(DRIVER), Ok(false)) {
         return Err(TunError::NoDriver);
     }
-    // The driver attaches to a TUN device that exists; two daemons would then share one device's packets.
+    // The driver silently attaches to an existing TUN device. Two daemons would then share its packets.
     if interface_index(&config.name)?.is_some() {
         return Err(TunError::NameTaken { name: config.name.clone() });
     }
@@ -72,7 +72,8 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
     let refused = |step| move |error| TunError::from_kernel(step, &config.name, error);
     let lanes = if config.bulk_lane { 2 } else { 1 };
     let files = lanes * config.queues;
-    // Whoever opens a device of several queues that exists joins it, without a word, even one that was made just now.
+    // Opening an existing multi-queue device silently joins it. The exclusive claim closes the race with a device created since
+    // the check above.
     let claim =
         (files > 1).then(|| file::claim(DRIVER, &config.name)).transpose().map_err(refused("create"))?;
     let first = DeviceBuilder::new()
@@ -97,7 +98,7 @@ pub fn create(config: &DeviceConfig) -> Result<(Device, Vec<Queue>), TunError> {
         }
     }
 
-    // Its own queue goes, which nobody reads.
+    // Close the claim's own queue, which nobody reads.
     drop(claim);
     let index = interface_index(&config.name)?
         .ok_or_else(|| TunError::from_kernel("find", &config.name, Errno::NOLINK.into()))?;
@@ -117,10 +118,10 @@ const DRIVER: &str = "/dev/net/tun";
 /// Half of `MAX_TAP_QUEUES` of drivers/net/tun.c.
 const MAX_QUEUES: usize = 128;
 
-/// `IFNAMSIZ` of linux/if.h less the closing zero.
+/// `IFNAMSIZ` of linux/if.h without the terminating zero.
 const MAX_NAME_BYTES: usize = 15;
 
-/// Refuses names that the kernel refuses, and those it would read as a pattern (`tun%d`).
+/// Refuses names that the kernel refuses, and names that it would treat as a pattern (`tun%d`).
 fn check_name(name: &str) -> Result<(), TunError> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
     let valid = !name.is_empty()
@@ -131,10 +132,10 @@ fn check_name(name: &str) -> Result<(), TunError> {
     if valid { Ok(()) } else { Err(TunError::InvalidName { name: name.to_owned() }) }
 }
 
-/// Looks up the interface index of a network device, if there is one of that name.
+/// Looks up the interface index of a network device. `None` if there is no device of that name.
 fn interface_index(name: &str) -> Result<Option<u32>, TunError> {
     let look_up = || {
-        // The kernel answers on a socket of any family; a daemon in its sandbox has none of AF_UNIX.
+        // The kernel answers on a socket of any family. AF_UNIX is not available in the daemon's sandbox.
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         netdevice::name_to_index(&socket, name)
     };

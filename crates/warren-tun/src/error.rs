@@ -1,39 +1,39 @@
-//! Why a TUN device could not be made, each reason with what to do about it.
+//! The reasons why a TUN device could not be created, each with advice.
 
 use std::io;
 
 /// Why [`create`](crate::create) failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The kernel's TUN driver is not there.
+    /// The kernel's TUN driver is missing.
     #[error(
         "/dev/net/tun is missing: load the driver with `modprobe tun`, or give the container the device /dev/net/tun"
     )]
     NoDriver,
-    /// The process may not make network devices.
+    /// The process lacks the permission to create network devices.
     #[error(
         "making the TUN device {name} is not permitted: run as root, or with CAP_NET_ADMIN and access to /dev/net/tun"
     )]
     NotPermitted {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A network device of that name exists, whoever made it.
+    /// A network device of that name exists already.
     #[error("a network device named {name} exists already: stop what uses it, or choose another name")]
     NameTaken {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The name is not one that a network device can have.
+    /// The name is not valid for a network device.
     #[error("{name:?} cannot be a network device's name: use 1 to 15 of the characters A-Z a-z 0-9 . _ -")]
     InvalidName {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The number of queues is one for which the kernel's driver does not have lanes.
+    /// The number of queues is not supported by the kernel's driver.
     #[error("a TUN device has 1 to {max} queues, not {queues}")]
     InvalidQueues {
-        /// The number that was asked for.
+        /// The requested number.
         queues: usize,
         /// Half of the driver's limit.
         max: usize,
@@ -41,9 +41,9 @@ pub enum TunError {
     /// The kernel refused one step for another reason.
     #[error("the kernel refused to {step} the TUN device {name}, see `dmesg`")]
     Refused {
-        /// What was being done: "create", "add a queue to", "set offloads of".
+        /// The step: "create", "add a queue to", "set the offloads of" and so on.
         step: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
         /// The kernel's answer.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum TunError {
 }
 
 impl TunError {
-    /// Sorts the kernel's answer to one step of making the device `name`.
+    /// Classifies the kernel's error in one step of creating the device `name`.
     pub(crate) fn from_kernel(step: &'static str, name: &str, source: io::Error) -> Self {
         let name = name.to_owned();
         match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {

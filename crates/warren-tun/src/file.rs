@@ -1,4 +1,5 @@
-//! A queue's open file: its readiness, its offloads and a device that is nobody else's, the three things of this crate that need `unsafe`.
+//! The three operations of this crate that need `unsafe`: registering a queue's file for readiness, turning off its offloads, and
+//! claiming a device exclusively.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -12,39 +13,39 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::SyncDevice;
 
-/// Registers the file with the current tokio runtime, to learn when it can be read.
+/// Registers the file with the current tokio runtime for read readiness.
 ///
 /// # Panics
 ///
-/// Outside a tokio runtime that has its I/O driver on.
+/// Outside a tokio runtime with I/O enabled.
 pub(crate) fn register(file: Arc<SyncDevice>) -> io::Result<AsyncFd<Arc<SyncDevice>>> {
-    // SAFETY: the `Arc` keeps the device, whose descriptor never changes and is closed only when the last reference is
-    // dropped; `AsyncFd` holds one for as long as it lives.
+    // SAFETY: the `Arc` keeps the device alive. Its descriptor never changes and is closed only when the last reference is
+    // dropped. `AsyncFd` holds one for its whole life.
     unsafe { AsyncFd::register_with_interest(file, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// Makes a device of several queues that was not there before, and has one of them.
+/// Creates a multi-queue device that must not exist yet, and returns one of its queues.
 ///
 /// # Errors
-/// `EBUSY` when there is a device of that name, and what else the kernel says.
+/// `EBUSY` if a device of that name exists, or any other error of the kernel.
 pub(crate) fn claim(driver: &str, name: &str) -> io::Result<OwnedFd> {
     let file = open(driver, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let mut request = InterfaceRequest { name: [0; 16], flags: EXCLUSIVE_TUN, rest: [0; 22] };
     for (to, from) in request.name.iter_mut().zip(name.bytes().take(15)) {
         *to = from;
     }
-    // SAFETY: TUNSETIFF reads and writes an `ifreq`, which this is as long as and laid out as; the descriptor is open.
+    // SAFETY: TUNSETIFF reads and writes an `ifreq`. `InterfaceRequest` has its size and layout. The descriptor is open.
     unsafe { ioctl(&file, Setter::<SET_INTERFACE, InterfaceRequest>::new(request)) }?;
     Ok(file)
 }
 
-/// `TUNSETIFF` of linux/if_tun.h: `_IOW('T', 202, int)`, whose argument is a pointer to an `ifreq` all the same.
+/// `TUNSETIFF` of linux/if_tun.h: `_IOW('T', 202, int)`. Its argument is nevertheless a pointer to an `ifreq`.
 const SET_INTERFACE: Opcode = opcode::write::<c_int>(b'T', 202);
 
 /// `IFF_TUN`, `IFF_MULTI_QUEUE`, `IFF_NO_PI`, `IFF_VNET_HDR` and `IFF_TUN_EXCL` of linux/if_tun.h.
 const EXCLUSIVE_TUN: u16 = 0x0001 | 0x0100 | 0x1000 | 0x4000 | 0x8000;
 
-/// `ifreq` of linux/if.h, as far as it matters here.
+/// The part of linux/if.h's `ifreq` that is used here.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; 16],
@@ -52,22 +53,21 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// Makes the kernel hand over whole packets with complete checksums, on every queue of the device.
+/// Makes the kernel deliver whole packets with complete checksums, on every queue of the device.
 ///
-/// The virtio-net header stays in front of each packet and is then always zero.
+/// The virtio-net header stays before each packet and is always zero then.
 pub(crate) fn disable_offload(file: impl AsFd) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes its flags by value and reads or writes no memory of this process; the descriptor is
-    // open, because it is borrowed.
+    // SAFETY: TUNSETOFFLOAD takes its flags by value and accesses no memory of this process. The borrowed descriptor is open.
     unsafe { ioctl(file, SetOffload { flags: 0 })? };
     Ok(())
 }
 
-/// `TUNSETOFFLOAD` of linux/if_tun.h: `_IOW('T', 208, unsigned int)`, whose argument is the flags, not a pointer.
+/// `TUNSETOFFLOAD` of linux/if_tun.h: `_IOW('T', 208, unsigned int)`. Its argument is the flags, not a pointer.
 struct SetOffload {
     flags: usize,
 }
 
-// SAFETY: the opcode is that of TUNSETOFFLOAD, which takes its argument by value and writes nothing back.
+// SAFETY: the opcode is TUNSETOFFLOAD's, which takes its argument by value and writes nothing back.
 unsafe impl Ioctl for SetOffload {
     type Output = ();
 

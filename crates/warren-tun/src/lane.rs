@@ -1,4 +1,4 @@
-//! The two lanes of a [`Queue`](crate::Queue), each one of the kernel's queues, and which of them is read next.
+//! The two lanes of a [`Queue`](crate::Queue), each of which is one of the kernel's queues, and the order of reading them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use tun_rs::SyncDevice;
 
 use crate::file;
 
-/// Where what a flow sends is to wait until it is read.
+/// The lane in which a flow's packets wait to be read.
 ///
-/// The kernel has it wait in the lane by which the flow was last written to, if that was within three seconds, and in one by the flow's hash
-/// otherwise, as flows beyond 4,096 (`tun_flow_update` of drivers/net/tun.c).
+/// The kernel uses the lane through which the flow was last written to, if that was within three seconds. Otherwise, and for
+/// flows beyond 4,096, it selects a lane by the flow's hash (`tun_flow_update` in drivers/net/tun.c).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lane {
     /// Read first.
     #[default]
     Prompt,
-    /// Read while nothing waits in the other, or that has had its share.
+    /// Read while the prompt lane is empty or has had its share.
     Bulk,
 }
 
@@ -33,7 +33,7 @@ impl OpenLane {
         Self { file: Arc::new(device), readiness: None }
     }
 
-    /// Reads a packet or super-packet with its header; returns how many bytes these are.
+    /// Reads a packet or super-packet with its header. Returns the number of bytes read.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -53,7 +53,7 @@ impl OpenLane {
         self.readiness.is_some()
     }
 
-    /// Its registration with the tokio runtime, which the first call makes.
+    /// The lane's registration with the tokio runtime, which the first call makes.
     pub(crate) fn registered(&mut self) -> io::Result<&AsyncFd<Arc<SyncDevice>>> {
         let readiness = match self.readiness.take() {
             Some(readiness) => readiness,
@@ -63,22 +63,22 @@ impl OpenLane {
     }
 }
 
-/// Bytes of the prompt lane that are read before the other has a turn, if it never is empty. What a flow has there when it changes
-/// lanes is mostly less, and so not overtaken. Not all of it is prompt: half of the flows that nobody answers are there.
+/// Bytes read from a busy prompt lane before the bulk lane gets a turn. A flow that changes lanes usually has less waiting there,
+/// so its packets stay in order. Not all of the lane is prompt traffic: half of the one-way flows are in it.
 const PROMPT_SHARE: usize = 256 * 1024;
-/// Bytes of the bulk lane that are read before the other is asked again, which costs as much as a fifth of reading a small packet.
+/// Bytes read from the bulk lane before the prompt lane is checked again. A check costs a fifth of reading a small packet.
 const BULK_SHARE: usize = 64 * 1024;
 
-/// Decides which lane is read next: the prompt one, unless it is empty or both have more than can be read at once.
+/// Decides which lane is read next: the prompt lane, unless it is empty or has had its share while both are busy.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     current: Lane,
-    /// Read in a row from the current one.
+    /// Bytes read consecutively from the current lane.
     bytes: usize,
 }
 
 impl Turns {
-    /// Which lane is tried first, and which one if that is empty.
+    /// The lane to try first, then the one to try if that is empty.
     pub(crate) fn order(&self) -> [Lane; 2] {
         let other = match self.current {
             Lane::Prompt => Lane::Bulk,
@@ -97,14 +97,14 @@ impl Turns {
 
     /// Counts a read.
     pub(crate) fn count(&mut self, lane: Lane, bytes: usize) {
-        // The same one again after its share: the other is empty.
+        // Reading the same lane after its share means that the other one is empty.
         if lane != self.current || self.has_had_its_share() {
             (self.current, self.bytes) = (lane, 0);
         }
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Both are empty.
+    /// Records that both lanes are empty.
     pub(crate) fn end(&mut self) {
         *self = Self::default();
     }

@@ -1,8 +1,8 @@
 //! The queues of a TUN device whose reads and writes carry a virtio-net header.
 //!
-//! [`create`] makes the device; the caller gives it addresses, brings it up and owns its [`Queue`]s. A queue reads one
-//! super-packet per system call and writes one from scattered parts with one `writev`. The device is not persistent: it
-//! goes when its last queue does.
+//! [`create`] creates the device. The caller assigns addresses, brings it up and owns its [`Queue`]s. A queue reads one
+//! super-packet per system call, and writes one from scattered parts with one `writev`. The device is not persistent: it
+//! disappears with its last queue.
 
 mod device;
 mod error;

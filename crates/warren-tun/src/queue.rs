@@ -1,4 +1,4 @@
-//! One queue of a TUN device, in two lanes: one super-packet a read, one `writev` a write.
+//! One queue of a TUN device, with up to two lanes. Each read returns one super-packet, and each write is one `writev`.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,13 +12,28 @@ use warren_packet::virtio::{self, VirtioNetHeader};
 
 use crate::lane::{Lane, OpenLane, Turns};
 
-/// The least size of the buffer given to [`Queue::poll_read`]: a virtio-net header and the largest IP packet.
+/// Minimum size of the buffer for [`Queue::poll_read`]: a virtio-net header and the largest IP packet.
 pub const READ_BUFFER_BYTES: usize = virtio::LEN + 65_536;
 
-/// The most parts that [`Queue::write`] gathers into one packet.
+/// Most parts that [`Queue::write`] gathers into one packet.
 pub const MAX_PARTS: usize = coalesce::MAX_PARTS;
 
 /// One queue of a TUN device, read and written without blocking.
+///
+/// ```no_run
+/// use std::future::poll_fn;
+/// use warren_tun::{DeviceConfig, Lane, READ_BUFFER_BYTES, create};
+///
+/// # async fn echo() -> Result<(), Box<dyn std::error::Error>> {
+/// let config =
+///     DeviceConfig { name: "warren0".into(), mtu: 1380, queues: 1, bulk_lane: false, offload: true };
+/// let (_device, mut queues) = create(&config)?;
+/// let mut buffer = vec![0; READ_BUFFER_BYTES];
+/// let (header, packet) = poll_fn(|context| queues[0].poll_read(context, &mut buffer)).await?;
+/// queues[0].write(Lane::Prompt, header, &[&buffer[packet]])?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Queue {
     prompt: OpenLane,
     bulk: Option<OpenLane>,
@@ -30,17 +45,17 @@ pub struct Queue {
 impl Queue {
     /// Reads one packet, or one super-packet, into `buffer`.
     ///
-    /// The result is the virtio-net header and where in `buffer` the packet stands. `buffer` holds at least
-    /// [`READ_BUFFER_BYTES`], because the kernel cuts off what does not fit without a word.
+    /// Returns the virtio-net header and the packet's range in `buffer`. `buffer` must hold at least [`READ_BUFFER_BYTES`],
+    /// because the kernel silently truncates larger packets.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a smaller buffer, `InvalidData` when what was read has no valid header, and what the kernel
-    /// says, such as `EBADFD` once the device is gone.
+    /// `InvalidInput` for a smaller buffer, `InvalidData` if the read has no valid header, or the kernel's error, such as
+    /// `EBADFD` once the device is gone.
     ///
     /// # Panics
     ///
-    /// On its first call outside a tokio runtime that has its I/O driver on.
+    /// On the first call outside a tokio runtime with I/O enabled.
     pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -64,13 +79,13 @@ impl Queue {
         Poll::Pending
     }
 
-    /// Writes one packet, or one super-packet, gathered from `parts`, with one system call, and has what its flow answers come by
-    /// `lane`.
+    /// Writes one packet or super-packet, gathered from `parts`, with one system call. The kernel then delivers the flow's
+    /// replies through `lane`.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for more than [`MAX_PARTS`] parts and where the kernel refuses header or packet (`EINVAL`),
-    /// `EIO` while the device is down, `WouldBlock` when the kernel takes nothing more now.
+    /// `InvalidInput` for more than [`MAX_PARTS`] parts, or if the kernel refuses header or packet (`EINVAL`). `EIO` while the
+    /// device is down. `WouldBlock` if the kernel accepts no more now.
     pub fn write(&mut self, lane: Lane, header: VirtioNetHeader, parts: &[&[u8]]) -> io::Result<()> {
         if parts.len() > MAX_PARTS {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a TUN write gathers at most 64 parts"));
@@ -86,25 +101,25 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells which super-packets [`write`](Self::write) takes.
+    /// Returns the kinds of super-packets that [`write`](Self::write) accepts.
     pub fn takes(&self) -> Merge {
         self.takes
     }
 
-    /// Returns the interface index of the device that the queue was made with.
+    /// Returns the interface index of the queue's device.
     pub fn device_index(&self) -> u32 {
         self.device_index
     }
 
-    /// Registers the queue with the current tokio runtime, which the first [`poll_read`](Self::poll_read) does otherwise.
+    /// Registers the queue with the current tokio runtime. Otherwise the first [`poll_read`](Self::poll_read) does.
     ///
     /// # Errors
     ///
-    /// What the kernel says to the registration (`EMFILE`, `ENOSPC`).
+    /// The kernel's error on registration (`EMFILE`, `ENOSPC`).
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime that has its I/O driver on.
+    /// Outside a tokio runtime with I/O enabled.
     pub fn register(&mut self) -> io::Result<()> {
         self.prompt.registered()?;
         if let Some(bulk) = &mut self.bulk {
@@ -118,7 +133,7 @@ impl Queue {
         Self { prompt, bulk, turns: Turns::default(), takes, device_index }
     }
 
-    /// The lane, or the only one that there is.
+    /// Returns the lane, or the only one if there is no bulk lane.
     fn lane(&mut self, lane: Lane) -> &mut OpenLane {
         match (lane, &mut self.bulk) {
             (Lane::Bulk, Some(bulk)) => bulk,
