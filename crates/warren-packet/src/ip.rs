@@ -24,6 +24,22 @@ pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;
 
 /// A whole IP packet: its version is 4 or 6, its header is complete, and its length equals the length in the header.
+///
+/// ```
+/// use warren_packet::ip::{IpPacket, protocol};
+/// use warren_packet::tuple::FiveTuple;
+///
+/// // UDP from 10.66.0.2 port 30000 to 203.0.113.2 port 7, without payload.
+/// let bytes = [
+///     0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol::UDP, 0, 0, 10, 66, 0, 2, 203, 0, 113, 2, //
+///     0x75, 0x30, 0, 7, 0, 8, 0, 0,
+/// ];
+/// let packet = IpPacket::parse(&bytes)?;
+/// assert_eq!(packet.transport(), Some(20));
+/// assert_eq!(FiveTuple::of(&packet).destination_port, 7);
+/// assert!(IpPacket::parse(&bytes[..27]).is_err());
+/// # Ok::<_, warren_packet::Malformed>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket<'a> {
     bytes: &'a [u8],
