@@ -94,6 +94,7 @@ impl Chosen {
     }
 }
 
+// The library's trait fixes the arguments: on_ack and on_congestion_event have more than six.
 impl Controller for Chosen {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.follow_choice(now);
@@ -200,6 +201,7 @@ struct Unlimited {
     last: Option<(u64, u64)>,
 }
 
+// The library's trait fixes the arguments: on_congestion_event has more than six.
 impl Controller for Unlimited {
     fn on_packet_sent(&mut self, _: Instant, _: u16, pn: u64) {
         let (sent, _) = self.last.get_or_insert((pn, pn));
