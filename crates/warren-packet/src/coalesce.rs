@@ -7,6 +7,7 @@
 //! The virtio-net header contains no value that the peer claims. Every offset, length and sum in it is derived here from a packet
 //! that passed the rules of [`crate::receive`].
 
+mod merge;
 mod open_flows;
 mod run;
 
@@ -21,27 +22,10 @@ use crate::transport::TransportHeader;
 use crate::tuple::FiveTuple;
 use crate::virtio::{GSO_UDP_L4, VirtioNetHeader};
 
+pub use merge::{MAX_PARTS, Merge};
+
 use open_flows::OpenFlows;
 use run::{MAX_HEADERS, Run, Shape};
-
-/// Most parts of one write, which is what a TUN queue gathers.
-pub const MAX_PARTS: usize = 64;
-
-/// The kinds of super-packets that the TUN device accepts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Merge {
-    /// TCP (TSO4 and TSO6).
-    pub tcp: bool,
-    /// UDP (USO), which needs Linux 6.2.
-    pub udp: bool,
-}
-
-impl Merge {
-    /// Writes every packet on its own.
-    pub const NOTHING: Self = Self { tcp: false, udp: false };
-    /// Merges everything that this crate can merge.
-    pub const ALL: Self = Self { tcp: true, udp: true };
-}
 
 /// One write to the TUN device.
 #[derive(Clone, Copy, Debug)]

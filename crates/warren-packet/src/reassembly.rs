@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::datagram::{Flags, Fragment};
+use crate::datagram::Fragment;
 use crate::ip::MAX_PACKET;
 use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
@@ -11,14 +11,14 @@ use crate::reason::DropReason;
 mod assembly;
 mod history;
 
+pub use assembly::Reassembled;
+pub use history::MAX_NEWER_IDS;
+
 use assembly::Assembly;
 use history::{History, Place};
 
 /// Longest time from the first fragment of an assembly to the last.
 pub const MAX_AGE: Duration = Duration::from_secs(1);
-/// An assembly is dropped once this many newer ids were seen.
-pub const MAX_NEWER_IDS: u32 = 1_024;
-
 /// Bounds on the state of an [`Assembler`]. A new packet that would exceed them replaces the oldest assemblies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -33,15 +33,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { max_assemblies: 64, max_bytes: 256 * 1024 }
     }
-}
-
-/// A packet whose fragments have all arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reassembled {
-    /// The packet's flags.
-    pub flags: Flags,
-    /// Its bytes, not yet validated.
-    pub packet: Vec<u8>,
 }
 
 /// The packets of one connection that are incomplete so far.
@@ -189,6 +180,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datagram::Flags;
 
     const HALF: [u8; 500] = [7; 500];
 

@@ -8,7 +8,10 @@
 //! connection, because the index may belong to a new one by then.
 
 mod action;
+mod address_owner;
+mod attempts;
 mod backoff;
+mod config;
 mod handshake;
 mod homing;
 mod link;
@@ -25,9 +28,11 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 pub use self::action::{ClientAction, ClientState, ConnectionEnd, Stop};
+pub use self::address_owner::AddressOwner;
+pub use self::config::ClientConfig;
 pub use self::homing::Homing;
 pub use self::race::{Race, STAGGER};
-pub use self::taken::{AddressOwner, TakenAddresses};
+pub use self::taken::TakenAddresses;
 pub use self::vigil::{Vigil, VigilAction};
 pub use self::welcome::{SessionGrant, WelcomeError};
 
@@ -37,19 +42,6 @@ use crate::goodbye::{Goodbye, Violation};
 use crate::message;
 use crate::planted::{Bug, is_planted};
 use crate::{Entropy, HANDSHAKE_TIMEOUT, MAX_CONNECTIONS, MAX_PREFIXES};
-
-/// Configuration of a client's session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientConfig {
-    /// Number of connections to ask for, clamped to 1 to [`MAX_CONNECTIONS`].
-    pub connections: u32,
-    /// This host's name, shown to the exit's operator. Characters that the protocol does not allow become dashes.
-    pub name: String,
-    /// Bit set of optional features that the client has.
-    pub features: u64,
-    /// Networks behind this client that the exit is asked to route to it, at most [`MAX_PREFIXES`].
-    pub prefixes: Vec<IpNet>,
-}
 
 /// The session of one client with one exit.
 pub struct ClientSession {

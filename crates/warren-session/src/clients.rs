@@ -11,10 +11,9 @@ mod removed;
 mod tests;
 mod timestamp;
 
-pub use self::change::{AddressChoice, ClientChange, ClientSettings, RateChoice};
-pub use self::client::{Client, MAX_NAME_LENGTH, is_valid_name};
+pub use self::client::{Client, MAX_CLIENTS, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};
-pub use self::registry::{ClientRegistry, MAX_CLIENTS};
+pub use self::registry::ClientRegistry;
 pub use self::registry_error::RegistryError;
 pub use self::removed::RemovedKey;

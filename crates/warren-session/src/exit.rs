@@ -8,6 +8,7 @@ mod admin;
 mod config;
 mod connections;
 mod deadlines;
+mod events;
 mod handshake;
 mod session;
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::transport::{TransportHeader, TransportKind};
 use crate::virtio::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VirtioNetHeader};
 use crate::wire::{put_u16, u16_at, u32_at};
 
-use super::{MAX_PARTS, Merge};
+use super::merge::{MAX_PARTS, Merge};
 
 /// Longest headers of a merged packet: IPv6 without extension headers, and TCP with the maximum of options.
 pub(super) const MAX_HEADERS: usize = IPV6_HEADER + 60;

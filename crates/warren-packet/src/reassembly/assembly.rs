@@ -5,7 +5,15 @@ use std::time::Instant;
 use crate::datagram::{Flags, Fragment};
 use crate::planted::{Bug, is_planted};
 use crate::reason::DropReason;
-use crate::reassembly::Reassembled;
+
+/// A packet whose fragments have all arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reassembled {
+    /// The packet's flags.
+    pub flags: Flags,
+    /// Its bytes, not yet validated.
+    pub packet: Vec<u8>,
+}
 
 #[derive(Debug)]
 pub(super) struct Assembly {

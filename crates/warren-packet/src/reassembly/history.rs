@@ -1,7 +1,7 @@
 //! Remembers which packets of a connection were completed or dropped, so that none is counted twice.
 
-use super::MAX_NEWER_IDS;
-
+/// An assembly is dropped once this many newer ids were seen.
+pub const MAX_NEWER_IDS: u32 = 1_024;
 /// How many ids back finished packets are remembered: four times as many as an assembly can outlive.
 const REMEMBERED: u32 = 4 * MAX_NEWER_IDS;
 const WORDS: usize = REMEMBERED as usize / 64;

@@ -1,16 +1,21 @@
 use std::{
     future::poll_fn,
+    io::IoSliceMut,
     net::{Ipv4Addr, Ipv6Addr},
     pin::pin,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use noq_udp::EcnCodepoint;
+use noq::AsyncUdpSocket;
+use noq_udp::{EcnCodepoint, RecvMeta, Transmit};
 
 use super::*;
 use crate::{
-    stats::MAX_SEGMENTS,
+    stats::{MAX_SEGMENTS, SocketCounters},
     tests::listening::{Listening, listen},
 };
 

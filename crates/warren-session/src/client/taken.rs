@@ -6,44 +6,9 @@
 //! the current lease.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
-use super::{SessionGrant, WelcomeError};
-
-/// The owner of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressOwner {
-    /// This host, on another device than the tunnel's.
-    Host,
-    /// A gateway of this host's routes.
-    Gateway,
-    /// The exit, outside the tunnel.
-    Exit,
-    /// Another exit of the profile. This exit's network may use the address for something else.
-    KnownExit,
-    /// A resolver that this host asks outside the tunnel. Another tunnel's resolver may have the usual inner address of an exit.
-    Resolver,
-}
-
-impl AddressOwner {
-    /// Whether the address also clashes with the exit's own inner address.
-    fn is_beside_the_exit(self) -> bool {
-        matches!(self, Self::Host | Self::Gateway | Self::Exit)
-    }
-}
-
-impl fmt::Display for AddressOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Host => "an address of this host already",
-            Self::Gateway => "the address of this host's gateway",
-            Self::Exit => "the exit's address outside the tunnel",
-            Self::KnownExit => "the address of an exit of the profile",
-            Self::Resolver => "the address of this host's resolver",
-        })
-    }
-}
+use super::{AddressOwner, SessionGrant, WelcomeError};
 
 /// The addresses that have an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

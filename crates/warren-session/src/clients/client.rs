@@ -15,6 +15,9 @@ use crate::pool::Lease;
 /// Longest name of a client in characters, as a DNS label (RFC 1035 section 2.3.4).
 pub const MAX_NAME_LENGTH: usize = 63;
 
+/// Most clients of one exit. Adding a client scans all others.
+pub const MAX_CLIENTS: usize = 16_384;
+
 /// A client that the exit's operator enrolled: one `[[client]]` table of `clients.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use super::client::{Client, is_valid_name};
+use super::client::{Client, MAX_CLIENTS, is_valid_name};
 use super::invitation::Invitation;
 use super::registry_error::RegistryError;
 use super::removed::{RemovedKey, RemovedKeys};
@@ -17,9 +17,6 @@ use crate::PublicKey;
 use crate::invite::{InviteToken, TokenDigest};
 use crate::planted::{Bug, is_planted};
 use crate::pool::Lease;
-
-/// Most clients of one exit. Adding a client scans all others.
-pub const MAX_CLIENTS: usize = 16_384;
 
 /// The enrolled clients of one exit. Serde reads and writes it in the format of `clients.toml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

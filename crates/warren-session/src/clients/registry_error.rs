@@ -133,7 +133,7 @@ pub enum RegistryError {
     /// The exit has its largest number of clients.
     #[error(
         "the exit already has {} clients, the most that are possible; remove unused ones, or set up another exit",
-        super::MAX_CLIENTS
+        super::client::MAX_CLIENTS
     )]
     Full,
     /// No client has the name.

@@ -1,9 +1,7 @@
 //! Splits a control stream into messages, with a buffer that a hostile peer cannot grow without bound.
 
-use thiserror::Error;
-
-use super::{Message, PREFIX_LENGTH, decode};
-use crate::goodbye::Violation;
+use super::envelope::{Message, PREFIX_LENGTH, decode};
+use super::error::MessageError;
 
 /// Longest message in bytes, without its prefix: the largest `u16`.
 pub const MAX_MESSAGE_LENGTH: usize = 0xffff;
@@ -19,29 +17,6 @@ pub struct MessageDecoder {
     read: usize,
     longest: usize,
     failed: Option<MessageError>,
-}
-
-/// Why a control stream cannot be read any further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum MessageError {
-    /// A message is not a valid Protocol Buffers encoding of its schema.
-    #[error("a message does not decode")]
-    Malformed,
-    /// A message is longer than the limit, or more bytes were pushed than the buffer holds.
-    #[error("a message is longer than {limit} bytes")]
-    TooLong {
-        /// The limit in bytes.
-        limit: usize,
-    },
-}
-
-impl From<MessageError> for Violation {
-    fn from(error: MessageError) -> Self {
-        match error {
-            MessageError::Malformed => Self::Malformed,
-            MessageError::TooLong { .. } => Self::TooLong,
-        }
-    }
 }
 
 impl Default for MessageDecoder {

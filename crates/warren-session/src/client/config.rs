@@ -1,0 +1,16 @@
+//! The configuration of a client's session.
+
+use ipnet::IpNet;
+
+/// Configuration of a client's session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Number of connections to ask for, clamped to 1 to [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS).
+    pub connections: u32,
+    /// This host's name, shown to the exit's operator. Characters that the protocol does not allow become dashes.
+    pub name: String,
+    /// Bit set of optional features that the client has.
+    pub features: u64,
+    /// Networks behind this client that the exit is asked to route to it, at most [`MAX_PREFIXES`](crate::MAX_PREFIXES).
+    pub prefixes: Vec<IpNet>,
+}
