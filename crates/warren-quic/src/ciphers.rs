@@ -14,6 +14,7 @@ pub(crate) fn in_order(first: Option<Cipher>) -> Vec<SupportedCipherSuite> {
     } else {
         [ChaCha20Poly1305, Aes128Gcm, Aes256Gcm]
     };
+    // The sort is stable, so the preferred cipher moves to the front and the others keep their order.
     order.sort_by_key(|cipher| Some(*cipher) != first);
     order.map(suite).to_vec()
 }

@@ -93,6 +93,7 @@ pub(crate) fn connection_stats(
         send_drops_full: dropped.send_buffer_full,
         send_drops_too_large: too_large,
         send_drops_stale: dropped.discarded,
+        // While the connection lives, accepted datagrams that were not sent are still queued, not lost.
         send_drops_closed: if last { missing } else { 0 },
         receive_drops: if last {
             received.saturating_sub(tally.delivered)

@@ -21,7 +21,8 @@ use thiserror::Error;
 /// let key: PublicKey = text.parse()?;
 /// assert_eq!(key.to_string(), text);
 ///
-/// // Half of all mistyped keys are not points on the curve. let mistyped = "21qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+/// // Half of all mistyped keys are not points on the curve.
+/// let mistyped = "21qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
 /// assert!(mistyped.parse::<PublicKey>().is_err());
 /// # Ok::<_, PublicKeyError>(())
 /// ```

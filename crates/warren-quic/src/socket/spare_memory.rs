@@ -26,7 +26,7 @@ impl ThreadCache {
 }
 
 /// Returns all unused whole pages of the process to the kernel, including those of `caches`. Threads that allocate or free
-/// meanwhile may wait some milliseconds. Only works with glibc. With any other C library it does nothing.
+/// meanwhile may wait some milliseconds. This needs glibc. With any other C library, `caches` are only dropped.
 pub fn release_spare_memory(caches: Vec<ThreadCache>) {
     // A thread caches what it frees until it ends, so a short-lived thread frees them. If no thread can be made, they return to
     // this thread's cache.

@@ -10,7 +10,7 @@ use crate::strangers::{Admission, Displaced, Seat, Strangers, Turned};
 /// Most attempts handled in one poll. Each costs as much as dozens of datagrams.
 pub(super) const ATTEMPTS_PER_POLL: usize = 8;
 
-/// Accepts an attempt if there is room. Otherwise requests a Retry or refuses it.
+/// Accepts an attempt if there is room. Otherwise asks the client to prove its address (Retry).
 pub(super) fn admit(
     port: &mut Port,
     incoming: Incoming,

@@ -129,6 +129,7 @@ impl Intake {
             self.full_since = None;
             self.is_behind = !self.is_empty();
         } else {
+            // A single sender stays behind only until its queue is empty: the kernel's buffer is its queue then.
             let since = *self.full_since.get_or_insert(now);
             let is_late = now.duration_since(since) >= PATIENCE;
             self.is_behind = if has_company { self.is_behind || is_late } else { !self.is_empty() };
@@ -174,6 +175,7 @@ impl Intake {
     /// for the next share ends the measurement of the last one.
     pub(super) fn share(&mut self, now: Instant) -> usize {
         let last = self.served.take().map_or(AIM, |served| now.saturating_duration_since(served));
+        // The share doubles and halves. Between AIM and twice AIM it stays, so that it does not oscillate.
         if last > AIM * 2 {
             self.share = (self.share / 2).max(LEAST);
         } else if last < AIM {

@@ -145,8 +145,8 @@ impl WarrenEndpoint {
         emptied
     }
 
-    /// The connection of a batch, taken from its first datagram. All its datagrams come from one address, so they count for that
-    /// client.
+    /// The connection of a batch, found by its first datagram with a known connection's ID. Its sender answers for everything
+    /// else that it put into the batch.
     pub(super) fn slot_of(&self, index: usize, meta: &RecvMeta, batch: &BytesMut) -> Option<usize> {
         let port = self.ports.get(index)?.as_ref()?;
         batch.chunks(meta.stride.max(1)).find_map(|datagram| Some(port.route_short(datagram)?.0))
