@@ -31,8 +31,8 @@ pub enum Message {
 ///
 /// # Panics
 ///
-/// If the message is longer than [`MAX_MESSAGE_LENGTH`](super::MAX_MESSAGE_LENGTH). Messages of this crate are far shorter: [`crate::MAX_ROUTES`],
-/// [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names bound them.
+/// If the message is longer than [`MAX_MESSAGE_LENGTH`](super::MAX_MESSAGE_LENGTH). Messages of this crate are far shorter:
+/// [`crate::MAX_ROUTES`], [`crate::MAX_PREFIXES`], [`crate::MAX_DNS_SERVERS`] and the length of names bound them.
 pub fn encode(message: &Message) -> Vec<u8> {
     let body = match message.clone() {
         Message::Hello(hello) => wire::Body::Hello(hello),
