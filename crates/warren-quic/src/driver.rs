@@ -158,6 +158,16 @@ impl Endpoint {
         }
     }
 
+    /// Says that the peer of a connection is an enrolled client. From then on it has room and turns of its own where an exit is behind;
+    /// until then it shares those of all keys that are not known to be enrolled.
+    pub fn know_as_client(&mut self, connection: ConnectionId) {
+        match self {
+            // Its sockets' room is everybody's.
+            Self::Noq(_) => {}
+            Self::Warren(endpoint) => endpoint.know_as_client(connection),
+        }
+    }
+
     /// Returns the largest datagram that the connection accepts at present. `None` if it is not open.
     pub fn max_datagram_size(&self, connection: ConnectionId) -> Option<usize> {
         match self {

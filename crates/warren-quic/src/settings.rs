@@ -44,6 +44,8 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 /// };
 /// assert!(settings.keep_alive.is_some_and(|interval| interval < settings.idle_timeout));
 /// ```
+///
+/// It has 22 fields because each is a setting of its own.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
     /// The driver of the connections. Both are the same on the wire.

@@ -15,6 +15,8 @@ pub const MAX_SEGMENTS: usize = 64;
 ///
 /// Once a connection is closed, `datagrams_accepted` equals `datagrams_sent` plus all `send_drops`, and `datagrams_received`
 /// equals `datagrams_delivered` plus `receive_drops`. Each field is one counter of the metrics.
+///
+/// It has 24 fields because each is a counter or a state that `warren status` shows.
 #[derive(Clone, Debug)]
 pub struct ConnectionStats {
     /// The peer's current UDP address.
@@ -203,6 +205,8 @@ impl SendErrors {
 }
 
 /// The counters behind [`SocketStats`]. The sockets of an endpoint share them with their readers.
+///
+/// It has 18 fields because each is a counter of its own.
 #[derive(Debug)]
 pub(crate) struct SocketCounters {
     pub(crate) bytes_sent: AtomicU64,

@@ -11,6 +11,7 @@ mod removed;
 mod tests;
 mod timestamp;
 
+pub use self::change::{AddressChoice, ClientChange, ClientSettings, RateChoice};
 pub use self::client::{Client, MAX_CLIENTS, MAX_NAME_LENGTH, is_valid_name};
 pub use self::invitation::Invitation;
 pub use self::rate_limit::{InvalidRateLimit, RateLimit};

@@ -43,8 +43,16 @@ const AIM: Duration = Duration::from_millis(2);
 const LEAST: usize = TURN;
 const MOST: usize = 256;
 
-/// The sender of a batch: a client, or `None` for all unproven peers, which share one queue.
-pub(super) type Sender = Option<PublicKey>;
+/// Who sent something, and so whose room and turn it takes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub(super) enum Sender {
+    /// An enrolled client, with all of its connections.
+    Client(PublicKey),
+    /// Everybody who completed a handshake, but with a key that is not known to be enrolled. They share what one client has.
+    Unenrolled,
+    /// Everybody who has not completed a handshake. They too share what one client has.
+    Stranger,
+}
 
 /// The queued batches, in order per client.
 #[derive(Debug)]
@@ -244,8 +252,14 @@ impl Batch {
         Self { port, slot, meta: *meta, bytes: BytesMut::from(bytes) }
     }
 
-    /// Copies the datagrams of a batch that `is_kept` selects, if any. They may belong to any connection or to none.
-    fn sift(port: usize, meta: &RecvMeta, bytes: &[u8], is_kept: impl Fn(&[u8]) -> bool) -> Option<Self> {
+    /// Copies the datagrams of a batch that `is_kept` selects, if any.
+    fn sift(
+        port: usize,
+        slot: Option<usize>,
+        meta: &RecvMeta,
+        bytes: &[u8],
+        is_kept: impl Fn(&[u8]) -> bool,
+    ) -> Option<Self> {
         let datagrams = bytes.chunks(meta.stride.max(1)).filter(|datagram| is_kept(datagram));
         // All except the last still have the same size.
         let bytes = datagrams.fold(BytesMut::new(), |mut kept, datagram| {

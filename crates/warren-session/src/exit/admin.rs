@@ -181,12 +181,9 @@ impl ExitSessions {
             check_prefixes(&self.pool, &after)?;
         }
         let mut registry = self.registry.clone();
-        registry.replace(after.clone())?;
-        let mut pool = self.pool.clone();
-        pool.remove(key);
-        // The change is made on copies: reserving may fail after other leases were given up.
-        let taken_from = reserve(&mut pool, &after, wall)?;
-        pool.restore(key, after.sticky_lease(), wall);
+        registry.replace(after)?;
+        self.take_change_of(now, &before, registry)
+    }
 
     /// Makes a change that an operator asks for. The session goes on unless the change concerns it: being disabled ends it, and so
     /// do other addresses or prefixes, after which the client opens a new one by itself.

@@ -100,6 +100,11 @@ impl ExitSessions {
         if enrolled { Goodbye::TimedOut } else { Goodbye::NotEnrolled }
     }
 
+    /// Whether a key may open a session: it is the current or the next key of a client that is enabled.
+    pub fn is_client(&self, key: PublicKey) -> bool {
+        self.is_known(key) && self.registry.by_key(key).is_none_or(|client| !client.disabled)
+    }
+
     /// Whether a key belongs to a client, either as its current key or as the next key of one that is enabled.
     fn is_known(&self, key: PublicKey) -> bool {
         let will_be = || self.registry.by_next_key(key).is_some_and(|client| !client.disabled);

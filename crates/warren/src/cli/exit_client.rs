@@ -109,7 +109,7 @@ fn find(directories: &Directories, store: &mut dyn ClientStore, name: &str) -> a
     if let Some(client) = clients.iter().find(|client| client.name == name) {
         return Ok(client.clone());
     }
-    bail!("there is no client {name:?}: `warren exit client list` lists all clients")
+    bail!("there is no client {name:?}; `{}` lists the clients", directories.command("exit client list"))
 }
 
 #[cfg(test)]
